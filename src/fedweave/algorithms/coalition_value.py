@@ -1,5 +1,5 @@
 """What every client brought to a round, by trying models: what the global model would be if only some had taken part,
-on all clients' test examples, with hits counted in a secure sum (coalitions' gains as in `incentives.coalitions`).
+on all clients' test examples, with hits counted in a secure sum (coalitions' gains as in `incentives.shapley`).
 
 Unlike a cosine, such values know how long updates are and whether the model gets better. The server has single updates,
 so nothing may hide these; it learns of the tries their sums alone.

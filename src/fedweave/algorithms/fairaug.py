@@ -81,7 +81,7 @@ def ends_of(graph: Graph) -> EdgeEnds:
 
 
 def edge_probabilities(ends: EdgeEnds, groups: Tensor, nodes: Tensor, keep: float) -> Tensor:
-    """[steps, E]: how likely each entry stays among the nodes `nodes` bool [steps, n]. Edges between groups stay with
+    """[steps, E]: how likely each entry stays among `nodes` bool [steps, n]. Edges between groups stay with
     π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
     within either group, together as many as between them; others with 1, and none that loses an end. Where no edge of
     the client joins the groups, there is nothing to balance, and all have 1."""

@@ -109,7 +109,7 @@ class FedAvg(Deployable, SumsScores):
 
     @property
     def notes(self) -> list[str]:
-        """What does nothing, or no good, with these settings, by parts (`notes.NOTED`)."""
+        """What does nothing, or no good, with these settings, by parts (`conflicts.NOTED`)."""
         return list(noted(shown(self.composed), self._settings))
 
     @property
@@ -223,7 +223,7 @@ class FedAvg(Deployable, SumsScores):
         return self.composed.counts(self._memory(state))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
-        """What the parts know of every two clients (`Part.pairs`)."""
+        """What the parts know of every two clients (`Part.measures`)."""
         return self.composed.pairs(self._memory(state))
 
     def _memory(self, state: Tree) -> Tree:

@@ -178,8 +178,8 @@ def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     has more, all to one if none has; a single row is in one that has no mean and counts 0."""
     mean = z[:1]
     for i in range(1, min(k, len(z))):
-        share = torch.cdist(z, mean).amin(1).double().square().cumsum(0)
-        at = (share <= random.uniform(random.fold(key, i), (1,)) * share[-1]).sum()
+        total = torch.cdist(z, mean).amin(1).double().square().cumsum(0)
+        at = (total <= random.uniform(random.fold(key, i), (1,)) * total[-1]).sum()
         mean = torch.cat([mean, z[at.clamp(max=len(z) - 1)][None]])
     for _ in range(10):
         of = F.one_hot(torch.cdist(z, mean).argmin(1), len(mean)).to(z.dtype)
@@ -198,9 +198,9 @@ def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
 def _drawn(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
     """bool [N, k, n]: which of each member's prototypes are drawn for a node, by their size [N, k], one for each slot;
     the order of members does not matter."""
-    share = size.double().cumsum(1)
-    at = random.uniform(key, (nodes * slots,)).double() * share[:, -1:, None]
-    chosen = (at < share[..., None]) & (at >= (share - size)[..., None])
+    total = size.double().cumsum(1)
+    at = random.uniform(key, (nodes * slots,)).double() * total[:, -1:, None]
+    chosen = (at < total[..., None]) & (at >= (total - size)[..., None])
     drawn: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
     return drawn
 
@@ -216,7 +216,8 @@ def _answers(w: Tree, h: Tensor) -> Tensor:
 
 
 def _with_columns(layer: Layer, on_client_data: bool) -> Layer:
-    """`layer` with 128 more rows of weights, 0 at first, for a client's `on_client_data` data alone."""
+    """`layer` with 128 more rows of weights, 0 at first, used only where it computes on the clients' own data
+    (`on_client_data`)."""
 
     def init(key: Tensor) -> Tree:
         first = layer.init(key)

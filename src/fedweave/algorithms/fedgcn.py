@@ -89,7 +89,7 @@ class Places:
     """Finds where clients' nodes stand in the graph of all, which only a simulation knows."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """The clients' `Place`s."""
+        """The clients' `NodePlace`s, as tables of numbers."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
         places = zip(groups, crossing_edges(data, groups), strict=True)
         return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
@@ -148,7 +148,7 @@ class NeighborSums(Part):
         def rows(client: str) -> Tree:
             outside = replies[client]["outside"] if self.hops == 2 else nodes[:0]
             positions, outside = (
-                torch.searchsorted(nodes, its) for its in (replies[client]["node"], outside[torch.isin(outside, nodes)])
+                torch.searchsorted(nodes, ids) for ids in (replies[client]["node"], outside[torch.isin(outside, nodes)])
             )
             return {"own": sums[positions], "outside": sums[outside], "degree": degree[outside]} | gone[client]
 
@@ -184,7 +184,7 @@ class NeighborSums(Part):
         scale = (1 / np.sqrt(degree + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
         reply = {"node": node, "sum": dense(adds @ arrays.x), "degree": degree}
-        return to({key: torch.from_numpy(inside) for key, inside in reply.items()}, client.graph.device)
+        return to({key: torch.from_numpy(value) for key, value in reply.items()}, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
@@ -202,12 +202,14 @@ def _first(index: Tensor, count: int) -> Tensor:
     return place.new_full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
 
 
-def _gone(nodes: Tensor, told: Replies) -> dict[str, Tree]:
+def _gone(nodes: Tensor, replies: Replies) -> dict[str, Tree]:
     """{client: what else it is sent}: which of the nodes that its own are joined to are none of `nodes`, int64 [N];
     nothing where no client lacks any."""
-    gone = {client: told[client]["outside"][~torch.isin(told[client]["outside"], nodes)] for client in told.clients}
-    lacks = any(len(own) for own in gone.values())
-    return {client: {"gone": own} if lacks else {} for client, own in gone.items()}
+    gone = {
+        client: replies[client]["outside"][~torch.isin(replies[client]["outside"], nodes)] for client in replies.clients
+    }
+    lacks = any(len(missing) for missing in gone.values())
+    return {client: {"gone": missing} if lacks else {} for client, missing in gone.items()}
 
 
 def _total(nodes: Tensor, shares: Replies) -> Tensor:
@@ -240,9 +242,9 @@ def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays
     )
 
 
-def _degree(own: GraphArrays, place: NodePlace) -> np.ndarray:
+def _degree(arrays: GraphArrays, place: NodePlace) -> np.ndarray:
     """int64 [n]: neighbors of a client's own nodes in the graph of all clients."""
-    return np.bincount(np.concatenate([own.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(own.y))
+    return np.bincount(np.concatenate([arrays.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(arrays.y))
 
 
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:

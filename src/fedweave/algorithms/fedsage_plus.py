@@ -160,8 +160,8 @@ class MissingNeighbours(Generates):
         return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
     def _own_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
-        """Of what is `features` [b, slots, d] for `rows` to their hidden neighbors; a slot is used for each of
-        these."""
+        """How far the generated `features` [b, slots, d] of `rows` are from their hidden neighbors'; a slot is used for
+        each of these."""
         chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
         near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
         used = self.net.used(near.sum(0)) & real[:, None]
@@ -251,7 +251,7 @@ class MissingNeighbours(Generates):
 
 
 def _sent(offers: Replies, partners: Tensor) -> Tree:
-    """{"offers": {"0": the offers of the clients asked[0], …}}, leaves [P, …]."""
+    """{"offers": {"0": the offers of the clients partners[0], …}}, leaves [P, …]."""
     paths = [path for path, _ in leaves(offers[offers.clients[0]])]
     stacked = {path: offers.stack(path) for path in paths}
     return {

@@ -65,7 +65,7 @@ class TrainedPrototypes(ClassPrototypes):
         rows, present = sent.double(), counts > 0
         w = state["w"] if "w" in state else first(state["key"], *rows.shape[1:])
         if self.steps:
-            args = {"rows": rows, "told": present, "margin": margin(rows, present)}
+            args = {"rows": rows, "present": present, "margin": margin(rows, present)}
             fitted = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args)  # type: ignore[arg-type]
             w = where_trained(present.any(), fitted.w, w)
         known = state.get("known", False) | present.any(0)
@@ -108,17 +108,17 @@ def margin(rows: Tensor, present: Tensor) -> Tensor:
     return torch.where(nearest.isfinite(), nearest, 0.0).amax().clamp(max=MOST)
 
 
-def contrast(rows: Tensor, told: Tensor, q: Tensor, margin: Tensor) -> Tensor:
-    """The server's loss, scalar: rows [P, C, d], told bool [P, C], q [C, d]."""
+def contrast(rows: Tensor, present: Tensor, q: Tensor, margin: Tensor) -> Tensor:
+    """The server's loss, scalar: rows [P, C, d], present bool [P, C], q [C, d]."""
     away = ((rows[:, :, None] - q).square().sum(3) + 1e-12).sqrt()  # [P, own class, other class]
     same = torch.eye(len(q), dtype=torch.bool, device=q.device)
-    logits = torch.where(told.any(0), -(away + margin * same), -torch.inf)
-    each = logits.logsumexp(2) - logits.diagonal(dim1=1, dim2=2).where(told, 0.0)
-    return torch.where(told, each, 0.0).sum() / told.sum().clamp(min=1)
+    logits = torch.where(present.any(0), -(away + margin * same), -torch.inf)
+    each = logits.logsumexp(2) - logits.diagonal(dim1=1, dim2=2).where(present, 0.0)
+    return torch.where(present, each, 0.0).sum() / present.sum().clamp(min=1)
 
 
 def _loss(w: Tree, graph: object, key: Tensor, args: Tree) -> Tensor:
-    return contrast(args["rows"], args["told"], prototypes(w), args["margin"])
+    return contrast(args["rows"], args["present"], prototypes(w), args["margin"])
 
 
 @preset_of(TrainedPrototypes, without=("how",))

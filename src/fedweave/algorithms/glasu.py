@@ -257,11 +257,11 @@ class GLASU(Settings):
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
         # Where labels are drawn, one client alone has them: a sum of its gradient and the others' zeros hides nothing.
         pull = (self.pull, self.pull_sum) if self.secure_sum and self.label_epsilon is None else (self.pull,)
-        looks = (self.infer_full,) * last
-        score_steps, prediction_steps = (*looks, self.score), (*looks, self.predict_proba)
-        begun = (self.begin,) if self.label_epsilon is None else (self.begin, self.draw)
+        inference = (self.infer_full,) * last
+        score_steps, prediction_steps = (*inference, self.score), (*inference, self.predict_proba)
+        setup = (self.begin,) if self.label_epsilon is None else (self.begin, self.draw)
         labelled = (self.draw, self.pull)
-        return Calls(begun, (*forward, *pull, *backward), score_steps, prediction_steps, labelled=labelled)
+        return Calls(setup, (*forward, *pull, *backward), score_steps, prediction_steps, labelled=labelled)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
@@ -376,8 +376,8 @@ class GLASU(Settings):
         for segment in range(self.party.split.last):
             replies = fed.map(self.infer_full, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies, sums)}
-            if cuts := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
-                _log.warning("note: of values for predictions, a secure sum cut %(secure_sum/cut)d", cuts)
+            if counts := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
+                _log.warning("note: of values for predictions, a secure sum cut %(secure_sum/cut)d", counts)
         return message, sums
 
     def _aggregate(self, fed: Federation, replies: Replies, sums: list[Tensor]) -> Tensor:

@@ -58,9 +58,9 @@ def strongest(features: np.ndarray, most: int) -> np.ndarray:
     """[m, d] with all but the `most` largest in magnitude of every row 0."""
     if most >= features.shape[1]:
         return features
-    left = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
+    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
     out = np.zeros_like(features)
-    np.put_along_axis(out, left, np.take_along_axis(features, left, 1), 1)
+    np.put_along_axis(out, largest, np.take_along_axis(features, largest, 1), 1)
     return out
 
 
@@ -93,8 +93,8 @@ class Generator:
         def drawn(name: str) -> Tree:
             layer, widths = kinds[name]
             pairs = enumerate(pairwise(widths))
-            made = {str(i): layer(*pair).init(random.fold(key, name, i)) for i, pair in pairs}
-            return {i: {leaf: value.to(dtype) for leaf, value in own.items()} for i, own in made.items()}
+            weights = {str(i): layer(*pair).init(random.fold(key, name, i)) for i, pair in pairs}
+            return {i: {leaf: value.to(dtype) for leaf, value in tree.items()} for i, tree in weights.items()}
 
         w = {name: drawn(name) for name in kinds}
         return w | {"count": map_leaves(torch.abs, w["count"])}
@@ -234,10 +234,10 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: T
     new = made.flatten(0, 1)
     for i in range(2):
         layer = w[str(i)]
-        told, root = linear(own, layer["neigh"]), linear(own, layer["root"])
+        messages, root = linear(own, layer["neigh"]), linear(own, layer["root"])
         of_new = (kept * linear(new, layer["neigh"]).unflatten(0, made.shape[:2])).sum(1)
-        h = root + (a @ (there * told) + linear(owner, of_new)) / degree + layer["bias"]
+        h = root + (a @ (there * messages) + linear(owner, of_new)) / degree + layer["bias"]
         if i == 0:
-            spread = gather_rows(told, rows)[:, None].expand(-1, made.shape[1], -1).flatten(0, 1)
+            spread = gather_rows(messages, rows)[:, None].expand(-1, made.shape[1], -1).flatten(0, 1)
             own, new = torch.relu(h), torch.relu(linear(new, layer["root"]) + spread + layer["bias"])
     return cross_entropy(h, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(h.dtype))

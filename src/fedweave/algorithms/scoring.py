@@ -61,7 +61,7 @@ PERSONAL_SCORES: Declaration = {
 
 def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tuple[Tensor, ...] = ()) -> Tree:
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
-    AUC and, where there are two classes and a sensitive attribute, with what `group_fairness.counts` adds.
+    AUC and, where there are two classes and a sensitive attribute, with what `metrics.groups.counts` adds.
 
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
@@ -137,7 +137,7 @@ class _Measuring:
 # ----------------------------------------------------------------------------------------------------
 # Scores of which nobody learns more than their sum over clients: what is measured is additive anyway, and so are
 # means over clients, histograms of what orders examples, and the hits of models that all clients try
-# (`parts.TriesModels`).
+# (`parts.part.TriesModels`).
 
 
 # What is added up below "own", by the binary digits behind the point; whole numbers, or halves, unless it is here.

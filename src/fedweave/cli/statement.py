@@ -118,7 +118,7 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
     pdf: whether the page is written as PDF, too.
 
     Raises:
-        UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
+        UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
     """
     if pdf:
         check_page(out / "statement.pdf")

@@ -257,7 +257,7 @@ class Subject:
         **options: Any,
     ) -> ContractRun:
         """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. halved:
-        see `graphs`. options: the engine's, which is a `Recorder` that runs clients one after the other."""
+        see `graphs`. options: the engine's, which is a `RecordingSimulation` that runs clients one after the other."""
         options = {"mode": "loop", **options}
         words = sorted((name, str(value)) for name, value in options.items())
         key = rounds, every, str(settings), backwards, halved, *words

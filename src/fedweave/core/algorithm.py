@@ -83,7 +83,7 @@ class Capabilities:
     evaluation: tuple[str, ...] = ("score",)
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
-        """The same, with what parts `need` (`algorithms.parts.needs.Needs`) besides."""
+        """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
         sens, ids = any(one.sens for one in (self, *needs)), any(one.ids for one in (self, *needs))
         return replace(self, sens=sens, ids=ids, nodes=any(one.nodes for one in (self, *needs)))
 
@@ -121,7 +121,7 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labeled:   those of them that are not called at clients without labels. A secure sum does not find out that a
+    labelled:  those of them that are not called at clients without labels. A secure sum does not find out that a
                 server left out one that is told nothing; no later term may be one that the server can then foresee.
     """
 
@@ -448,7 +448,7 @@ class JudgesExamples(Protocol):
     """An engine of a simulation whose clients' data is with its workers."""
 
     def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """What the model with weights `w` says of each of these clients' examples (`metrics.pooled`)."""
+        """What the model with weights `w` says of each of these clients' examples (`metrics.ranking.pooled`)."""
         ...
 
 

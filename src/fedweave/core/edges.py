@@ -105,7 +105,7 @@ class EdgeList:
 
     @property
     def timed(self) -> bool:
-        """Whether the edges that messages go along depend on the split that they serve (`Carried.until`)."""
+        """Whether the edges that messages go along depend on the split that they serve (`EdgeAttributes.until`)."""
         return self.carried is not None and self.carried.until is not None
 
     def seen(self, split: int) -> "EdgeList":
@@ -237,7 +237,7 @@ class Neighbors(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """The messages that reach each node of one client along single edges, one way (`core.carried.WAYS`).
+    """The messages that reach each node of one client along single edges, one way (`core.edge_attributes.WAYS`).
 
     first, degree: int64 [n]; those of node v stand at first[v], …, first[v] + degree[v] - 1.
     source, edge:  int32 [m], where each starts and the edge that it goes along, padded with 0.
@@ -346,7 +346,8 @@ class BatchCache:
 class Edges:
     """The edges of one client; inside a vectorized call, of all clients at once.
 
-    shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego`); never here.
+    shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego_graphs`); never
+             here.
     split:   the split (`core.graph.SPLITS`) whose examples its messages serve, where that matters; unless somebody asks
              for another, training's, which knows least.
     """
@@ -389,9 +390,9 @@ class Edges:
         in "mean_or_self", otherwise "mean", it is its own neighbor. "sum_with_self" is A + I. "neighbours" is D^-1/2 A
         D^-1/2, "two_hops" the same of the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the nodes of each
         small graph, "pool_mean" takes their mean.
-        Names of `core.carried.named` are of single edges, with what they carry and in their directions.
-        Names with `core.edge_list.BESIDE` between them are one matrix [m, n + …] of these side by side.
-        Others are of what registered them (`core.edge_list.derived`).
+        Names of `core.edge_attributes.named` are of single edges, with what they carry and in their directions.
+        Names with `BESIDE` between them are one matrix [m, n + …] of these side by side.
+        Others are of what registered them (`derived_matrix`).
         """
         return Sparse(self.cache.operator(kind, self.split), self.client_index)
 
@@ -416,7 +417,7 @@ class Edges:
 
     def usual(self, examples: bool = False) -> Tensor:
         """float32 [k]: the number of each column that the features of edges of this split are stored without
-        (`core.carried.Messages.apart`); or of all edges, which are the `examples`."""
+        (`core.edge_attributes.EdgeMessages.apart`); or of all edges, which are the `examples`."""
         [own] = self._own([self.cache.usual((None if examples else self.split) if self.cache.timed else None)])
         return own
 

@@ -22,7 +22,7 @@ from fedweave.errors import FedweaveError
 class Lasting(NamedTuple):
     """What a client draws noise on its labels from once for good: the same in every run, until the labels change.
 
-    key:    a secret one (`ops.secret`).
+    key:    a secret one (`ops.hashing`).
     places: int64 [n], each node's place among the `held` nodes that the client has, of which a run may have fewer.
     """
 
@@ -39,7 +39,7 @@ class Client:
     state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
             weights, for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
-    secret: a key for privacy noise. Between organizations it is a secret one of the site's own entropy (`ops.secret`).
+    secret: a key for privacy noise. Between organizations it is a secret one of the site's own entropy (`ops.hashing`).
             The simulation derives an int64 scalar from the seed so that runs can be repeated, and its noise protects
             nobody.
     test:   the global test graph that every client holds, or None.
@@ -374,7 +374,7 @@ class Federation(ABC):
         """Run `step`, which `replaces_data`, on `clients`: the "graph" (`DATA`) in its reply is its client's data from
         the next call on. Without a graph the data stays as it is. The rest of the reply is sent.
 
-        The new graph has the features, classes and dtype of the old one (`core.arrays.graph_like` makes such a graph),
+        The new graph has the features, classes and dtype of the old one (`core.graph.graph_like` makes such a graph),
         and behind the features the `columns` that the step declares; existing nodes keep their numbers, and new ones
         come after them. If the number of rows changes, the step must adapt the rows of `client.state`. The engine keeps
         the data, and its version, with the client's state. Otherwise as `map`.
@@ -385,8 +385,8 @@ class Federation(ABC):
         return self.answer(Call("replace_data", step, shared, each, clients, quorum, received))
 
     def recording(self) -> AbstractContextManager[None]:
-        """Inside of it, what the server computes in every round (`learn.alone`) is recorded where the engine records
-        steps."""
+        """Inside of it, what the server computes in every round (`learn.compute_on_server`) is recorded where the
+        engine records steps."""
         return nullcontext()
 
     @abstractmethod

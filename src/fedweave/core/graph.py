@@ -23,7 +23,7 @@ class Graph(NamedTuple):
     """One client's graph with n nodes, d features, e examples and c classes; nodes and examples are padded.
 
     The examples are the nodes (e = n), with `graph_of` the small graphs that the nodes belong to, or the edges
-    (`Carried.examples`).
+    (`EdgeAttributes.examples`).
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
@@ -32,7 +32,8 @@ class Graph(NamedTuple):
     real:     bool [n], False at padding.
     sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
-    extra:    what was looked for in the data as it was loaded, where an algorithm asks for it (`core.extra.Extra`).
+    extra:    what was looked for in the data as it was loaded, where an algorithm asks for it
+              (`core.operators.Precomputed`).
     """
 
     x: "Tensor | Sparse"

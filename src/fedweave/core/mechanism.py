@@ -25,7 +25,7 @@ class Cost:
                 Differential Privacy", corollary 3.3).
     unbounded:  how many releases have no known bound. A single one leaves the total without a bound.
 
-    `privacy.gaussian.total_epsilon` makes one ε of the first two.
+    `privacy.mechanisms.total_epsilon` makes one ε of the first two.
     """
 
     epsilon: float = 0.0

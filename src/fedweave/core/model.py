@@ -156,12 +156,13 @@ class PrecomputedEdges(Some):
 
 @dataclass(frozen=True)
 class Piece(Some):
-    """The edges of a piece, of each way a `Reached`: the rows of `core.carried.Messages.matrix` of a few targets."""
+    """The edges of a piece, of each way a `Reached`: the rows of `core.edge_attributes.EdgeMessages.matrix` of a few
+    targets."""
 
     operators: Mapping[str, Reached]
 
     def operator(self, kind: str) -> Operator:
-        """The matrix of a name of `core.carried.named`."""
+        """The matrix of a name of `core.edge_attributes.named`."""
         what, way = carrying.kinds()[kind]
         table = self.operators[way]
         degree = table.degree.to(table.features.dtype)
@@ -223,7 +224,7 @@ class ScatterSum:
         return whole * self.share[:, None]
 
     def largest(self, sent: Tensor) -> Tensor:
-        """`ops.extremes.largest` of the messages [m, k]: [t, k]."""
+        """`ops.attention.largest` of the messages [m, k]: [t, k]."""
         least = sent.new_full((len(self.share), sent.shape[1]), -torch.inf)
         top = least.scatter_reduce(0, self.target[:, None].expand(-1, sent.shape[1]), sent, "amax")
         return torch.where(top == -torch.inf, 0.0, top)
@@ -249,7 +250,8 @@ class Layer(NamedTuple):
     reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
                  does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
     plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
-    along:       the ways (`core.carried.WAYS`) in which it passes messages along single edges; () if it does not.
+    along:       the ways (`core.edge_attributes.WAYS`) in which it passes messages along single edges; () if it does
+                 not.
     collects:    whether it adds its own output to what later layers are handed beside the last one.
     judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
     """

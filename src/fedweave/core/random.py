@@ -102,8 +102,8 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
 
     A fixed purpose costs only one multiplication and one shift, because steps derive many keys; the draws hash them in
-    full. A number and a tensor that holds it are different purposes. Of a secret key (`ops.secret`) comes a secret key,
-    or words where a purpose is a tensor of numbers.
+    full. A number and a tensor that holds it are different purposes. Of a secret key (`ops.hashing`) comes a secret
+    key, or words where a purpose is a tensor of numbers.
     """
     out = parent
     for part in purpose:

@@ -223,7 +223,7 @@ REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
 IDS = "ids"
-CARRIED = {  # array: field of `Carried`
+CARRIED = {  # array: field of `EdgeAttributes`
     "edge_weight": "weight",
     "edge_attr": "features",
     "edge_time": "time",
@@ -249,7 +249,7 @@ NAMES = {  # names: what a dataset calls them
     "edge_kind_names": "edge_kinds",
 }
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
-OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field of `Carried`
+OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
     *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),

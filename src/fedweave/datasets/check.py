@@ -86,7 +86,7 @@ def check_settings(kind: str, given: Mapping[str, object], rules: Iterable[tuple
 def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:
     """Return `dataset` if it keeps every promise of `Dataset`; `where` is the file that messages name.
 
-    labeled: False lets a party of a vertical dataset have no labels at all, and still a split.
+    labelled: False lets a party of a vertical dataset have no labels at all, and still a split.
 
     Raises:
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.

@@ -78,7 +78,7 @@ class Folder(Tabular):
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
 
-        labeled: False for nodes to be predicted, which need no labels and whose split does not matter.
+        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.
@@ -314,7 +314,7 @@ class GraphFolder(Tabular):
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
 
-        labeled: False for graphs to be predicted, which need no labels and whose split does not matter.
+        labelled: False for graphs to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.

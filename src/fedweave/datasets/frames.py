@@ -41,10 +41,10 @@ def from_frames(nodes: object, edges: object, name: str = "frames", **options: A
 def from_graph_frames(graphs: object, nodes: object, edges: object, name: str = "frames", **options: Any) -> Dataset:
     """The small graphs of three such tables.
 
-    options: of `graph_folder.GraphFolder`, such as labels or node_labels.
+    options: of `folder.GraphFolder`, such as labels or node_labels.
 
     Raises:
-        ConfigError, DataError: see `graph_folder.GraphFolder`.
+        ConfigError, DataError: see `folder.GraphFolder`.
     """
     root = Path(name)
     kind = GraphFolder(**options)

@@ -77,7 +77,7 @@ from fedweave.errors import ConfigError
 def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
 
-    labeled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
+    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
 
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.

@@ -325,7 +325,7 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
 def _edge_attributes(
     held: Mapping[str, np.ndarray], ends: np.ndarray, mask: np.ndarray, directed: bool | None, name: str
 ) -> EdgeAttributes | None:
-    """What the edges `mask` carry, whose ends these are; None if that is nothing."""
+    """What the edges in `mask` carry, whose ends these are; None if that is nothing."""
     arrays = {key: _numbers(held[key], key, "Give numbers.", name)[mask] for key in _OF_EDGES if key in held}
     arrays = {key: values for key, values in arrays.items() if key == "edge_time" or not (values == 1).all()}
     if not arrays and not directed:

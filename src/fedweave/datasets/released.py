@@ -287,8 +287,8 @@ class HeriGraph(PublishedFile):
 
         Raises:
             NotHeld: it is not in `root`.
-            DataError: the folder is nowhere (lists all places), is refused by `parties.Parties`, or does not hold the
-                published counts.
+            DataError: the folder is nowhere (lists all places), is refused by `parties.PartyFolders`, or does not hold
+                the published counts.
         """
         folder = self._find(root)
         dataset = replace(PartyFolders(self.normalise, classes=self.facts.classes).load(folder, seed), name=self.name)

@@ -670,8 +670,8 @@ def named(
 
 
 def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
-    """Where the column that its owner calls `column` has the meaning: in all tables whose rows have that, of what is
-    said of examples in the first alone that has it."""
+    """Where `column`, as its owner calls it, has the meaning: in all tables whose rows have that, of what is said of
+    examples in the first alone that has it."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
     known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
     there = [

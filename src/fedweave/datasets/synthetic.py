@@ -100,7 +100,7 @@ class Digits:
     among the other's nearest; of equally distant ones the first are. Distances are of whole numbers, so that the graph
     is the same on every machine. `root` and `seed` are not used.
 
-    neighbors: edges that an image asks for.
+    neighbours: edges that an image asks for.
     """
 
     neighbours: int = 8

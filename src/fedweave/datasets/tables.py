@@ -454,7 +454,7 @@ class Tabular(Carrying):
     def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
         """The data set; `root` is what complaints about several tables name, its last part the data's name.
 
-        labeled: False for examples to be predicted, which need no labels and whose split does not matter.
+        labelled: False for examples to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of

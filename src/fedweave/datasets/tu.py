@@ -87,7 +87,7 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
     3" of the second label), "attribute 1" and "degree = 3".
     Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
 
-    labeled: False for graphs to be predicted, which may have no graph labels.
+    labelled: False for graphs to be predicted, which may have no graph labels.
 
     pattern: of the names of files that are noted if they are not read.
 

@@ -163,11 +163,11 @@ class LocalEngine(Engine):
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """See `core.engine.Engine`."""
+        """See `core.algorithm.Engine`."""
         return self.executor.computes_on
 
     def begin(self, round: int) -> None:
-        """See `core.engine.Engine`."""
+        """See `core.algorithm.Engine`."""
         self.round, self._calls = round, 0
         self._keys.begin(round)
 
@@ -237,11 +237,11 @@ class LocalEngine(Engine):
         return self.executor.snapshot()
 
     def snapshot_data(self) -> Tree:
-        """See `core.engine.Engine`."""
+        """See `core.algorithm.Engine`."""
         return self.executor.snapshot_data()
 
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
-        """See `core.engine.Engine`."""
+        """See `core.algorithm.Engine`."""
         self.executor.restore(tree, data or {})
 
 

@@ -142,7 +142,7 @@ class Messages:
 
 
 def peer_messages(message: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
-    """What a client that itself sent `message` finds in its message from the peers `sources`, whose `trees` have
+    """What a client that itself sent `message` finds in the one it gets from the peers `sources`, whose `trees` have
     arrived."""
     messages = [trees[peer] if peer in trees else map_leaves(_zero, message) for peer in sources]
     device = device_of(message)

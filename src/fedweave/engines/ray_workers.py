@@ -107,7 +107,7 @@ _ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: how often it asks 
 class RayWorkers:
     """Starts workers on a cluster and lets go of them.
 
-    address, start_seconds, gpus: see `config.settings.RayEngine`, the last as gpus_per_worker.
+    address, start_seconds, gpus: see `experiment.config.experiment.RayEngine`, the last as gpus_per_worker.
 
     Raises:
         UserError: Ray is not installed or does not start, or there is no such cluster.

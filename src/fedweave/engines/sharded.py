@@ -256,9 +256,9 @@ class Shard:
 
 
 class ShardPortion:
-    """Replies that are with a worker (see `core.portions.Portion`); sums of them are made there.
+    """Replies that are with a worker (see `core.replies.Portion`); sums of them are made there.
 
-    told: {what: how it was asked, what the worker said} of what was asked together with the step. apart: they are so
+    answers: {what: how it was asked, what the worker said} of what was asked together with the step. apart: they are so
     large that single ones are asked for one by one.
     """
 
@@ -281,7 +281,7 @@ class ShardPortion:
         finalize(self, shard.forget, number)
 
     def one(self, row: int) -> Tree:
-        """See `core.portions.Portion`."""
+        """See `core.replies.Portion`."""
         if "rows" not in self._told and (self._apart or self._row in (None, row)):
             self._row = row
             return self._answer("one", {"row": row})()
@@ -289,20 +289,20 @@ class ShardPortion:
         return reply
 
     def stack(self, path: str) -> Tensor:
-        """See `core.portions.Portion`."""
+        """See `core.replies.Portion`."""
         leaf: Tensor = self._answer("stack", {"path": path})()["leaf"]
         return leaf
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        """See `core.portions.Portion`."""
+        """See `core.replies.Portion`."""
         return self._sums("weighted", {"paths": json.dumps(list(paths)), "weights": weights})
 
     def total(self, paths: Sequence[str]) -> Sums:
-        """See `core.portions.Portion`."""
+        """See `core.replies.Portion`."""
         return self._sums("total", {"paths": json.dumps(list(paths))})
 
     def dtype(self, path: str) -> torch.dtype:
-        """See `core.portions.Portion`."""
+        """See `core.replies.Portion`."""
         dtype: torch.dtype = vars(torch)[self._dtypes[path]]
         return dtype
 
@@ -387,7 +387,8 @@ class Sharded:
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
     def judged_examples(self, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """What the model with weights `w` says of these clients' examples (`metrics.pooled`), in their order."""
+        """What the model with weights `w` says of these clients' examples (`metrics.ranking.pooled`), in their
+        order."""
         wanted, found = set(clients), Tree()
         for told in self._each(
             "judged", lambda shard: {"w": w, "clients": json.dumps([own for own in shard.clients if own in wanted])}
@@ -414,7 +415,7 @@ class ShardedEngine(LocalEngine):
         self._sharded = executor
 
     def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """See `core.engine.JudgesExamples`."""
+        """See `core.algorithm.JudgesExamples`."""
         return self._sharded.judged_examples(w, clients)
 
 

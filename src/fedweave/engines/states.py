@@ -1,5 +1,5 @@
 """Clients' private states, stored stacked as the last batch left them, ready for the next one; those of clients that
-a later call has parted from their batch have a row each in `engines.filed`.
+a later call has parted from their batch have a row each in a `RowStore`.
 
 Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
 [P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
@@ -120,7 +120,7 @@ def _space(size: int, what: str) -> Iterator[IO[bytes]]:
 class MemoryIsolation:
     """Copies what shares memory with anything returned before, so that replies and states are independent.
 
-    dense: copies also what lies in memory with gaps, as nothing does that is copied out of a capture (`ops.capture`):
+    dense: copies also what lies in memory with gaps, as nothing does that is copied out of a capture (`ops.recording`):
     by its strides a computation that reads it would be taken for another one, and recorded again.
     """
 
@@ -283,7 +283,7 @@ class States:
 
     def _ordered(self, part: list[str]) -> Group:
         """Clients of one kind, those with the same counts, such as steps of an optimizer, next to each other: these can
-        move at once (`learn.descent`). Values are not waited for on accelerators."""
+        move at once (`learn.fitting`). Values are not waited for on accelerators."""
         if self._device.type != "cpu":
             return tuple(part)
         at: dict[int, dict[str, int]] = {}

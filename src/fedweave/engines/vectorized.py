@@ -241,7 +241,7 @@ class Batches:
     """Plans batches and keeps their stacked graphs.
 
     graphs: the clients' current ones; call `renew` when one has changed. device: where stacked graphs lie.
-    own: see `Loop`.
+    algorithms: as `own` of `Loop`.
     """
 
     def __init__(
@@ -462,7 +462,8 @@ class Vectorized(Loop):
         return self._group_ids[group]
 
     def _lasting(self, version: int, size: int, operands: int) -> StableOperands:
-        """A batch's `size`, which come first, and what all batches are told of the data, which comes last."""
+        """A batch's own operands, `size` of them, which come first, and what all batches are told of the data, which
+        comes last."""
         return StableOperands(version, frozenset((*range(size), *range(operands - len(self._all.leaves), operands))))
 
     def _flat(self, version: int, batch: object) -> Flat:

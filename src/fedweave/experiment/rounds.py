@@ -63,7 +63,7 @@ class RoundResult:
              each client, whose split is "server".
     summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of this round's evaluation, test
              split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
-             `metrics.between_groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
+             `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     """
 
     round: int

@@ -315,7 +315,7 @@ def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | 
     """The digest of a statement under its `terms`; run: the hash of the run that it is about. sums: of `dues.sums`.
 
     Raises:
-        UserError: a column is missing or has another type than in `statement.SCHEMA`.
+        UserError: a column is missing or has another type than in `SCHEMA`.
     """
     start, lines = _start(terms, run, sums), hashes(table)
     return Digest(start, lines, chained(start, lines))
@@ -328,7 +328,7 @@ def hashes(table: pa.Table) -> tuple[str, ...]:
     and what was measured as C99 hexadecimal floats (`float.hex`), which are exact.
 
     Raises:
-        UserError: a column is missing or has another type than in `statement.SCHEMA`.
+        UserError: a column is missing or has another type than in `SCHEMA`.
     """
     for field in SCHEMA:
         if field.name not in table.column_names or table[field.name].type != field.type:

@@ -647,7 +647,7 @@ class _Fit(Operation):
             last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
                 pull = scalar("penalty", plan.penalty(nest(current), anchor or {}, args))
-                total, last = total + pull, last + 0 * pull  # as in `learn.batch`
+                total, last = total + pull, last + 0 * pull  # as in `train_batch`
             return last, total
 
         step = differentiate(objective, len(weights), len(minibatch))

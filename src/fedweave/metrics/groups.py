@@ -168,7 +168,7 @@ def over_clients(own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def noise_floor(pairs: Values) -> Record:
-    """E|gap| beside each gap of `group_fairness.values`, from the same counts "groups" [..., 2, 2, 2].
+    """E|gap| beside each gap of `values`, from the same counts "groups" [..., 2, 2, 2].
 
     "sp_floor" keeps the numbers of positive predictions and the sizes of the groups, "eo_floor" those among the nodes
     of label 1; both are exact. "equalised_odds_floor" is E max(|A|, |B|) = sqrt(2 / pi (Var A + Var B)), for the gaps
@@ -221,7 +221,7 @@ _TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
 def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarray]:
-    """{"groups/…": values of the pairs' leading axes}: `group_fairness.values`, a "…_floor" beside each gap, and
+    """{"groups/…": values of the pairs' leading axes}: `values`, a "…_floor" beside each gap, and
     "tradeoff_accuracy" and "tradeoff_auc" of the accuracy and AUC, and "tradeoff_skill", which is 0 for every constant
     prediction: (TPR - FPR) (1 - (SP + EO) / 2); {} where nothing was counted by group."""
     if "groups" not in pairs:

@@ -43,8 +43,8 @@ class Judging:
     """By what a run is judged: the section [evaluation] of a configuration.
 
     metric:    what everything that judges follows: best rounds, gains, stars, notes, sweeps. "auto" is the accuracy or,
-               where a class is rare in training (`metrics.reference.rarest`), average precision of the rarer of two
-               classes, macro F1 of more.
+               where a class is rare in training (`metrics.classification.rarest`), average precision of the rarer of
+               two classes, macro F1 of more.
     positive:  the class, by name or number, that metrics of one class are of; without it the rarer of two in training
                where that is rare, else class 1.
     threshold: from which probability of the positive class on an example is flagged. "f1": the one with the highest F1

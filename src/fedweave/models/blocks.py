@@ -220,8 +220,8 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
 
 
 def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
-    """The features of messages, or their means at nodes (`core.carried.named`), times `weight` [k, out]; of edges that
-    carry none, as in a graph that stands for clients', they are 0."""
+    """The features of messages, or their means at nodes (`core.edge_attributes.named`), times `weight` [k, out]; of
+    edges that carry none, as in a graph that stands for clients', they are 0."""
     held = graph.edges.operator(named(what, way))
     rows, columns = held.shape
     if not columns:

@@ -111,7 +111,7 @@ class OwnModule:
 
 
 def as_model(model: Model | nn.Module) -> Model:
-    """The model that an algorithm is model: layers as they are, and of a `torch.nn.Module` the model that starts from
+    """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
     the module's own weights, whatever the key. The module itself is not trained.
 
     Raises:

@@ -1,7 +1,7 @@
 """Keys and words from a secret of 256 bits: BLAKE2b derives, SHAKE-256 draws, both of the standard library.
 
 A key here is uint8 [32]. It is read on the host, and what is drawn from it placed where the key lies, so a device is
-waited for; plain steps of single clients, at sites, are all that draws so. Keys of `ops.hashing` are int64 scalars, and
+waited for; plain steps of single clients, at sites, are all that draws so. The other keys are int64 scalars, and
 their hash can be inverted: whoever sees some noise can compute such a key, and with it all other noise drawn from it.
 """
 
@@ -86,7 +86,7 @@ def finalize(z: Tensor) -> Tensor:
 
 
 def bits(source: Tensor, count: int) -> Tensor:
-    """`count` hashed words of the key `source`, an int64 scalar or a secret key (`ops.secret`): int64 [count], uniform
+    """`count` hashed words of the key `source`, an int64 scalar or a secret key (`is_secret`): int64 [count], uniform
     over all 2^64 values."""
     if is_secret(source):
         return secret_bits(source, count)

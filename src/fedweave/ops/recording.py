@@ -49,7 +49,7 @@ class CudaGraphs:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        """See `Recorder`."""
+        """See `KernelRecorder`."""
         with torch.cuda.device(self._device):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -380,7 +380,7 @@ def traced(
     roots:    objects of which the function derives things (`ops.tape.derived`); their `sizes` are part of the
         computation.
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
-    lasting:  those that do not, by which a capture is known (`ops.capture`).
+    lasting:  those that do not, by which a capture is known (`Capture`).
     forms:    `form_of` each operand, where that is known.
     """
     recordings = _ACTIVE.get()

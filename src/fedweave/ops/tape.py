@@ -454,7 +454,7 @@ class Tape(TorchDispatchMode):
     def _note_call(
         self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any], *kind: Any
     ) -> None:
-        """kind: whether the call is pure and what it is a view of, as `Call` has it."""
+        """kind: whether the call is pure and what it is a view of, as `TapedCall` has it."""
         reads: set[int] = set()
         writes: set[int] = set()
         arguments = [self._text(value, reads) for value in args]

@@ -131,8 +131,8 @@ class TouchedRows:
     `values` [m, ...] holds them. To everything else it is the whole tensor, except that it cannot be changed in place.
     A scalar `rest`, without rows, is the same at all clients.
 
-    matrix: the sparse matrices of a batch of clients (`ops.csr.StackedCsr`) whose touched columns `rows` are; None if
-        that is not known.
+    matrix: the sparse matrices of a batch of clients (`ops.sparse.StackedCsr`) whose touched columns `rows` are; None
+        if that is not known.
     """
 
     def __init__(self, rest: Tensor, rows: Tensor, values: Tensor, matrix: object = None) -> None:

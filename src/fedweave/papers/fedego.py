@@ -2,7 +2,7 @@
 
 The paper's F1 is micro-F1, that is accuracy; its "Wiki" has exactly the counts of the citation graph DBLP. Its numbers
 are maxima over rounds on the test set (its released script keeps them), beside which tables have ours. What the
-released script does otherwise is the protocol of `fedego_script`.
+released script does otherwise is the protocol `SCRIPT`.
 """
 
 import json

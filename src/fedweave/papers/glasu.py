@@ -3,7 +3,7 @@ distributed graph data".
 
 Every run makes 2,000 updates: as many rounds as that takes with Q local steps. What the paper's text leaves open: the
 split (here the published one, whose remaining nodes train too, 60/20/20 % for the Heri-Graphs; that of its scripts is
-in `glasu_script`), the width (here 192, of its grid 128 to 384), the weight decay (none), whether Table 3 and Figure 3
+further down), the width (here 192, of its grid 128 to 384), the weight decay (none), whether Table 3 and Figure 3
 use Q = 4 (they do here, as their GLASU's accuracy in Table 3 is that of GLASU-4 in Table 2), and which party has which
 feature block of the Heri-Graphs.
 "Runtime" is that of training, without evaluation (`duration`).

@@ -76,9 +76,9 @@ class PaperCell:
 class PaperTable:
     """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
     is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn (`over` the
-    "round", or over a number that columns are named by, see `curves`; in a `plane`, two columns against each other, see
-    `planes.draw`; `stacked`, rows as bars of their columns' shares, see `stacks.draw`), and the rows that the others
-    are compared with, `against` (see `differences`)."""
+    "round", or over a number that columns are named by, see `table.draw_curves`; in a `plane`, two columns against each
+    other, see `table.draw_planes`; `stacked`, rows as bars of their columns' shares, see `table.draw_stacks`), and the
+    rows that the others are compared with, `against` (see `differences`)."""
 
     title: str
     cells: tuple[PaperCell, ...]

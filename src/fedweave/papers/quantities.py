@@ -210,7 +210,7 @@ def summary(run: Path) -> Record:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is read of a run about two groups of people: of the fairest round (`metrics.best_rounds`) and of the last.
+# What is read of a run about two groups of people: of the fairest round (`metrics.measured`) and of the last.
 
 
 When = Literal["fairest", "last"]

@@ -196,7 +196,7 @@ def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 # Pictures of results, each a file of SVG by itself: lines over rounds or another number, two numbers of each
-# experiment against one another, and shares. The panels are the report's, and `report.svg` draws them.
+# experiment against one another, and shares. The panels are the report's, and `report.drawing` draws them.
 
 
 EDGE, LETTER = 2, 0.56  # pixels beside title and legend; the width of a letter on average, as a share of its size

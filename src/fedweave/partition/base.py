@@ -220,7 +220,7 @@ class Part:
     carried: int64 [e_i], sorted numbers of all the edges of `Dataset.carried` among `nodes`; None where these are not
              the examples.
     until:   the last times of training and of validation, beyond which their examples get no messages
-             (`Carried.until`); None where the split is not by time.
+             (`EdgeAttributes.until`); None where the split is not by time.
     groups:  whether it sees of which group its examples are (sens).
     """
 

@@ -57,7 +57,7 @@ class Louvain(Divided):
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
     packing:          "linked" as above, or "in_turn": too large communities are chopped in the order of nodes, and
                       all dealt to the clients in turn, largest first, as in FedEgo's released code and in
-                      FederatedScope (`dealing.dealt`). Clients are more alike then, and more edges are cut.
+                      FederatedScope (`dealt`). Clients are more alike then, and more edges are cut.
     holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no
                       client; of it, only the labeled nodes are kept. In turn, it is what the first of P + 1 gets.
     """

@@ -1,6 +1,6 @@
 """Edges between members: columns of features made of them, before any algorithm runs.
 
-`"features"` are what a member can say of its own edges (`datasets.edges.summary`). `"exchange"` adds what FedGCN
+`"features"` are what a member can say of its own edges (`datasets.base.summary`). `"exchange"` adds what FedGCN
 exchanges (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own records join
 to it, as their number and mean for each direction. A member adds up the features of its own nodes at every end that it
 does not hold; the members' sums are added up as words of a secure sum, and each total goes to who holds that end. So

@@ -1,6 +1,6 @@
 """What each client of a finished run brought to its global model.
 
-The run is repeated, which gives the same numbers, and listened to. `incentives.coalitions` says what a coalition of a
+The run is repeated, which gives the same numbers, and listened to. `incentives.shapley` says what a coalition of a
 round's clients is worth; what the clients of several rounds brought adds up (Wang et al. 2020, "A principled approach
 to data valuation for federated learning", definition 2).
 """
@@ -52,9 +52,9 @@ def measured(directory: Path, rounds: str = "last", metric: str = "auto", permut
     cosines that it stands for (Xu et al. 2021), and its "equal_share", "union_share",
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
 
-    metric: what a model is worth by; "auto" is what judges the run (`metrics.judging.Judging`).
+    metric: what a model is worth by; "auto" is what judges the run (`metrics.selection.Judging`).
 
-    The table's metadata say on which examples gains were measured, and in what (`incentives.coalitions`).
+    The table's metadata say on which examples gains were measured, and in what (`incentives.shapley`).
 
     Raises:
         UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no test

@@ -117,7 +117,7 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 
 class Account(NamedTuple):
-    """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
+    """A statement: its lines (`incentives.payoffs.SCHEMA`), terms, run's hash and digest; what the run's hash is made
     of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; what
     leave-one-out values are gains in, "" where there are none; and what to read before anything is paid
     (`one_class`)."""
@@ -382,7 +382,7 @@ SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once 
 
 
 class Seal(NamedTuple):
-    """What a statement says but for its lines (`accounts.Account.seal`)."""
+    """What a statement says but for its lines (`Account.seal`)."""
 
     terms: Terms
     digest: Digest
@@ -485,7 +485,7 @@ def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> N
 
 
 def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
-    """Check a member's lines with nothing but its copy in `folder` (`member_copy`): against the seal, that against the
+    """Check a member's lines with nothing but its copy in `folder` (`write_copy`): against the seal, that against the
     configuration and the member's ledger, and what is paid against the values in the lines.
 
     Raises:

@@ -190,7 +190,7 @@ def train(
     cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
     federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
     replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
-    `metrics.best_rounds.fairest`. judging: by what rounds are judged, with the number of the positive class. init_from:
+    `metrics.measured.fairest`. judging: by what rounds are judged, with the number of the positive class. init_from:
     the directory of an earlier run, whose weights training begins from, while optimizers begin anew.
 
     Raises:

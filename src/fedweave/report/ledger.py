@@ -72,7 +72,7 @@ class Flow:
     """All messages of one kind.
 
     senders, receivers: their names. step, key: which call, and which part of its message; of names and framing, all
-    steps together. purpose: see `core.purposes.PURPOSES`; "" where the ledger does not say. reveals: what a receiver
+    steps together. purpose: see `core.types.PURPOSES`; "" where the ledger does not say. reveals: what a receiver
     learns. first, last: of its times, UTC; None where the ledger has none. account: what it cost the member whom it
     cost most.
     """

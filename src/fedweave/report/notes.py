@@ -261,7 +261,7 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
 
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
-    (`metrics.best_rounds.fairest`); "" where it is of that."""
+    (`metrics.measured.fairest`); "" where it is of that."""
     val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
     metric, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
     other = val["score"] is not None

@@ -214,7 +214,7 @@ def _between_groups(metrics: Values) -> Table:
 
 
 def show_cells(console: Console, result: "Cells") -> None:
-    """A table of the report (`report.cells.Table`)."""
+    """A table of the report (`report.cells.ResultTable`)."""
     table = Table(box=SIMPLE_HEAD)
     for at, head in enumerate(result.head):
         table.add_column(head, justify="left" if at < result.words else "right")

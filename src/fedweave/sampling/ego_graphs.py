@@ -260,7 +260,7 @@ class Egos:
         return -(-self.epoch(graph) // self.batch)
 
     def around(self, graph: Graph, key: Tensor, centers: Tensor) -> Tensor:
-        """Nodes at all positions of the egos around `centers` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
+        """Nodes at all positions of the egos around `centers` int64 [m]: int64 [positions, m] (see `positions`)."""
         rings, neighbors = [centers[None]], graph.own_edges.neighbors
         for hop in range(self.hops):
             parents = rings[-1]

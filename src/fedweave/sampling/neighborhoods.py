@@ -260,7 +260,7 @@ def _joined(
 # Sampled messages along single edges, with what these carry: the operators of one layer's targets and sources, for
 # one client and, inside a vectorized call, for all. Every target has `fan_out` places of its own for the messages of
 # each way, which stand behind the targets, way after way. An empty place is a message of zeros that reaches nobody,
-# as those of the padding of whole graphs (`core.carried.Messages`).
+# as those of the padding of whole graphs (`core.edge_attributes.EdgeMessages`).
 
 
 EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighborhood was sampled
@@ -296,7 +296,7 @@ def reached(graph: Graph, layer: Layer, targets: Tensor, keys: Tensor, fan_out: 
 def _normalized(
     what: str, many: Incoming, edges: OfEdges, targets: Tensor, start: Tensor, edge: Tensor, count: Tensor
 ) -> Tensor:
-    """The weights of a target itself and of its messages, as in `core.carried.Messages.matrix`: float64
+    """The weights of a target itself and of its messages, as in `core.edge_attributes.EdgeMessages.matrix`: float64
     [steps, t, 1 + f]."""
     counted, loops = what.endswith("counted"), "bare" not in what
     total = (many.degree.to(torch.float64) if counted else many.strength) + loops
@@ -415,7 +415,7 @@ class Into:
         return sums
 
     def largest(self, sent: Tensor) -> Tensor:
-        """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""
+        """`ops.attention.largest` of the messages [t f, k]: [t, k]."""
         missing = (self.weight == 0)[..., None]
         top = sent.unflatten(0, tuple(self.weight.shape)).masked_fill(missing, -torch.inf).amax(1)
         result: Tensor = torch.where(missing.all(1), 0.0, top)
@@ -453,8 +453,8 @@ def grown(
     lower layer makes it longer. capped: whether it may.
 
     Returns the lowest layer's sources int64 [steps, s], which the targets lead, and the hops by layer: "count" and
-    "gcn" as `neighborhoods.grow` has them, [steps, …], and "place" where nodes stand once; or what `messages.reached`
-    has of single edges. `edges_of` makes one step's of it.
+    "gcn" as `grow` has them, [steps, …], and "place" where nodes stand once; or what `reached` has of
+    single edges. `edges_of` makes one step's of it.
     """
     hops, whole = {}, None  # where all nodes begin in the list
     for i, layer in layers.items():

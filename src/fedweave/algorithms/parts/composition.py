@@ -58,8 +58,8 @@ class Composition(dict[str, Part]):
         super().__init__()
         self._noted: set[str] = set()  # parts whose weights were noted to be more than a mean
         for part in parts:
-            name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
-            self[f"{name}{again + 1}" if again else name] = part
+            name, count = type(part).__name__, sum(type(other) is type(part) for other in self.values())
+            self[f"{name}{count + 1}" if count else name] = part
         check(shown(self))
 
     @classmethod
@@ -296,11 +296,11 @@ class Composition(dict[str, Part]):
             name: objective.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
             for name, part in self.items()
         }
-        again = Counter(key for measured in by_part.values() for key in measured)
+        uses = Counter(key for measured in by_part.values() for key in measured)
         return {
-            f"{name}.{key}" if again[key] > 1 else key: of_clients
+            f"{name}.{key}" if uses[key] > 1 else key: values
             for name, measured in by_part.items()
-            for key, of_clients in measured.items()
+            for key, values in measured.items()
         }
 
     def counts(self, memory: Tree) -> dict[str, float]:
@@ -356,8 +356,8 @@ class Composition(dict[str, Part]):
 
     def queries(self, clients: int, rounds: Sequence[int] | None = None) -> int:
         """How many models clients try at most in these rounds, counted from 1; None: in the one with most."""
-        most = [(part.due, part.queries(clients)) for _, part in self._trying]
-        return sum(count * (1 if rounds is None else sum(map(due, rounds))) for due, count in most)
+        trials = [(part.due, part.queries(clients)) for _, part in self._trying]
+        return sum(count * (1 if rounds is None else sum(map(due, rounds))) for due, count in trials)
 
     @property
     def _trying(self) -> list[tuple[str, TriesModels]]:
@@ -536,9 +536,9 @@ class ServerHooks:
 
     def _warn(self, memory: Tree) -> None:
         """Warn of what parts say after a round; a device is waited for once."""
-        warning = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
+        parts = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
         flags = {
-            sentence: there for name, part in warning.items() for sentence, there in part.warns(memory[name]).items()
+            sentence: there for name, part in parts.items() for sentence, there in part.warns(memory[name]).items()
         }
         for sentence, there in zip(flags, torch.stack([*flags.values()]).tolist() if flags else (), strict=True):
             if there:

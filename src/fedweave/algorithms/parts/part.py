@@ -352,7 +352,8 @@ class Needs:
 
     sens:           clients have a sensitive attribute.
     ids:            clients have their nodes' places in the undivided graph.
-    finder:         what looks for something in clients' data before any step runs (`core.extra`); None if nothing.
+    finder:         what looks for something in clients' data before any step runs (`core.operators.Precomputed`); None
+                    if nothing.
     everyone:       every client takes part in each round.
     optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
     suits:          the one that it is made for, where others are noted; None if any.

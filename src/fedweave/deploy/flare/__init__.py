@@ -1,8 +1,8 @@
 """Federations of real sites on NVIDIA FLARE's Collab API; the only part of fedweave that imports nvflare.
 
-`fedweave sites` is the way in: it provisions a project (`server.provision`), runs its processes and submits jobs. In a
-job, the server's process runs the algorithm on `server.federation.Flare`; each site's process answers calls
-(`site.site.Site`).
+`fedweave sites` is the way in: it provisions a project (`provision`), runs its processes and submits jobs. In a
+job, the server's process runs the algorithm on `federation.Flare`; each site's process answers calls
+(`site.Site`).
 """
 
 from importlib.util import find_spec

@@ -121,7 +121,7 @@ def locked_ledgers(folder: Path) -> Iterator[None]:
 
 
 def note_refusal(folder: Path, run: str, request: str, why: str, code: str = FedweaveError.code) -> None:
-    """Write into the journal of a run, or of none, that the site refused what was `request`; code: the error's."""
+    """Write into the journal of a run, or of none, that the site refused a `request`; code: the error's."""
     with locked_ledgers(folder):
         append_note(journal_path(folder, run or NO_RUN), "refused", asked=request, why=why[:_LONGEST], code=code)
 

@@ -331,7 +331,7 @@ def unjudged(
 
 
 def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
-    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.score_sums`)."""
+    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.scoring`)."""
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 
@@ -382,7 +382,7 @@ def _unreleased(account: PrivacyAccount, mechanisms: tuple[Mechanism, ...]) -> t
 
 
 def _unmarked(mechanism: Mechanism) -> Mechanism:
-    """A mechanism as its step declares it (`site.steps.with_fingerprints`)."""
+    """A mechanism as its step declares it (`member.with_fingerprints`)."""
     return (
         replace(mechanism, release=mechanism.release.partition(":")[0])
         if isinstance(mechanism, LDP | Gaussian)

@@ -131,10 +131,8 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
         raise UserError(f"{', '.join(silent)}: the policy keeps back `features`, without which no model can be built.")
     width = widest(replies)
     lists = {site: points_of(site, reply["ids"]) for site, reply in by_site.items()}
-    if not any(map(len, lists.values())):
-        return {
-            site: {"width": width} for site in by_site
-        }  # an .npz file has no ids; its nodes are in the common order
+    if not any(map(len, lists.values())):  # an .npz file has no ids; its nodes are in the common order
+        return {site: {"width": width} for site in by_site}
     if silent := [site for site, points in lists.items() if not len(points)]:
         raise UserError(
             f"{', '.join(silent)}: no ids came from there, but from the other sites. Every site needs a folder of "
@@ -156,7 +154,7 @@ def widest(replies: Replies) -> int:
 
 
 def blinded(lists: dict[str, Tensor], by_site: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
-    """The lists, once every site has blinded every one; what each `by_site` of its own is "signed".
+    """The lists, once every site has blinded every one; what each site says of its own list is "signed" in `by_site`.
 
     Raises:
         FedweaveError: what came are no blinded ids.
@@ -271,8 +269,8 @@ def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: 
     if not data.ids:
         refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
     if data.public is not None:
-        said = "it has a split, and site.toml says data.split = 'hash'"
-        refuse(path, said, "Leave out the column split, or data.split.", "split-twice")
+        problem = "it has a split, and site.toml says data.split = 'hash'"
+        refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
     return hashed(data.ids, shares, key)
 
 
@@ -328,9 +326,9 @@ INFO = StepInfo.of(ADDING, True, hears=HEARD)
 class Exchange:
     """A site's part in one exchange.
 
-    data: its own, not scaled, with columns that are to be filled (`partition.external.alone`). told: of how many of the
-    first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it tells a
-    sum. scaling: of the features once there are all.
+    data: its own, not scaled, with columns that are to be filled (`partition.external.member_data`). told: of how many
+    of the first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it
+    tells a sum. scaling: of the features once there are all.
     """
 
     data: Dataset
@@ -402,8 +400,8 @@ class Exchange:
             raise CallRefused("exchange: what the server tells are not the sums of this site's nodes")
         rows = [self._own[slot] for slot in sorted(self._own)]
         plain = np.zeros((self.data.nodes, self.width), np.int64)
-        for row, of in zip(rows, total.numpy(), strict=True):
-            plain[row] = self._opened(row, of, sites)
+        for row, sums in zip(rows, total.numpy(), strict=True):
+            plain[row] = self._opened(row, sums, sites)
         heard = means(plain, len(ways(self._outside.carried.directed)))
         x = beside(self.data.x[:, : -self.width], heard)
         return replace(self.data, x=normalise(x, self.scaling, self.data.name))
@@ -471,7 +469,7 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
     }
     owned = {site: by_site[site]["owned"].bool().tolist() for site in points}
     holders = _holders(points, owned)
-    named = {point for site in points for point, entry in zip(points[site], owned[site], strict=True) if not entry}
+    named = {point for site in points for point, is_own in zip(points[site], owned[site], strict=True) if not is_own}
     numbers = {point: number for number, point in enumerate(sorted(named & holders.keys()))}
     if not numbers:
         raise UserError(
@@ -479,9 +477,9 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
             "every site needs the same ids.key."
         )
     sent, held = dict[str, Tree](), dict[str, torch.Tensor]()
-    for site, entry in points.items():
-        places = [at for at, point in enumerate(entry) if point in numbers]
-        slots = [numbers[entry[at]] for at in places]
+    for site, site_points in points.items():
+        places = [at for at, point in enumerate(site_points) if point in numbers]
+        slots = [numbers[site_points[at]] for at in places]
         pair = {
             "places": torch.tensor(places, dtype=torch.int64, device="cpu"),
             "slots": torch.tensor(slots, dtype=torch.int64, device="cpu"),

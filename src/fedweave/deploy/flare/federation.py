@@ -321,7 +321,7 @@ class Flare(Engine):
         return replies
 
     def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
-        """Have the sites tell each other of the nodes that their edges lead to (`parties.exchange`)."""
+        """Have the sites tell each other of the nodes that their edges lead to (`alignment.Exchange`)."""
         count, sent, held = matched(replies, ask)
         request, broadcast, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
         self._arrive("(match)", {}, request | {"kind": "match"}, sent)

@@ -75,7 +75,7 @@ class LabelVersion(NamedTuple):
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
     features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
-    whole: the data with features not scaled, where more is to be heard of its nodes (`parties.exchange`). apart: a
+    whole: the data with features not scaled, where more is to be heard of its nodes (`alignment.Exchange`). apart: a
     party's nodes that not all parties have, which are none of these."""
 
     graph: Graph

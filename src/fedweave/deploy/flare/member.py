@@ -134,8 +134,8 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
 def read_received(
     job: Participation, request: StepRequest, site: str, log: logging.Logger
 ) -> tuple[Tree, dict[str, str]]:
-    """What the step that is `request` for finds of its peers at `site`, and {peer: "missing" or "refused"} of those who
-    left nothing of use."""
+    """What the step that `request` asks for finds of its peers at `site`, and {peer: "missing" or "refused"} of those
+    who left nothing of use."""
     of = request.received
     if of is None:
         return {}, {}
@@ -171,7 +171,7 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
 
 
 def noise_key(path: Path) -> Tensor:
-    """A secret key for privacy noise (`ops.secret`) from the site's own secret and fresh entropy: nobody else can
+    """A secret key for privacy noise (`ops.hashing`) from the site's own secret and fresh entropy: nobody else can
     compute it, not even from noise that left, and no two calls share it.
 
     Raises:
@@ -200,8 +200,7 @@ def answered(
     """What the call is named, what the site says, and what that reveals.
 
     Raises:
-        CallRefused: it is not the time for that, or what the site is `message` cannot be. PolicyViolation: the policy
-        does not allow it.
+        CallRefused: it is not the time for that, or `message` cannot be. PolicyViolation: the policy does not allow it.
     """
     check_begun(job, request)
     if isinstance(request, Blind):
@@ -437,7 +436,7 @@ class Member:
         return self._send(request.round, f"({request.kind})", reply, info, job.rules.freed(info.sends))
 
     def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
-        """Tell, in a secure sum, of the nodes that edges lead to (`parties.exchange`)."""
+        """Tell, in a secure sum, of the nodes that edges lead to (`alignment.Exchange`)."""
         reply, heard = added(job, request, message), fingerprint(message)
         reply = job.masking.masked(request, SHARING, heard, reply)
         return self._send(request.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})

@@ -93,7 +93,7 @@ class Memory:
 
     folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a run's models
     predict, from the state after some round, which leaves all that training goes on from. chained: the run has secure
-    sums whose terms depend on the state, and so on what it was made of. labeled: the steps that are not called at
+    sums whose terms depend on the state, and so on what it was made of. labelled: the steps that are not called at
     clients without labels (`core.algorithm.Calls`).
     """
 

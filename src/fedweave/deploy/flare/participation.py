@@ -71,7 +71,7 @@ class Participation:
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
-    target: Mapping[str, int] = MappingProxyType({})  # see `policy.precheck.targeted`
+    target: Mapping[str, int] = MappingProxyType({})  # see `admission.targeted`
 
     def __init__(
         self,

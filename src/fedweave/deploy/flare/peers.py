@@ -349,7 +349,8 @@ def _parsed(note: str) -> Record:
 
 
 class DataVersions:
-    """The versions that sites told after steps that made data (`Flare.replace_data`); of other sites none is known."""
+    """The versions that sites told after steps that made data (`Federation.replace_data`); of other sites none is
+    known."""
 
     def __init__(self) -> None:
         self._now, self._before = dict[str, int](), dict[str, int]()

@@ -104,7 +104,7 @@ def unscored(apart: int, nodes: int, of: str = "") -> str:
 
 
 def read_flags(message: Tree) -> Flagging | None:
-    """By what all sites flag, as the server `message`; None where it did not.
+    """By what all sites flag, as the server's `message` says; None where it does not.
 
     Raises:
         CallRefused: that is no class of two, or no probability.

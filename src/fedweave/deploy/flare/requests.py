@@ -115,7 +115,7 @@ class Blind:
 class Settle:
     """Keep the nodes that all parties have ("align"); pad lists to the lengths that the sites have agreed on ("pad");
     take numbers of the nodes that edges between sites lead to ("match"), or what others told of those ("take",
-    `parties.exchange`)."""
+    `alignment.Exchange`)."""
 
     kind: Literal["align", "pad", "match", "take"]
     pin: str

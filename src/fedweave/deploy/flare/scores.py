@@ -52,7 +52,7 @@ class Scoring:
 
     def show(self, client: Client, classes: int) -> Tree:
         """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
-        which draw it is (`site.steps.with_fingerprints`), {} of labels as they are.
+        which draw it is (`member.with_fingerprints`), {} of labels as they are.
 
         A party that trains on labels of the same ε sees the same ones.
         """
@@ -159,7 +159,8 @@ def scoring_steps(calls: Calls) -> tuple[Step, ...]:
 
 
 def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo:
-    """`info` with what a reply reveals whose site `scoring` how its scores leave; `info` itself where it is not so."""
+    """`info` with what a reply reveals whose site said in `scoring` how its scores leave; `info` itself where it is not
+    so."""
     if scoring is None or not is_scoring(info):
         return info
     paths = [path for path, _ in leaves(reply)]

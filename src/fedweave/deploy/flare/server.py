@@ -272,7 +272,7 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
 
 
 def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
-    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `models` (`Server`);
+    """Prediction with the models of the finished run in `folder`, joint or at each site, as `models` says (`Server`);
     what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
 
     Raises:

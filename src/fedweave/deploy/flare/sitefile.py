@@ -39,12 +39,12 @@ class SiteData:
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
-    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
-    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
+    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.schema`).
+    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.schema`).
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
-    directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
-    missing:   columns that may have empty cells (`datasets.carrying`).
-    task:      what is classified: "nodes", or "edges" (`datasets.carrying`); an .npz with `edge_y` alone is of edges.
+    directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.tables`).
+    missing:   columns that may have empty cells (`datasets.tables`).
+    task:      what is classified: "nodes", or "edges" (`datasets.tables`); an .npz with `edge_y` alone is of edges.
     node_time: the column of nodes with their time (`datasets.folder`).
     train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
                train, those up to the second validate and later ones test (`partition.divided`); every site gives the
@@ -55,7 +55,7 @@ class SiteData:
                "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
-    node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
+    node_labels, edge_labels, degrees: of small graphs (`datasets.folder`); every site gives the same.
     random_id:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so
                that the federation draws as the simulation of its configuration does.
     """

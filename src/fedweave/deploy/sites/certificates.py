@@ -154,7 +154,7 @@ def member_name(folder: Path) -> str:
 
 
 def check_key(path: Path, cert_path: Path) -> None:
-    """Refuse a private key that is none, or not that of the certificate `cert_path`.
+    """Refuse a private key that is none, or not that of the certificate in `cert_path`.
 
     Raises:
         UserError: names both files.
@@ -263,7 +263,7 @@ def accept(folder: Path, given: Path) -> Taken:
 
 
 def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) -> bytes:
-    """The key that waits in `folder` for the certificate in the file `file`."""
+    """The key that waits in `folder` for the certificate in `file`."""
     waiting, name = key_files(folder)[2], member_name(folder)
     if not waiting.exists():
         raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")

@@ -239,8 +239,8 @@ def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) ->
 def _check_algorithm_fits(
     folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
-    """See whether a site's `dataset` data, scaled so, suit an algorithm, and what the policy says of its messages and
-    training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
+    """See whether a site's `dataset`, scaled so, suits an algorithm, and what the policy says of its messages and
+    training steps on it. A party's train nodes are those of all its nodes, of which the parties may have fewer in
     common."""
     algorithm = findings.attempt(
         folder.name, partial(_rehearse, folder, dataset, scaling, rules, config, sites, findings)

@@ -40,7 +40,7 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 
 
 def last_record(text: str) -> str:
-    """The last message of what went wrong in a log that `site.folder.log_to` writes, whole but for time and level, of
+    """The last message of what went wrong in a log that `flare.folder.log_to` writes, whole but for time and level, of
     a traceback the last line; "" where it only says what was done."""
     records = [record.strip() for record in _BEGINS.split(text) if not record.startswith(_DONE)]
     last = next((record for record in reversed(records) if record), "")

@@ -62,7 +62,7 @@ Device = Annotated[str, AfterValidator(_device)]
 class General:
     """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
     at the end), and by how much a round's validation accuracy must exceed that of the better constant prediction for
-    its gaps between groups to count (`metrics.best_rounds.fairest`; data with a sensitive attribute). `init_from` is
+    its gaps between groups to count (`metrics.measured.fairest`; data with a sensitive attribute). `init_from` is
     the directory of an earlier run whose weights training begins from; between sites, that run's number. `requester`
     and `purpose` say who asks for a run and what for, in words that sites note and their reports show."""
 

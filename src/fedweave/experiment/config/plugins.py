@@ -22,7 +22,7 @@ from fedweave.experiment.config.toml import Document, check_keys, check_name
 class InPython:
     """A plug-in of any section, without settings, that nothing can be made of.
 
-    name: as the configuration has it (`plugins.in_python`).
+    name: as the configuration has it (`plugins.is_in_python`).
     """
 
     name: str
@@ -255,7 +255,7 @@ class Choice:
         return plugins.label(self.name)
 
     def make(self, *arguments: object) -> Any:
-        """The plug-in itself; `given` are the leading fields that the program provides.
+        """The plug-in itself; `arguments` are the leading fields that the program provides.
 
         Raises:
             ConfigError: the plug-in refuses the values.

@@ -46,7 +46,7 @@ class Checkpoint:
     seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
     belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
     became of their data (`snapshot_data`); empty as long as it is as loaded. source: digests of what was loaded
-    (`datasets.contents`); empty where sites hold it. best: the "round" that was best on validation examples, with its
+    (`datasets.features`); empty where sites hold it. best: the "round" that was best on validation examples, with its
     "state" and, where models are not of that alone, its "fed"; empty where it is this one, or there is none.
     """
 

@@ -74,14 +74,14 @@ def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
 
 
 def numbers(x: object, how: str) -> Record:
-    """`Form.scaling` of features x [n, d], as they are."""
+    """`DataForm.scaling` of features x [n, d], as they are."""
     if how not in BY_NODES:
         return {"how": how}
     return told(how, *scaling(x, how))
 
 
 def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
-    """`Form.scaling` by these numbers."""
+    """`DataForm.scaling` by these numbers."""
     finite = [value if math.isfinite(value) else None for value in divisor.tolist()]
     return {"how": how, "shift": shift.tolist(), "divisor": finite}
 
@@ -106,7 +106,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
 
 
 def write_form(directory: Path, form: DataForm) -> None:
-    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.features`), shift, divisor."""
     columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
@@ -274,7 +274,7 @@ def _check_example(example: str, before: Before, path: Path) -> None:
 
 
 def _categories(names: Sequence[str], columns: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
-    """The values of those `columns` columns of text for each of which the run had a column."""
+    """The values of the columns of text among `columns` for which the run had a column."""
     values: dict[str, list[str]] = {}
     for one in map(contents.column, names):
         if one.kind == "category" and one.of in columns:
