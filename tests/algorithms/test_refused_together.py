@@ -28,7 +28,7 @@ def made(*names: str, net: Any = None, **settings: Any) -> FedAvg:
     ("names", "net", "said"),
     [
         (("clip", "meta_gradient"), None, r"clip before it would do nothing; list meta_gradient first"),
-        (("normalised", "meta_gradient"), None, r"normalized before it would do nothing"),
+        (("normalised", "meta_gradient"), None, r"normalised before it would do nothing"),
         (("clip", "dp_examples"), MLP, r"clip before it would do nothing; leave one of them out"),
         (("drift", "missing_neighbours"), None, r"missing_neighbours makes other data .* and drift would change those"),
         (("cross_entropy", "sampled_cross_entropy"), None, r"cross_entropy and sampled_cross_entropy both train on"),

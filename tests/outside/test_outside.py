@@ -288,7 +288,7 @@ def test_a_module_without_logits_for_every_node_is_refused_before_it_trains(name
 def test_a_module_sees_no_padding() -> None:
     """Layers that compare all nodes, such as PyG's LayerNorm, give what they give by themselves, whatever the rows."""
     x, edges, y, masks = arrays(21, 0)
-    own = net("Centred")
+    own = net("Centered")
     w = models.init(own, random.key(0))  # type: ignore[arg-type]
     for rows in (32, 64):
         graph = make_graph(x, edges, y, masks, rows=rows)

@@ -682,7 +682,7 @@ def test_a_batch_of_fewer_nodes_than_the_policy_allows_is_trained_on_nowhere(pro
     graph = random_graph(60)
     for own, what in (
         (algorithm("glasu", batch=1), "GLASU (batch)"),
-        (algorithm("fedsage_plus", batch=16, sample=1), "MissingNeighbors (sample)"),
+        (algorithm("fedsage_plus", batch=16, sample=1), "MissingNeighbours (sample)"),
         (algorithm("graphfl", examples=1), "MetaGradient (examples)"),
     ):
         with refusal("call-refused", f"policy.min_nodes: {what}", "10"):

@@ -75,6 +75,12 @@ def init(
     ] = 0,
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
+    if vertical and split is not None:
+        raise UserError(
+            "--vertical writes policies for sites with tables of their own; --split hands out data that a simulation "
+            "has cut, with its policies. Leave one of them out.",
+            code="user.sites",
+        )
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
     chosen = None if split is None else read(split, settings or [])[0]
     parts = None if chosen is None else cut(chosen, project.sites)

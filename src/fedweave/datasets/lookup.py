@@ -166,11 +166,12 @@ def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[st
         low, wanted = own.casefold(), stem.casefold()
         if not path.is_file() or not (low == wanted or (wanted.startswith("_") and low.endswith(wanted))):
             continue
-        remedy = f"Save it as {' or '.join(stem + ending for ending in endings)}."
+        name = own[: len(own) - len(stem)] + stem if stem.startswith("_") else stem
+        remedy = f"Save it as {' or '.join(name + ending for ending in endings)}."
         if command := _UNPACK.get(path.suffix.casefold()):
             remedy = f"Unpack it: {command} {path.name}."
         elif f".{kind.casefold()}" in endings:
-            remedy = f"Rename it: {own if stem.startswith('_') else stem}.{kind.casefold()}."
+            remedy = f"Rename it: {name}.{kind.casefold()}."
         refuse(folder, f"{absent}, but {path.name} is", remedy, "file-other")
 
 

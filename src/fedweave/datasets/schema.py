@@ -22,8 +22,10 @@ from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, u
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import apart, by_holder, check_normalize, one_hot, repeated
 from fedweave.datasets.table import (
+    DATES,
     DECIMAL_COMMA,
     GAPS,
+    NESTED,
     NUMERIC,
     WHOLE,
     NameIndex,
@@ -292,6 +294,10 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
             cells = cells.dictionary_decode()
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
+        if pa.types.is_temporal(cells.type):
+            refuse(table.path, f"column {name!r} holds {cells.type}", DATES)
+        if pa.types.is_nested(cells.type):
+            refuse(table.path, f"column {name!r} holds {cells.type}", NESTED, "column-nested")
         gaps = cells.is_null(nan_is_null=True)
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
             words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))

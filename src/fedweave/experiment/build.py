@@ -20,7 +20,7 @@ from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import scaled_by_holders
+from fedweave.datasets.features import amounts, scaled_by_holders
 from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
@@ -395,6 +395,8 @@ def federation(
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
     seen = pooled(partition, data) if one else partition
+    if data.scaling != "none" and len(amounts(data.x)):
+        check_scaling(data.scaling, algorithm, ("example",))
     fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=client_algorithms, **options)
     check_widths(algorithm, client_algorithms, fed.graphs)
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}

@@ -119,7 +119,7 @@ ABLATIONS: dict[str, Document] = {
 }
 ACCURACY = {
     name: replace(summarized(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
-    for name, split in (("global", "global"), ("personalised", "local"))
+    for name, split in (("global", "global"), ("personalized", "local"))
 }
 
 
@@ -151,14 +151,14 @@ def _method_settings(method: str, dataset: str) -> Document:
 def _accuracy_cells(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
     """Personalized and global accuracy, and fairness against self-training on the same split, where there are such."""
     baseline = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
-    local = PaperCell(row, column, "local", document, ACCURACY["personalised"], paper["personalised"])
+    local = PaperCell(row, column, "local", document, ACCURACY["personalized"], paper["personalized"])
     whole = PaperCell(row, column, "global", document, ACCURACY["global"], paper["global"])
     fair = PaperCell(row, column, "local", document, fairness(), paper["fairness"], baseline=baseline)
     return [local, *([] if row in NO_GLOBAL_MODEL else [whole]), *([] if row == "Self-train" else [fair])]
 
 
 def _numbers(table: Mapping[tuple[str, str], Printed], method: str) -> dict[str, Printed]:
-    return {column: table.get((method, column), NOTHING) for column in ("fairness", "global", "personalised")}
+    return {column: table.get((method, column), NOTHING) for column in ("fairness", "global", "personalized")}
 
 
 def _compared() -> PaperTable:

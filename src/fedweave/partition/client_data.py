@@ -63,7 +63,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
         )
-        yield by_holder(held)
+        yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:

@@ -189,8 +189,9 @@ class Participation:
         version = self._replaced.tree.get("version", 0)
         if version < known:
             raise FedweaveError(
-                f"the site's data in the run {self.run} is of version {version}, but was of {known} after round "
-                f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
+                f"the site's data in the run {self.run} is of version {version}, but was of "
+                f"version {known} after round {self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start "
+                "the run anew."
             )
 
     def check_marks(self, marks: Record) -> None:

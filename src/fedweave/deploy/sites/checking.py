@@ -384,7 +384,7 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     for without, measures in lacking.items():
         if not without:
             continue
-        everywhere = len(without) == len(sites)
+        everywhere = len(without) == len(forms) and len(told.forms) == len(sites)
         what = "; ".join(NUMBERS[own] for own in measures)
         ends = "will be missing" if everywhere else "will be of other sites only, if these measure them"
         said = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]

@@ -81,7 +81,8 @@ def load(path: Path) -> Document:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", code="config.unreadable") from error
     except tomllib.TOMLDecodeError as error:
-        if at := re.search(r"at line (\d+)", str(error)):
+        escape = "Unescaped" in str(error) or "hex value" in str(error)
+        if escape and (at := re.search(r"at line (\d+)", str(error))):
             before = int(at[1]) - 1
             _refuse_backslashes(path, text.split("\n")[before], _WITH_BACKSLASH, before)
         raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
@@ -91,14 +92,16 @@ def load(path: Path) -> Document:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply", code="config.unreadable") from error
 
 
-_OF_WINDOWS = re.compile(r'"([A-Za-z]:\\(?!\\)[^"\n]*)"')  # where \t and the like would be one character
+_OF_WINDOWS = re.compile(
+    r'''(?m)^[^#"'\n]*"([A-Za-z]:\\(?!\\|u[0-9A-Fa-f]{4})[^"\n]*)"'''
+)  # where \t and the like would be one character
 _WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
 
 
 def _refuse_backslashes(path: Path, text: str, pattern: re.Pattern[str], lines_before: int = 0) -> None:
     """Refuse a path of Windows in double quotes, of which TOML takes backslashes for escapes."""
     if found := pattern.search(text):
-        line, own = lines_before + text.count("\n", 0, found.start()) + 1, found[1]
+        line, own = lines_before + text.count("\n", 0, found.start(1)) + 1, found[1]
         raise ConfigError(
             f'{path} is not valid TOML: line {line}: "{own}" has a backslash, which begins an escape in double quotes. '
             f"Write '{own}' in single quotes, or {own.replace(chr(92), '/')}.",

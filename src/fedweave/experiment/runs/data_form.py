@@ -91,6 +91,8 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
     the numbers are a typical client's (`of_typical`)."""
     how = config.data.values.get("normalise", "none")
     of_edges = config.data.values.get("edge_normalise", "none")
+    if data.scaling != "none" and any(part.columns is not None for part in partition.parts):
+        return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
         seen = seen_by(config.algorithm, partition, data)
         return replace(form_of(data, "none", None, of_edges), scaling=told(data.scaling, *of_typical(data, seen)))

@@ -49,18 +49,18 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     if asked is False or any(part.columns is not None for part in cut.parts):
         return {}
     names = client_ids(len(cut.parts), cut.names)
-    parts = [part for part, name in zip(cut.parts, names, strict=True) if name in (built.fed.judged or names)]
     classes, positive = built.data.classes, looked_for(judging, metrics)
     if asked == "auto" and _entries(built.data) > MOST_ENTRIES:
         return {}
-    clients = [_held(own) for own in shares(built.data, parts)]
-    if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in clients):
+    held = dict(zip(names, map(_held, shares(built.data, cut.parts)), strict=True))
+    clients = [held[name] for name in built.fed.judged or names]
+    if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in held.values()):
         return {}
     tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
-    alone = clients if asked is True or len(parts) * classes <= MOST_FITS else []
+    alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
     kept = (*_METRICS, *(OF_POSITIVE if classes == 2 else ()))
-    each = [values(_judged(held, [held], classes)[0], positive) for held in alone if held.masks[TRAIN].any()]
-    together = values(merge(_judged(_joined(clients), tests or clients, classes)), positive)
+    each = [values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
+    together = values(merge(_judged(_joined([*held.values()]), tests or clients, classes)), positive)
     found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
     found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
     return {name: value for name, value in found.items() if not np.isnan(value)}
