@@ -210,6 +210,13 @@ def check_hospitals(out: str) -> None:
     assert one < two
 
 
+def check_fraud(out: str) -> None:
+    """Together is better than alone, with what transfers carry than without, and begun from February than anew."""
+    [[alone, narrow, wide, warm, cold]] = numbers(r"average precision ([\d.]+)", out)
+    assert narrow < alone < wide
+    assert cold < warm
+
+
 def check_drugs(out: str) -> None:
     """Over four cuts the laboratory with wrong labels loses value on average."""
     [changes] = numbers(r"now \((.*)\); ", out)
