@@ -16,7 +16,7 @@ from fedweave.errors import UserError
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUNS = DOCS / "results" / "baselines-runs.csv"
-DATA = Path(os.environ.get("FEDWEAVE_DATA", "../shared/data"))
+DATA = Path(os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 CELL = ("cora", "louvain", "fedtgp")  # a cheap one, whose server draws normal numbers
 
 
@@ -88,5 +88,6 @@ def reproduced(number: int) -> None:
 @pytest.mark.parametrize(
     "number", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
 )
-def test_rows_are_what_the_code_measures(number: int) -> None:
+def test_rows_are_what_the_code_measures(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(DATA))
     reproduced(number)
