@@ -15,7 +15,7 @@ from fedweave.contract.subject import Subject, distance
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import weighted
 from fedweave.experiment.config import resolve
-from fedweave.learn import ClassLoss, cross_entropy
+from fedweave.learn import Criterion, cross_entropy
 from tests.refusals import refusal
 
 LOGITS = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 3)))
@@ -25,7 +25,7 @@ COUNTS = {"y": TARGET, "train": WEIGHT > 0}
 
 
 def loss(**settings: Any) -> torch.Tensor:
-    return ClassLoss(**settings).of(LOGITS, TARGET, WEIGHT, **COUNTS)
+    return Criterion(**settings).of(LOGITS, TARGET, WEIGHT, **COUNTS)
 
 
 def test_without_settings_it_is_the_cross_entropy_to_the_bit() -> None:
@@ -58,7 +58,7 @@ def test_soft_targets_are_shares_of_every_class() -> None:
     logits, truth = torch.tensor([[1.0, -1.0]]).double(), torch.tensor([[0.5, 0.5]]).double()
     log_p = torch.log_softmax(logits, 1)[0]
     expected = -(2 / 3 * 0.5 * log_p[0] + 2 * 0.5 * log_p[1]) / (1 / 3 + 1)
-    assert float(ClassLoss("balanced").soft(logits, truth, counts)) == pytest.approx(float(expected), abs=1e-12)
+    assert float(Criterion("balanced").soft(logits, truth, counts)) == pytest.approx(float(expected), abs=1e-12)
 
 
 @pytest.mark.parametrize("settings", [{"class_weight": "balanced"}, {"focal": 0.5}, {"logit_adjustment": 1.0}])
@@ -66,7 +66,7 @@ def test_without_examples_it_is_0_and_so_is_its_gradient(settings: dict[str, Any
     nobody = torch.zeros(6).double()
 
     def of(logits: torch.Tensor) -> torch.Tensor:
-        return ClassLoss(**settings).of(logits, TARGET, nobody, TARGET, nobody > 0)
+        return Criterion(**settings).of(logits, TARGET, nobody, TARGET, nobody > 0)
 
     assert float(of(LOGITS)) == 0
     assert torch.equal(grad(of)(LOGITS), torch.zeros_like(LOGITS))
@@ -75,12 +75,12 @@ def test_without_examples_it_is_0_and_so_is_its_gradient(settings: dict[str, Any
 def test_a_class_without_an_example_changes_no_gradient_to_nan() -> None:
     y = torch.tensor([1, 1, 1, 1, 1, 0])
     for settings in ({"class_weight": "balanced"}, {"logit_adjustment": 1.0}, {"focal": 0.5}):
-        how = ClassLoss(**settings)
+        how = Criterion(**settings)
         found = grad(partial(_loss, how, y))(100 * LOGITS)
         assert found.isfinite().all()
 
 
-def _loss(how: ClassLoss, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+def _loss(how: Criterion, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     return how.of(logits, y, WEIGHT, y, WEIGHT > 0)
 
 
@@ -88,9 +88,9 @@ def test_clients_side_by_side_have_their_own_counts() -> None:
     rng = np.random.default_rng(1)
     logits, y = torch.from_numpy(rng.standard_normal((4, 9, 2))), torch.from_numpy(rng.integers(0, 2, (4, 9)))
     train = torch.from_numpy(rng.random((4, 9)) < 0.7)
-    for how in (ClassLoss("balanced", 2.0, 1.0), ClassLoss((1.0, 3.0)), ClassLoss({"1": 3.0})):
+    for how in (Criterion("balanced", 2.0, 1.0), Criterion((1.0, 3.0)), Criterion({"1": 3.0})):
 
-        def one(z: torch.Tensor, own: torch.Tensor, chosen: torch.Tensor, how: ClassLoss = how) -> torch.Tensor:
+        def one(z: torch.Tensor, own: torch.Tensor, chosen: torch.Tensor, how: Criterion = how) -> torch.Tensor:
             return how.of(z, own, chosen.double(), own, chosen)
 
         each = torch.stack([one(*client) for client in zip(logits, y, train, strict=True)])
@@ -103,7 +103,7 @@ def test_clients_side_by_side_have_their_own_counts() -> None:
 )
 def test_what_is_no_weight_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
-        ClassLoss(**settings)
+        Criterion(**settings)
 
 
 def test_names_of_classes_become_numbers_where_the_data_is_known() -> None:
@@ -112,7 +112,7 @@ def test_names_of_classes_become_numbers_where_the_data_is_known() -> None:
     with refusal("config.no-class", "'fraud'"):
         weighted(config.algorithm, ("ok", "bad"), 2)
     with refusal("config.no-class", "'fraud'"):
-        ClassLoss(config.algorithm.values["class_weight"]).of(LOGITS, TARGET, WEIGHT, **COUNTS)
+        Criterion(config.algorithm.values["class_weight"]).of(LOGITS, TARGET, WEIGHT, **COUNTS)
 
 
 def test_noise_on_single_examples_takes_no_weights() -> None:

@@ -10,7 +10,7 @@ from fedweave.core.tree import leaves
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.learn import ClassLoss, class_counts
+from fedweave.learn import Criterion, class_counts
 
 
 def made(clients: int = 3, mode: str = "loop", **settings: Any) -> Any:
@@ -58,7 +58,7 @@ def test_counts_leave_in_a_secure_sum_before_the_first_round_alone() -> None:
 
 def test_a_loss_by_given_counts_needs_none_of_its_own() -> None:
     logits, y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 0, 0, 0, 1])
-    loss, weight = ClassLoss("balanced"), torch.ones(6)
+    loss, weight = Criterion("balanced"), torch.ones(6)
     one = loss.by(torch.tensor([10, 30])).of(logits, y, weight, y, weight > 0)
-    assert float(one) == pytest.approx(float(ClassLoss((2.0, 2 / 3)).of(logits, y, weight, y, weight > 0)))
+    assert float(one) == pytest.approx(float(Criterion((2.0, 2 / 3)).of(logits, y, weight, y, weight > 0)))
     assert loss.by(None) is loss

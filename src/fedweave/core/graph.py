@@ -12,6 +12,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edges import BatchCache, EdgeList, Edges
 from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, lookup_precomputed
 from fedweave.core.sizes import BLOCK, fits, least_rows, size_class
+from fedweave.core.target import CLASS, NUMBER, kind_of, labeled, to_scale
 from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 
@@ -27,13 +28,16 @@ class Graph(NamedTuple):
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
-    y:        int64 [e], class of each example; -1 is unlabeled or padding.
+    y:        int64 [e], class of each example; -1 is unlabeled or padding. Or what else is predicted of it, [e, t]
+              (`core.target`).
     masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabeled examples.
     real:     bool [n], False at padding.
     sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
     extra:    what was looked for in the data as it was loaded, where an algorithm asks for it
               (`core.operators.Precomputed`).
+    scale:    float64 [3, t], the units of a model's outputs where these are numbers (`core.target.scale_of`), else
+              None.
     """
 
     x: "Tensor | Sparse"
@@ -44,6 +48,27 @@ class Graph(NamedTuple):
     sens: Tensor | None = None
     graph_of: Tensor | None = None
     extra: Mapping[str, Tensor] = {}
+    scale: Tensor | None = None
+
+    @property
+    def target(self) -> str:
+        """What is predicted of an example (`core.target`): "class", "number" or "labels"."""
+        return kind_of(self.y)
+
+    @property
+    def truth(self) -> Tensor:
+        """What a loss compares outputs with: classes int64 [e], 0 where unlabeled; labels int64 [e, t], -1 at gaps; or
+        numbers [e, t] in units of `scale`, NaN at gaps."""
+        if self.target == CLASS:
+            return self.y.clamp(min=0)
+        return self.y if self.scale is None else to_scale(self.y, self.scale)
+
+    def truth_at(self, chosen: Tensor) -> Tensor:
+        """The rows of `truth` of examples int64 […]: […] or […, t]."""
+        truth, at = self.truth, chosen.reshape(-1)
+        if truth.dim() == 1:
+            return truth.gather(0, at).view(chosen.shape)
+        return truth.index_select(0, at).view(*chosen.shape, truth.shape[1])
 
     @property
     def nodes(self) -> int:
@@ -66,7 +91,8 @@ class Graph(NamedTuple):
         y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
         sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
         extra = {name: tensor.to(device) for name, tensor in self.extra.items()}
-        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra)
+        scale = None if self.scale is None else self.scale.to(device)
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, scale)
 
     def found(self, name: str) -> Tensor:
         """What was looked for under a name, as in `extra`.
@@ -131,8 +157,9 @@ def make_graph(
     examples: int | None = None,
     extra: Precomputed | None = None,
     carried: EdgeAttributes | None = None,
+    scale: np.ndarray | None = None,
 ) -> Graph:
-    """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
+    """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e] or [e, t],
     masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, or edges if `carried`
     says so.
 
@@ -141,7 +168,7 @@ def make_graph(
 
     rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
     extra: what was looked for in the same data, lists in one length for all clients. carried: the same
-    edges with what they carry, if anything.
+    edges with what they carry, if anything. scale: see `Graph`.
 
     The graph is on the host; `Graph.to` moves it.
 
@@ -162,17 +189,18 @@ def make_graph(
     else:
         features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
-    known, alike = y >= 0, None if graph_of is None else x
+    known, alike = labeled(y), None if graph_of is None else x
     extra = (extra or Precomputed()).padded({NODES: rows, EXAMPLES: examples})
     return Graph(
         x=features,
         edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, carried)]),
-        y=_padded(_whole(y), examples, -1),
+        y=_padded(*_answers(y, examples)),
         masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
         sens=None if sens is None else _padded(_whole(sens), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
         extra={name: torch.from_numpy(own) for name, own in extra.arrays.items()},
+        scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
     )
 
 
@@ -213,11 +241,19 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         sens=joined("sens"),
         graph_of=joined("graph_of"),
         extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
+        scale=joined("scale"),
     )
 
 
 def _whole(numbers: np.ndarray) -> Tensor:
     return torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+def _answers(y: np.ndarray, examples: int) -> tuple[Tensor, int, float]:
+    """What `_padded` takes of `y`."""
+    if kind_of(y) == NUMBER:
+        return torch.as_tensor(y, dtype=torch.float64, device="cpu"), examples, float("nan")
+    return _whole(y), examples, -1
 
 
 def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
@@ -244,6 +280,7 @@ class GraphArrays(NamedTuple):
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
            graph of each node, rising from 0; None where nodes are the examples. carried: the same edges with what they
            carry; None where they carry nothing, as those that are made of other edges do.
+    scale: float64 [3, t], see `Graph`, or None.
     """
 
     x: "np.ndarray | sp.csr_matrix"
@@ -253,6 +290,7 @@ class GraphArrays(NamedTuple):
     sens: np.ndarray | None = None
     graph_of: np.ndarray | None = None
     carried: EdgeAttributes | None = None
+    scale: np.ndarray | None = None
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
@@ -266,7 +304,8 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
-    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried)
+    scale = None if graph.scale is None else graph.scale.numpy().copy()
+    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried, scale)
 
 
 def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -277,7 +316,7 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
-    x, edges, y, masks, sens, graph_of, attributes = arrays
+    x, edges, y, masks, sens, graph_of, attributes, scale = arrays
     x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
     sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
@@ -286,20 +325,21 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
         for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
     )
     edges = edges[:, np.lexsort(edges[::-1])]
-    result = make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples, carried=attributes)
+    sizes = graph.x.dtype, rows, graph_of, examples
+    result = make_graph(x, edges, y, masks, sens, *sizes, carried=attributes, scale=scale)
     return result.to(graph.device)
 
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
     "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
-    "graph_of" and what edges carry, "carried". Undone by `tree_graph`."""
-    x, *others, attributes = graph_arrays(graph)
+    "graph_of", "scale" and what edges carry, "carried". Undone by `tree_graph`."""
+    x, *others, attributes, scale = graph_arrays(graph)
     if isinstance(x, np.ndarray):
         parts = {"dense": x}
     else:
         parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
-    named = dict(zip(GraphArrays._fields[1:-1], others, strict=True))
+    named = dict(zip(GraphArrays._fields[1:-2], others, strict=True)) | {"scale": scale}
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
     if attributes is not None:
@@ -317,8 +357,8 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
         columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
         x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
-    sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
+    sens, graph_of, scale = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of", "scale"))
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
     attributes = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes)
+    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes, scale=scale)

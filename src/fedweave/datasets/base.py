@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
+from fedweave.core.target import Kind, kind_of, labeled
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
 
@@ -331,8 +332,13 @@ class Dataset:
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
     edges:       int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no
                  duplicates, no self loops; none between two small graphs.
-    y:           int64 [e], 0..c-1; -1 is unlabeled.
-    classes:     c.
+    y:           int64 [e], 0..c-1; -1 is unlabeled. Or numbers or labels [e, t] (`core.target`).
+    classes:     c; 0 where no class is predicted.
+    targets:     what the t numbers or labels are called, in order; () where a class is predicted.
+    target_scale: float64 [3, t], the units of a model's outputs where these are numbers (`core.target.scale_of`), and
+                 None otherwise. Until members have their own (`target_scaling`), it says which are logarithms.
+    target_scaling: "own" where whoever holds some of the data scales its numbers by its own training examples, "all"
+                 where all did by those of all, "none" where nobody does.
     sens:        int64 [e] sensitive attribute (-1 unknown) or None.
     public:      bool [3, e] published train/val/test split or None.
     parties:     who holds which columns and edges, where the data comes from several parties; else None.
@@ -385,6 +391,9 @@ class Dataset:
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
     scaling: str = "none"
+    targets: tuple[str, ...] = ()
+    target_scale: np.ndarray | None = None
+    target_scaling: str = "own"
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -420,6 +429,21 @@ class Dataset:
         options["normalise"] = "auto" if self.scaling == "auto" else "none"
         object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **options})
         return file
+
+    @property
+    def target(self) -> Kind:
+        """What is predicted of an example (`core.target`): "class", "number" or "labels"."""
+        return kind_of(self.y)
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for each example: c, or t."""
+        return self.classes if self.y.ndim == 1 else int(self.y.shape[1])
+
+    @property
+    def labeled(self) -> np.ndarray:
+        """bool [e]: which examples have a label, or one at least of several."""
+        return labeled(self.y)
 
     @property
     def nodes(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.target import CLASS, NUMBER
 from fedweave.datasets.base import NO_LOOPS, Dataset, undirected
 from fedweave.errors import ConfigError, DataError, Fault
 
@@ -99,8 +100,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     _check_features(dataset.x, n, where)
     check_array(dataset.edges, "edge_index", np.int64, (2, None), where)
     _check_edges(dataset.edges, n, where)
-    check_array(dataset.y, "y", np.int64, (e,), where)
-    labelled = labelled or bool((dataset.y >= 0).any())
+    _check_target(dataset, e, where)
+    labelled = labelled or bool(dataset.labeled.any())
     _check_labels(dataset, where, labelled)
     if dataset.graph_of is not None:
         check_array(dataset.graph_of, "graph_of", np.int64, (n,), where)
@@ -258,12 +259,26 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
         refuse(where, "the edges do not join the nodes that what they carry joins", "Make both of one list of edges.")
 
 
+def _check_target(dataset: Dataset, examples: int, where: str | Path) -> None:
+    """Refuse `y` in another form than one of `core.target`."""
+    y = dataset.y
+    if dataset.target == CLASS:
+        check_array(y, "y", np.int64, (examples,), where)
+        return
+    number = dataset.target == NUMBER
+    check_array(y, "y", np.float64 if number else np.int64, (examples, None), where)
+    bad: np.ndarray = np.asarray((np.isinf(y) if number else (y < -1) | (y > 1)).any(1))
+    if (row := first(bad)) is not None:
+        due = "a finite number, or NaN where it is missing" if number else "0 or 1, or -1 where it is missing"
+        refuse(where, f"y, row {row}: {y[row].tolist()} is not {due}", "Correct it.")
+
+
 def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
     y, classes = dataset.y, dataset.classes
-    row = first((y < -1) | (y >= classes))
+    row = first((y < -1) | (y >= classes)) if dataset.target == CLASS else None
     if row is not None:
         refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabeled.")
-    if labelled and (y == -1).all():
+    if labelled and not dataset.labeled.any():
         refuse(where, f"y: no {dataset.example} has a label", f"Label at least one {dataset.example}.")
 
 
@@ -272,6 +287,7 @@ def _check_names(dataset: Dataset, where: str | Path) -> None:
     for key, count, what in (
         ("columns", dataset.features, "column of x"),
         ("labels", dataset.classes, "class"),
+        ("targets", 0 if dataset.target == CLASS else dataset.outputs, "column of y"),
         ("ids", dataset.examples, dataset.example),
         ("node_ids", dataset.nodes, "node"),
     ):
@@ -309,7 +325,7 @@ def _check_split(dataset: Dataset, where: str | Path, labelled: bool) -> None:
     if row is not None:
         what = f"the split, row {row}: the {dataset.example} is in two of train, val and test"
         refuse(where, what, "Keep one of them.")
-    row = first(split.any(0) & (dataset.y == -1))
+    row = first(split.any(0) & ~dataset.labeled)
     if labelled and row is not None:
         what = f"the split, row {row}: the {dataset.example} has no label"
         refuse(where, what, "Label it or take it out of the split.")

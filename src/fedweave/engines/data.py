@@ -106,11 +106,12 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old, columns), ""):
         refuse(where, fault, _REMEDY)
-    values, edges, y, masks, sens, graph_of, attributes = graph_arrays(new)
+    values, edges, y, masks, sens, graph_of, attributes, scale = graph_arrays(new)
     x = values.astype(np.float32)
     held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
     check(held, where, labelled=False)
-    graph = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y), carried=attributes)
+    sizes = new.x.dtype, new.nodes, graph_of, len(new.y)
+    graph = make_graph(values, edges, y, masks, sens, *sizes, carried=attributes, scale=scale)
     return graph.to(old.device)
 
 
@@ -124,7 +125,12 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
         yield f"its edges are not those of one client with {rows} rows"
     if examples % BLOCK:
         yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
-    shapes = {"x": (rows, old.x.shape[1] + columns), "y": (examples,), "masks": (3, examples), "sens": (examples,)}
+    shapes = {
+        "x": (rows, old.x.shape[1] + columns),
+        "y": (examples, *old.y.shape[1:]),
+        "masks": (3, examples),
+        "sens": (examples,),
+    }
     shapes["graph_of"] = (rows,)
     for name, shape in shapes.items():
         was, now = getattr(old, name), getattr(new, name)
@@ -134,18 +140,26 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
         elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
             yield f"{name} is {_form(now)}, not {_form(was, shape)}"
     current = len(graph_arrays(new).y)
-    padding = {"x": (0, real), "y": (-1, current), "masks": (0, current), "sens": (-1, current), "graph_of": (-1, real)}
+    gap = float("nan") if new.y.is_floating_point() else -1
+    padding = {
+        "x": (0, real),
+        "y": (gap, current),
+        "masks": (0, current),
+        "sens": (-1, current),
+        "graph_of": (-1, real),
+    }
     for name, (value, count) in padding.items():
         current = getattr(new, name)
         if current is not None and not _padded(current, count, value, 1 if name == "masks" else 0):
             yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'examples'}"
 
 
-def _padded(values: "Tensor | Sparse", real: int, neutral: int, dim: int) -> bool:
+def _padded(values: "Tensor | Sparse", real: int, neutral: float, dim: int) -> bool:
     if isinstance(values, Sparse):
         [member] = values.blocks.members
         return bool((member.starts[real:] == member.starts[-1]).all())
-    return bool((values.narrow(dim, real, values.shape[dim] - real) == neutral).all())
+    padding = values.narrow(dim, real, values.shape[dim] - real)
+    return bool((padding.isnan() if neutral != neutral else padding == neutral).all())
 
 
 def _form(values: "Tensor | Sparse", shape: tuple[int, ...] | None = None) -> str:

@@ -214,7 +214,7 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    model: Model = on_examples(kind, data.carried).build(width(data, seen), data.classes)
+    model: Model = on_examples(kind, data.carried).build(width(data, seen), data.outputs)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedweave.core.edges import BatchCache, EdgeLists, Edges
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.operators import Precomputed
+from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
@@ -38,7 +39,8 @@ class MadeGraphs(Makes):
         self._data, self._held, self._columns, self._dtype = data, held, columns, dtype
         self._starts = edge_starts(data)
         parts = (part for part, _, _ in held.values())
-        plain = data.graph_of is None and all(part.columns is None and part.edges is None for part in parts)
+        plain = data.graph_of is None and data.target == CLASS
+        plain = plain and all(part.columns is None and part.edges is None for part in parts)
         self._alike = plain and (data.scaling != AUTO or not len(amounts(data.x)))  # none by its own nodes
         self._made: OrderedDict[str, Graph] = OrderedDict()
         self._bytes = 0
@@ -144,4 +146,4 @@ def graph_of(
     padded to `rows` and `examples` (see `make_graph`)."""
     x, masks = widened(own.x, columns), np.asarray(own.public)
     more = own.graph_of, examples, extra, own.carried
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
+    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more, scale=own.target_scale)

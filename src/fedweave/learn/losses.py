@@ -1,15 +1,18 @@
-"""The loss of classification over a client's own choice of examples, and how it may weigh classes that are rare."""
+"""The loss over a client's own choice of examples: of classes, which may be weighed, of numbers and of labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.errors import ConfigError
 
-ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `ClassLoss`
+ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `Criterion`
+NumberLoss = Literal["mse", "mae", "huber", "quantile"]
 
 
 def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -26,25 +29,50 @@ def class_counts(y: Tensor, chosen: Tensor, classes: int) -> Tensor:
     return truth.to(torch.float64).sum(0)
 
 
+def number_errors(outputs: Tensor, truth: Tensor, loss: NumberLoss, quantile: float = 0.5) -> Tensor:
+    """The loss of each number, of the shape of `outputs` [e, t] and `truth`, both in units of the training targets:
+    "mse" (o − y)²; "mae" |o − y|; "huber" ½ (o − y)² up to 1 and |o − y| − ½ beyond (`torch.nn.HuberLoss`); "quantile"
+    max(q (y − o), (q − 1) (y − o)), the pinball loss (Koenker and Bassett 1978)."""
+    error = outputs - truth
+    if loss == "mse":
+        return error.square()
+    if loss == "mae":
+        return error.abs()
+    if loss == "huber":
+        size = error.abs()
+        return torch.where(size <= 1, 0.5 * error.square(), size - 0.5)
+    return torch.maximum(-quantile * error, (1 - quantile) * error)
+
+
+def label_errors(outputs: Tensor, truth: Tensor) -> Tensor:
+    """The binary cross-entropy of each label [e, t]: log(1 + e^o) − y o, of logits `outputs` and `truth` 0 or 1."""
+    return F.softplus(outputs) - truth * outputs
+
+
 @dataclass(frozen=True)
-class ClassLoss:
-    """Cross-entropy in which classes may count differently. Training examples are counted at the client, in its own
-    steps; nothing of it is sent.
+class Criterion:
+    """The loss of a client's examples. Of classes it is the cross-entropy, in which classes may count differently:
+    training examples are counted at the client, in its own steps; nothing of it is sent. Of numbers it is `number_loss`
+    and of several labels the binary cross-entropy, both the mean over all that are known.
 
     class_weight:     w_c of each class c: "none", 1; "balanced", n / (C n_c) of n training examples in C classes;
                       numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others.
     focal:            gamma of -w_c (1 - p_c)^gamma log p_c (Lin et al. 2017).
     logit_adjustment: tau; trains on the logits + tau log(n_c / n) (Menon et al. 2021), where a class without an
                       example counts as if it had one.
+    number_loss:      of numbers (`number_errors`), and the quantile of the quantile loss.
     counts:           training examples of each class [c], in place of those that the client counts by itself.
 
     Raises:
-        ValueError: a weight or another number is negative or not finite, or the weights have another name.
+        ValueError: a weight, the quantile or another number is out of range, such as negative or not finite, or the
+            weights have another name.
     """
 
     class_weight: ClassWeight = "none"
     focal: float = 0.0
     logit_adjustment: float = 0.0
+    number_loss: NumberLoss = "mse"
+    quantile: float = 0.5
     counts: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +83,8 @@ class ClassLoss:
         for name, values in (("class_weight", numbers), ("focal", (self.focal,)), ("logit_adjustment", (self.tau,))):
             if any(not 0 <= value < float("inf") for value in values):
                 raise ValueError(f"{name} is {list(values)}; it must be finite and not negative")
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile is {self.quantile}; it must lie between 0 and 1")
 
     @property
     def tau(self) -> float:
@@ -76,8 +106,24 @@ class ClassLoss:
 
     def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
         """The same, with the classes counted among the `train`ing examples, bool [e], of classes `y` int64 [e]."""
+        if kind_of(y) != CLASS:
+            return self.several(logits, target, weight)
         counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes and self.counts is None else None
         return self(logits, target, weight, counts)
+
+    def several(self, outputs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """The mean over all known numbers, or labels, of the examples of weight 1, 0 without any.
+
+        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e].
+        """
+        numbers = kind_of(target) == NUMBER
+        there = ~target.isnan() if numbers else target >= 0
+        truth = torch.where(there, target, 0).to(outputs.dtype)
+        errors = (
+            number_errors(outputs, truth, self.number_loss, self.quantile) if numbers else label_errors(outputs, truth)
+        )
+        share = there * weight[:, None]
+        return (errors * share).sum() / share.sum().clamp(min=1)
 
     def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over examples with a share of each class, `truth` [n, c], weighted by the weights of the classes."""
@@ -96,7 +142,7 @@ class ClassLoss:
         total = weighted.sum()
         return (each * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
-    def by(self, counts: Tensor | None) -> "ClassLoss":
+    def by(self, counts: Tensor | None) -> "Criterion":
         """The same with these `counts`, if there are any."""
         return self if counts is None else replace(self, counts=counts)
 
@@ -128,7 +174,7 @@ class ClassLoss:
         return weights
 
 
-PLAIN = ClassLoss()
+PLAIN = Criterion()
 
 
 def by_number(weights: object, labels: Sequence[str], classes: int) -> object:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree
-from fedweave.learn import PLAIN, ClassLoss
+from fedweave.learn import PLAIN, Criterion
 from fedweave.models.blocks import uniform
 from fedweave.ops.linear import linear
 
@@ -35,7 +35,7 @@ class Propagation:
     threshold: float
     hidden: int
     drop: float
-    entropy: ClassLoss = PLAIN
+    entropy: Criterion = PLAIN
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
         """First weights: Xavier-uniform with gain √2, no biases. Those of X̂ are side by side, hop by hop."""

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.plugins import Maker
 from fedweave.core.random import generator
+from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
 
@@ -73,9 +74,10 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     )
     degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
-    known = np.flatnonzero(data.y >= 0)
+    known = np.flatnonzero(data.labeled)
     ones = np.ones(len(known), dtype=np.int64)
-    onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.examples, data.classes))
+    of_class = data.y[known] if data.target == CLASS else 0 * known
+    onehot = sp.csr_matrix((ones, (known, of_class)), shape=(data.examples, max(data.classes, 1)))
     examples = _holders([part.examples for part in parts], data.examples)
     vertical = any(part.columns is not None for part in parts)  # no edge leads to another client then
     widths = [data.features if part.columns is None else len(part.columns) for part in parts]
@@ -454,7 +456,7 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",
         )
-    masks = data.public & (data.y >= 0)
+    masks = data.public & data.labeled
     return tuple(Part.of(data, examples, masks[:, examples]) for examples in held)
 
 

@@ -16,6 +16,7 @@ from fedweave.core.graph import TEST
 from fedweave.core.ledger import Ledger
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import agreed
+from fedweave.core.target import labeled, unlabeled_like
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset, distinct
@@ -30,7 +31,7 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
     if partition.test is None or partition.judged is not None:
         return partition.judged
     masks = np.zeros((3, len(partition.test)), bool)
-    masks[TEST] = data.y[partition.test] >= 0
+    masks[TEST] = data.labeled[partition.test]
     return Part.of(data, partition.test, masks)
 
 
@@ -49,10 +50,10 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             x=x if part.columns is None else x[:, part.columns],
             columns=data.columns if part.columns is None else column_names,
             edges=edges,
-            y=y if part.labels else np.full_like(y, -1),
+            y=y if part.labels else unlabeled_like(y),
             sens=None if data.sens is None else np.where(part.groups, data.sens[part.examples], -1),
             owner=None if data.owner is None else data.owner[nodes if data.example == "edge" else part.examples],
-            public=part.masks & (y >= 0),
+            public=part.masks & labeled(y),
             parties=None,
             ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),

@@ -18,7 +18,7 @@ from fedweave.core.model import Model
 from fedweave.core.operators import Operator
 from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree
-from fedweave.learn import PLAIN, ClassLoss
+from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
     Batch,
     Context,
@@ -303,7 +303,7 @@ class Egos:
         """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
         return count // self.batch + (count % self.batch >= least)
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: Criterion = PLAIN) -> Tensor:
         """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centers, each seen through
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)

@@ -21,7 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.operators import Operator
 from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
-from fedweave.learn import PLAIN, ClassLoss
+from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.attention import Lists, sum_rows
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, counted, over_clients, picked
 
@@ -75,12 +75,12 @@ class GraphBatches:
         tables, cache = (size, *graph.own_edges.neighbors), graph.own_edges.cache
         laid_out = partial(_laid_out, cache.padded_size, cache.most_of(self.batch))
         laid = _Layout.apply(laid_out, *tables, chosen, real)
-        target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
+        target = graph.truth_at(chosen)
         named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **named}
 
     def loss(
-        self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree, how: ClassLoss = PLAIN
+        self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree, how: Criterion = PLAIN
     ) -> Tensor:
         """Mean cross-entropy of one mini-batch; scalar, 0 at a client without training graphs."""
         logits = models.apply(model, w, batch_graph(graph, minibatch), key)

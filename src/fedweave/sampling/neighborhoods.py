@@ -28,7 +28,7 @@ from fedweave.core.model import DenseMatrix, Hidden, Layer, Model, PrecomputedEd
 from fedweave.core.operators import MessagePassing, Operator
 from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
-from fedweave.learn import PLAIN, ClassLoss
+from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
     Batch,
     Context,
@@ -549,7 +549,7 @@ class Minibatches:
         "nodes" of the lowest layer, and the "hops"."""
         keys = random.fold(key, torch.arange(steps, device=key.device))
         chosen, real = self._chosen(graph, random.fold(keys, "centres"))
-        target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
+        target = graph.truth_at(chosen)
         return {"target": target, "weight": real.to(graph.x.dtype), **self.around(model, graph, chosen, keys)}
 
     def around(self, model: Model, graph: Graph, chosen: Tensor, keys: Tensor) -> Tree:
@@ -592,7 +592,7 @@ class Minibatches:
             h = layer.apply(w.get(str(i), {}), around, h, None if key is None else random.fold(key, "layer", i))
         return models.rows_of(h)
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: Criterion = PLAIN) -> Tensor:
         """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training examples."""
         logits = self.logits(w, model, graph, key, minibatch)
         return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])

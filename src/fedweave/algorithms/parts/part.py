@@ -18,7 +18,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import OPTIMIZERS, ClassLoss, Fit, Optimizer, Penalty, check_training
+from fedweave.learn import OPTIMIZERS, Criterion, Fit, Optimizer, Penalty, check_training
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -34,7 +34,7 @@ ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float
 
 
 class WeighsClasses(Protocol):
-    """An algorithm with the settings of a `ClassLoss`."""
+    """An algorithm with the settings of a `Criterion`."""
 
     @property
     def class_weight(self) -> ClassWeights:
@@ -52,9 +52,9 @@ class WeighsClasses(Protocol):
         ...
 
 
-def weighing(algorithm: WeighsClasses) -> ClassLoss:
+def weighing(algorithm: WeighsClasses) -> Criterion:
     """How an algorithm weighs classes."""
-    return ClassLoss(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
+    return Criterion(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Training:
     lr: float
     weight_decay: float
     optimizer_state: OptimizerState
-    loss: ClassLoss = field(default_factory=ClassLoss)
+    loss: Criterion = field(default_factory=Criterion)
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
@@ -247,7 +247,7 @@ class Context:
         logits = self.outputs(w)
         train = graph.masks[TRAIN]
         loss = self.training.loss.by(self.message.get(COUNTS, {}).get("classes"))
-        return loss.of(logits, graph.y.clamp(min=0), train.to(logits.dtype), graph.y, train)
+        return loss.of(logits, graph.truth, train.to(logits.dtype), graph.y, train)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Forward:
     model: Model
     graph: Graph
     key: Tensor
-    loss: ClassLoss = field(default_factory=ClassLoss)
+    loss: Criterion = field(default_factory=Criterion)
 
     @cached_property
     def layers(self) -> tuple[Hidden, ...]:
@@ -322,10 +322,10 @@ class Outputs:
         """The mean over the `chosen` examples, bool [e], as the algorithm weighs classes; scalar, 0 without any. logits
         [e, c]: of all examples."""
         graph = self.graph
-        return self.loss.of(logits, graph.y.clamp(min=0), chosen.to(logits.dtype), graph.y, graph.masks[TRAIN])
+        return self.loss.of(logits, graph.truth, chosen.to(logits.dtype), graph.y, graph.masks[TRAIN])
 
     @property
-    def loss(self) -> ClassLoss:
+    def loss(self) -> Criterion:
         """How classes are weighed."""
         return self.forward.loss
 

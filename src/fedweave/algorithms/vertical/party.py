@@ -29,7 +29,7 @@ from fedweave.core.mechanism import LDP, SecureSum
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
-from fedweave.learn import PLAIN, ClassLoss, Fit, Optimizer, fit
+from fedweave.learn import PLAIN, Criterion, Fit, Optimizer, fit
 from fedweave.learn.fitting import recorded
 from fedweave.ops.sparse import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
@@ -137,7 +137,7 @@ class PartySteps:
     weight_decay: float
     returned: bool
     decays: bool
-    loss: ClassLoss = PLAIN
+    loss: Criterion = PLAIN
 
     @property
     def sampling(self) -> list[int]:

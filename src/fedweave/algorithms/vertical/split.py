@@ -20,7 +20,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, nest
 from fedweave.errors import FedweaveError
-from fedweave.learn import PLAIN, ClassLoss
+from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import gather_rows, picked
 from fedweave.privacy.mechanisms import GaussianRows
@@ -231,7 +231,7 @@ def labelled(graph: Graph) -> Tensor:
     return graph.masks[TRAIN] & (graph.y >= 0)
 
 
-def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: ClassLoss = PLAIN) -> Tensor:
+def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: Criterion = PLAIN) -> Tensor:
     """The loss against the labels `target` [n] over those of the mini-batch, or of all nodes, whose label the client
     sees; loss: how it weighs classes, which it counts among these labels."""
     weight = seen = labelled(graph)

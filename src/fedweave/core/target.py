@@ -1,0 +1,75 @@
+"""What is predicted of an example: one of several classes, numbers, or several yes-or-no labels; numbers and labels may
+have gaps. The form of `y` says which, in a `Dataset` and in a `Graph` alike:
+
+"class":  int64 [e], -1 without a label.
+"number": float64 [e, t], NaN where a number is missing.
+"labels": int64 [e, t], 0 or 1, -1 where a label is missing.
+"""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Kind = Literal["class", "number", "labels"]
+CLASS: Kind = "class"
+NUMBER: Kind = "number"
+LABELS: Kind = "labels"
+SHIFT, DIVISOR, LOG = 0, 1, 2  # rows of a scale, float64 [3, t]
+
+
+def kind_of(y: "np.ndarray | Tensor") -> Kind:
+    """What is predicted, by the form of `y`."""
+    if y.ndim == 1:
+        return CLASS
+    floating = y.dtype.is_floating_point if isinstance(y, Tensor) else y.dtype.kind == "f"
+    return NUMBER if floating else LABELS
+
+
+def where_known(y: np.ndarray) -> np.ndarray:
+    """bool, of the shape of `y`: where there is a label or a number."""
+    there: np.ndarray = np.asarray(~np.isnan(y) if kind_of(y) == NUMBER else y >= 0)
+    return there
+
+
+def labeled(y: np.ndarray) -> np.ndarray:
+    """bool [e]: which examples have a label, or one at least of several."""
+    there = where_known(y)
+    result: np.ndarray = there if there.ndim == 1 else np.asarray(there.any(1))
+    return result
+
+
+def unlabeled_like(y: np.ndarray) -> np.ndarray:
+    """As large, without a label."""
+    return np.full_like(y, np.nan if kind_of(y) == NUMBER else -1)
+
+
+def scale_of(y: np.ndarray, log: bool = False, how: str = "standard") -> np.ndarray:
+    """float64 [3, t]: by what numbers [m, t] are shifted and divided, their mean and deviation, where these are known
+    and the deviation is not 0, else 0 and 1; of their logarithms where the last row, `log`, is 1. With `how` = "none"
+    they stay as they are."""
+    scale = np.zeros((3, y.shape[1]))
+    scale[DIVISOR], scale[LOG] = 1.0, float(log)
+    if how == "none":
+        return scale
+    values = np.log(y) if log else y
+    for column, numbers in enumerate(values.T):
+        there = numbers[np.isfinite(numbers)]
+        if len(there):
+            scale[SHIFT, column] = there.mean()
+        if len(there) > 1 and there.std() > 0:
+            scale[DIVISOR, column] = there.std()
+    return scale
+
+
+def to_scale(y: Tensor, scale: Tensor) -> Tensor:
+    """Numbers [e, t] in units of `scale` [3, t], as a model's outputs are; NaN where they are missing."""
+    values = torch.where(scale[LOG] > 0, torch.log(torch.where(scale[LOG] > 0, y, 1.0)), y)
+    return (values - scale[SHIFT]) / scale[DIVISOR]
+
+
+def from_scale(outputs: Tensor, scale: Tensor) -> Tensor:
+    """A model's outputs [e, t] in the data's units, float64: the inverse of `to_scale`."""
+    values = outputs.to(torch.float64) * scale[DIVISOR] + scale[SHIFT]
+    return torch.where(scale[LOG] > 0, torch.exp(torch.where(scale[LOG] > 0, values, 0.0)), values)
