@@ -5,9 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from rich.console import Console
 
 from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import METRICS
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report import terminal
 
 SUMMARY: dict[str, Any] = {
@@ -32,22 +36,54 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def test_result_stands_side_by_side_in_80_columns() -> None:
+def result(summary: dict[str, Any] = SUMMARY, directory: Path = Path("runs/one"), **options: bool) -> list[list[str]]:
+    """The lines that are shown, as cells."""
     console = Console(width=80, file=io.StringIO(), record=True)
-    terminal.show_result(console, SUMMARY, Path("runs/one"))
-    shown = [re.split(r"  +", line.strip()) for line in console.export_text().splitlines() if line.strip()]
-    assert shown[0] == ["test split", "global", "local", "trained", "fairness"]
-    assert shown[2:5] == [
+    terminal.show_result(console, summary, directory, **options)
+    lines = console.export_text().splitlines()
+    assert max(len(line.rstrip()) for line in lines if str(directory) not in line) <= 80
+    return [re.split(r"  +", line.strip()) for line in lines if line.strip()]
+
+
+def test_the_result_comes_first_and_fits_into_80_columns() -> None:
+    shown = result()
+    assert shown[0] == ["test after 30 rounds", "all examples", "member mean", "worst member"]
+    assert shown[2:4] == [["accuracy", "0.557", "0.554"], ["in the best round, 27", "0.561", "0.560"]]
+    assert [" ".join(line) for line in shown[4:]] == [
+        "best mean validation accuracy after round 27",
+        "cost 30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
+        "traffic clients sent 629.8 kB, received 1.2 MB",
+        "privacy no noise was added to what members sent",
+        "files runs/one",
+        "next fedweave report runs/one a page to read",
+        "fedweave ledger runs/one what left each member",
+    ]
+
+
+def test_all_metrics_are_shown_where_they_are_asked_for() -> None:
+    shown = result(verbose=True)
+    at = shown.index(["test split", "global", "local", "trained", "fairness"])
+    assert shown[at + 2 : at + 5] == [
         ["accuracy", "0.5575", "0.5541", "0.6012", "loss_variance", "0.0048"],
         ["auc", "-", "-", "-"],
         ["accuracy, best val", "0.5612", "0.5601", "0.6101"],
     ]
-    assert [" ".join(line) for line in shown[5:]] == [
-        "best mean validation accuracy after round 27",
-        "30 rounds in 12.0 s (0.4 s each), 475 MB at peak",
-        "clients sent 629.8 kB, received 1.2 MB",
-        "files: runs/one",
-    ]
+
+
+def test_the_worst_member_is_named_by_the_runs_files(tmp_path: Path) -> None:
+    rows = [(1, "a", "test", "accuracy", 0.1), (2, "a", "test", "accuracy", 0.7), (2, "b", "test", "accuracy", 0.4)]
+    columns = dict(zip(METRICS_SCHEMA.names, zip(*rows, strict=True), strict=True))
+    pq.write_table(pa.table({name: list(own) for name, own in columns.items()}, METRICS_SCHEMA), tmp_path / METRICS)
+    metrics = SUMMARY["metrics"] | {"fairness/worst_accuracy": 0.4}
+    assert result(SUMMARY | {"metrics": metrics}, tmp_path)[2] == ["accuracy", "0.557", "0.554", "0.400 b"]
+    assert result(SUMMARY | {"metrics": metrics})[2] == ["accuracy", "0.557", "0.554", "0.400"]
+
+
+def test_references_stand_below_what_they_are_compared_with() -> None:
+    metrics = SUMMARY["metrics"] | {"global/majority": 0.4, "features/global/accuracy": 0.3, "privacy": []}
+    shown = result(SUMMARY | {"metrics": metrics, "privacy": [{"epsilon": 1.25}]})
+    assert shown[4:6] == [["the most frequent class", "0.400", "-"], ["a regression without graph", "0.300", "-"]]
+    assert ["privacy", "ε up to 1.25"] in shown
 
 
 def test_a_model_below_the_constant_prediction_is_loud() -> None:

@@ -36,6 +36,7 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
     init_from: Earlier = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print all metrics at the end.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
@@ -56,7 +57,7 @@ def run(
         console.print(
             f"this run is finished: {done['rounds']} of {counted(done['rounds'], 'round')} done", highlight=False
         )
-        show_result(console, done, directory)
+        show_result(console, done, directory, verbose)
         return
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False, markup=False)
@@ -74,4 +75,4 @@ def run(
         words = ["fedweave", "run", *map(str, again), *(["--out", str(out)] if out else []), "--resume"]
         say(f"{escaped(error)} Continue with: {escaped(shlex.join(words))}")
         raise typer.Exit(128 + error.signal) from error
-    show_result(console, summary, directory)
+    show_result(console, summary, directory, verbose)

@@ -1,7 +1,8 @@
 """What the command line shows of a run: how it goes, and its result."""
 
+import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
+from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, PLAIN, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -109,12 +110,15 @@ class Terminal:
             self._bar.stop()
 
 
-def show_result(console: Console, summary: Values, directory: Path) -> None:
-    """The final models on the test split, what they cost, and where the files are."""
+def show_result(console: Console, summary: Values, directory: Path, verbose: bool = False) -> None:
+    """The result on the test split first: the deciding metric, whom it serves worst, and what it is to be compared
+    with; then cost, traffic, privacy and what to do next. With `verbose` all metrics."""
     metrics = summary["metrics"]
     for sentence in _absences(directory, mostly):
         console.print(f"[bold red]{unmarked(sentence)}[/]", highlight=False, soft_wrap=True)
-    console.print(Columns(_scores(metrics)))
+    console.print(_result(summary, directory))
+    if verbose:
+        console.print(Columns(_scores(metrics)))
     if some := covered(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)
     if alerts := caught(metrics, summary.get("classes") or ()):
@@ -127,17 +131,78 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
             console.print(people, highlight=False, soft_wrap=True, markup=False)
         for note in of_gaps(metrics).values():
             console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-    each = f"{summary['seconds_per_round']:.3g} s each"
-    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
-    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
-    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
-    traffic += _for_evaluation(summary)
     if "best_val/round" in metrics:
         console.print(_chosen(metrics, judged_by(metrics)), highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)
-    console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
-    console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+    for head, text in _account(summary, directory):
+        console.print(f"{head:<8}  {text}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _result(summary: Values, directory: Path) -> Table:
+    """The metrics that matter most on the test split, and the references that they are compared with."""
+    metrics, metric = summary["metrics"], judged_by(summary["metrics"])
+    rounds = counted(summary["rounds"], "round")
+    table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
+    for heading in ("all examples", "member mean", "worst member"):
+        table.add_column(heading, justify="right")
+    kinds = ("global", "local")
+
+    def row(head: str, keys: str, worst: str = "") -> None:
+        values = [metrics.get(f"{keys.format(kind)}") for kind in kinds]
+        if any(value is not None for value in values):
+            table.add_row(head, *map(_short, values), worst)
+
+    row(WORDS[metric], f"{{}}/{metric}", _worst(metrics, metric, directory))
+    if "best_val/round" in metrics:
+        row(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
+    if metric == PLAIN:
+        row("  the most frequent class", "{}/majority")
+    row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
+    for name in dict.fromkeys((metric, *_ALSO)):
+        if name != metric:
+            row(WORDS[name], f"{{}}/{name}")
+        if (together := metrics.get(f"pooled/{name}")) is not None:
+            table.add_row(f"{WORDS[name]}, members ranked together", _short(together), "", "")
+    return table
+
+
+_ALSO = ("accuracy", "macro_f1", "auc")  # what is shown beside the metric that decides
+
+
+def _worst(metrics: Values, metric: str, directory: Path) -> str:
+    """The value of the member that the model serves worst, with its name where the run's files have it."""
+    value = metrics.get(f"fairness/worst_{metric}")
+    if value is None:
+        return ""
+    return f"{_short(value)} {_whose(metric, value, directory)}".strip()
+
+
+def _whose(metric: str, value: float, directory: Path) -> str:
+    """The member with so low a test score in the last round; "" where nobody can say."""
+    import pyarrow.compute as pc
+
+    if not (directory / METRICS).is_file():
+        return ""
+    rows = read_table(directory, METRICS)
+    rows = rows.filter(pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["split"], "test")))
+    last = rows.filter(pc.and_(pc.equal(rows["round"], pc.max(rows["round"])), pc.equal(rows["value"], value)))
+    return str(last["client"][0]) if len(last) else ""
+
+
+def _account(summary: Values, directory: Path) -> Iterator[tuple[str, str]]:
+    """(what, a line) on cost, traffic, privacy, the files and what to do next."""
+    each = f"{summary['seconds_per_round']:.3g} s each"
+    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
+    yield "cost", f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak"
+    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    yield "traffic", traffic + _for_evaluation(summary)
+    spent = [one["epsilon"] for one in summary.get("privacy", ()) if one.get("epsilon") is not None]
+    yield "privacy", f"ε up to {max(spent):.3g}" if spent else "no noise was added to what members sent"
+    yield "files", str(directory)
+    for head, command, what in (("next", "report", "a page to read"), ("", "ledger", "what left each member")):
+        yield head, f"fedweave {command} {shlex.quote(str(directory))}   {what}"
 
 
 def _scores(metrics: Values) -> list[Table]:
@@ -221,6 +286,10 @@ def show_cells(console: Console, result: "Cells") -> None:
     for row in result.rows:
         table.add_row(*(unmarked(f"{cell.text} {cell.note}".strip()) for cell in row))
     console.print(table)
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _number(value: float | None) -> str:
