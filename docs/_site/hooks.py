@@ -23,6 +23,7 @@ ELSEWHERE = {
     "benchmarks.md": "benchmarks/README.md",
     "examples/credit.md": "examples/credit/README.md",
 }
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")  # of the README, as pages see it
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -65,6 +66,7 @@ def relinked(markdown: str, page: str) -> str:
             return match[0]  # a link to nowhere, which the build reports
         return words
 
+    markdown = _IMAGE.sub(r"![\1](\2)", markdown) if source == "README.md" else markdown
     return _LINK.sub(link, markdown)
 
 
