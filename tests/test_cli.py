@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.report import terminal
@@ -70,7 +71,7 @@ def test_run_shows_and_writes(small: Path) -> None:
     summary = json.loads((small / "runs/small-fedavg-s0/summary.json").read_text())
     for name in ("global/accuracy", "local/accuracy"):
         assert f"{summary['metrics'][name]:.4f}" in out
-    assert "files: runs/small-fedavg-s0" in out
+    assert "files     runs/small-fedavg-s0" in out
 
 
 SMALL_GRAPHS = """
@@ -320,12 +321,23 @@ def test_ledger_of_a_run(small: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["algorithms", "datasets", "partitions", "models", "engines", "parts"])
-def test_list_names_everything_in_one_line_each(kind: str) -> None:
+def test_list_names_everything_once_in_80_columns(kind: str) -> None:
     section = "data" if kind == "datasets" else kind.removesuffix("s")
     code, out, _ = fedweave("list", kind)
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(config.registry(section))
-    assert all(len(line.split()) > 2 for line in out.splitlines())
+    indent = "  " if kind == "algorithms" else ""
+    heads = [line.split() for line in out.splitlines() if re.match(rf"{indent}[\w-]+  +\S", line)]
+    assert sorted(words[0] for words in heads) == sorted(config.registry(section))
+    assert all(len(words) > 2 for words in heads)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_every_algorithm_stands_in_one_group() -> None:
+    names = [name for group in GROUPS.values() for name in group]
+    assert sorted(names) == sorted(ALGORITHMS)
+    code, out, _ = fedweave("list", "algorithms")
+    assert code == 0
+    assert [line for line in out.splitlines() if line and not line.startswith(" ")] == list(GROUPS)
 
 
 def test_list_verbose_shows_types_defaults_and_parts() -> None:

@@ -103,6 +103,6 @@ def list_(
     ):
         about = describe(each) if section == "data" else one_line(plugin)
         rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
-    show_list(screen(), rows, shown := verbose or name is not None)
+    show_list(screen(), rows, shown := verbose or name is not None, config.groups(section))
     if kind is Listing.engines and shown:
         screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.console import Console
 from fedweave.experiment.config import Parameter
 from fedweave.experiment.config.plugins import HasFields
 
+COLUMNS = 80  # of a terminal, in which the list of plug-ins stands
 _WIDTH = 100  # of a meaning's lines, with what is before them
 NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
 
@@ -26,10 +27,32 @@ class Row(NamedTuple):
     meanings: Mapping[str, str]
 
 
-def show_list(console: Console, kinds: Iterable[Row], verbose: bool) -> None:
-    """Name and one line for each plug-in; with `verbose` its parameters, their types, defaults and meanings."""
-    for line in _lines(list(kinds), verbose):
+def show_list(
+    console: Console, kinds: Iterable[Row], verbose: bool, groups: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Name and one sentence for each plug-in; with `verbose` its parameters, their types, defaults and meanings.
+
+    groups: {heading: the names below it}; others come last.
+    """
+    rows = list(kinds)
+    lines = _lines(rows, verbose) if verbose or not groups else _grouped(rows, groups)
+    for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _grouped(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    by_name, width = {row.name: row for row in rows}, max(len(row.name) for row in rows)
+    sorted_in = {name for names in groups.values() for name in names}
+    others = [name for name in by_name if name not in sorted_in]
+    for heading, names in {**groups, "Others": others}.items():
+        if there := [by_name[name] for name in names if name in by_name]:
+            yield heading
+            yield from (line for row in there for line in _wrapped(f"  {row.name:<{width}}  ", row.about))
+            yield ""
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, initial_indent=head, subsequent_indent=" " * len(head)) or [head.rstrip()]
 
 
 def one_line(kind: object) -> str:
@@ -58,7 +81,7 @@ def meanings(kind: "type | HasFields") -> dict[str, str]:
 def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
     width = max(len(row.name) for row in rows)
     for row in rows:
-        yield f"{row.name:<{width}}  {row.about}"
+        yield from _wrapped(f"{row.name:<{width}}  ", row.about)
         for key, parameter in row.parameters.items() if verbose else ():
             missing = parameter.default is dataclasses.MISSING
             default = "required" if missing else f"= {default_text(parameter, parameter.default)}"

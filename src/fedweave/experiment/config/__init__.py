@@ -15,7 +15,7 @@ from fedweave.experiment.config.experiment import (
     with_algorithm,
     written,
 )
-from fedweave.experiment.config.plugins import Choice, Parameter, lookup, own_parameters, parameters, registry
+from fedweave.experiment.config.plugins import Choice, Parameter, groups, lookup, own_parameters, parameters, registry
 from fedweave.experiment.config.toml import Document, check_name, differences, dumps, flat, load, nearest, override
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "differences",
     "dumps",
     "flat",
+    "groups",
     "load",
     "load_saved",
     "lookup",

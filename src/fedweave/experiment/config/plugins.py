@@ -132,6 +132,12 @@ def registry(section: str) -> Mapping[str, type]:
     return {**kinds, **more} if more else kinds
 
 
+def groups(section: str) -> Mapping[str, tuple[str, ...]]:
+    """{heading: names} by which a list shows a section's plug-ins; {} where it shows them in their order."""
+    module, _ = (REGISTRIES | {"part": _PARTS_FROM})[section]
+    return getattr(importlib.import_module(module), "GROUPS", {}) if section == "algorithm" else {}
+
+
 def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
     """A plug-in by its name, another name of it, or "file.py:Name": the name to keep, and the plug-in.
 
