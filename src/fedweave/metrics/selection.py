@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
-from fedweave.core.types import CLASS, LABELS, NUMBER, Kind, Record, Values
+from fedweave.core.types import CLASS, LABELS, NUMBER, TOLD, Kind, Record, Values
 from fedweave.errors import ConfigError
 
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
@@ -90,7 +90,6 @@ def of_members(metric: str) -> str:
 
 
 Threshold = float | str | Values  # see `Judging`
-TOLD: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
 
 
 @dataclass(frozen=True)
