@@ -17,7 +17,18 @@ from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, PLAIN, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
+from fedweave.metrics.selection import (
+    OF_POSITIVE,
+    OF_SCORES,
+    PLAIN,
+    POSITIVES,
+    RMSE,
+    RMSE_OF_MEAN,
+    WITHOUT_GRAPH,
+    judged_by,
+    of_members,
+    title_of,
+)
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -90,7 +101,7 @@ class Terminal:
         note = f"{reached.seconds / reached.round:.3g} s/round"
         if known := headline(reached.summary):
             note += f", {known}"
-            name = WORDS[judged_by(reached.summary)]
+            name = title_of(judged_by(reached.summary))
             self._last = f", {name} after round {reached.round}{known.removeprefix(name)}"
         else:
             note += self._last
@@ -153,29 +164,35 @@ def _result(summary: Values, directory: Path) -> Table:
         if any(value is not None for value in values):
             table.add_row(head, *map(_short, values), worst)
 
-    row(WORDS[metric], f"{{}}/{metric}", _worst(metrics, metric, directory))
+    row(title_of(metric), f"{{}}/{metric}", _worst(metrics, metric, directory))
     if "best_val/round" in metrics:
         row(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
     if metric == PLAIN:
         row("  the most frequent class", "{}/majority")
+    if metric == RMSE:
+        row("  the mean of training examples", f"{{}}/{RMSE_OF_MEAN}")
     row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
     for name in dict.fromkeys((metric, *_ALSO)):
         if name != metric:
-            row(WORDS[name], f"{{}}/{name}")
+            row(title_of(name), f"{{}}/{name}")
         if (together := metrics.get(f"pooled/{name}")) is not None:
-            table.add_row(f"{WORDS[name]}, members ranked together", _short(together), "", "")
+            table.add_row(f"{title_of(name)}, members ranked together", _short(together), "", "")
     return table
 
 
-_ALSO = ("accuracy", "macro_f1", "auc")  # what is shown beside the metric that decides
+# What is shown beside the metric that decides:
+_ALSO = ("accuracy", "macro_f1", "auc", "average_precision", RMSE, "mae", "r2")
 
 
 def _worst(metrics: Values, metric: str, directory: Path) -> str:
-    """The value of the member that the model serves worst, with its name where the run's files have it."""
-    value = metrics.get(f"fairness/worst_{metric}")
+    """How the member fares that the model serves worst, with its name where the run's files have it; "sd" where members
+    are compared in units of their own standard deviation."""
+    fair = of_members(metric)
+    value = metrics.get(f"fairness/worst_{fair}")
     if value is None:
         return ""
-    return f"{_short(value)} {_whose(metric, value, directory)}".strip()
+    unit = "" if fair == metric else " sd"
+    return f"{_short(value)}{unit} {_whose(fair, value, directory)}".strip()
 
 
 def _whose(metric: str, value: float, directory: Path) -> str:
@@ -234,11 +251,11 @@ def _scores(metrics: Values) -> list[Table]:
 
 def _chosen(metrics: Values, metric: str) -> str:
     """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
-    which = f"best mean validation {WORDS[metric]} after round {metrics['best_val/round']}"
+    which = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
     shown = (metric, "recall_at_1", "recall") if metric in OF_POSITIVE else ()
     of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
     values = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
-    words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in values}
+    words = {name: title_of(name) + " from its threshold on" * (name not in OF_SCORES) for name in values}
     counts = {"recall_at_1": f" ({of})"} if of else {}
     known = ", ".join(
         f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in values.items() if value is not None
@@ -250,7 +267,7 @@ def _show_fairest(console: Console, metrics: Values) -> None:
     """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-    by = f"best by validation {WORDS[judged_by(metrics)]}" if fallen_back(metrics) else "fairest by validation"
+    by = f"best by validation {title_of(judged_by(metrics))}" if fallen_back(metrics) else "fairest by validation"
     console.print(f"{by}: {words}", highlight=False)
     for note in of_fairest(metrics).values():
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
