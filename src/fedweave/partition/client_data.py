@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import TEST
 from fedweave.core.ledger import Ledger
@@ -59,12 +60,21 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            carried=attributes._replace(until=part.until) if attributes is not None and part.edges is None else None,
+            carried=_carried(data, part, attributes),
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
         )
         yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
+
+
+def _carried(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
+    """What a client's edges carry; `induced` is of all edges among its nodes, which a client with edges of its own
+    (`Part.edges`) does not have."""
+    if part.edges is None or part.carried is None or data.carried is None:
+        return None if induced is None or part.edges is not None else induced._replace(until=part.until)
+    own = data.carried.taken(part.carried, np.searchsorted(part.nodes, data.carried.ends[:, part.carried]))
+    return own._replace(until=part.until)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
