@@ -244,6 +244,7 @@ class Layer(NamedTuple):
                  order; if message passing returns fewer rows of "h", the others may still have all rows.
     by_feature:  names of the weights [in, ...] whose row j multiplies only column j of the layer's input, in
                  `h @ weight`.
+    by_relation: names of the weights [R, ...] whose row r is read of links of relation r alone.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
@@ -266,6 +267,7 @@ class Layer(NamedTuple):
     along: tuple[str, ...] = ()
     collects: bool = False
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
+    by_relation: tuple[str, ...] = ()
 
 
 Model = tuple[Layer, ...]
@@ -384,3 +386,8 @@ def fan_in(layer: Layer) -> int:
 def feature_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by input features: the first layer's `by_feature`."""
     return frozenset(f"0/{name}" for name in model[0].by_feature)
+
+
+def relation_rows(model: Model) -> frozenset[str]:
+    """Paths of the weights whose rows are indexed by relations (`Layer.by_relation`)."""
+    return frozenset(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.by_relation)
