@@ -119,6 +119,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "ego_cross_entropy": parts.EgoCrossEntropy,
     "sampled_cross_entropy": parts.SampledCrossEntropy,
     "graph_cross_entropy": parts.GraphCrossEntropy,
+    "link_prediction": parts.LinkPrediction,
     "proximal": Proximal,
     "model_contrast": ModelContrast,
     "class_prototypes": ClassPrototypes,

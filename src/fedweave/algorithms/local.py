@@ -65,6 +65,8 @@ class Local(Deployable):
     focal: float = 0.0
     logit_adjustment: float = 0.0
 
+    capabilities: ClassVar[Capabilities] = Capabilities(links=True)
+
     def __post_init__(self) -> None:
         self.take_model()
         object.__setattr__(self, "parts", made(self.parts))
@@ -92,7 +94,7 @@ class Local(Deployable):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return Capabilities().asked([part.needs for part in self.parts])
+        return self.capabilities.asked([part.needs for part in self.parts])
 
     @cached_property
     def objective(self) -> Objective:
@@ -106,7 +108,7 @@ class Local(Deployable):
             self.optimizer_state,
             weighing(self),
         )
-        return Objective(Composition.of(self.parts, defaults={}), training)
+        return Objective(Composition.of(self.parts, {}, models.example(self.model)), training)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""

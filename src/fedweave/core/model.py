@@ -13,7 +13,7 @@ from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
-from fedweave.core.graph import TEST, TRAIN, VAL, Graph
+from fedweave.core.graph import QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
 from fedweave.core.tree import Tree
 from fedweave.ops.linear import linear
@@ -230,6 +230,7 @@ class ScatterSum:
         return torch.where(top == -torch.inf, 0.0, top)
 
 
+PAIRS = "pairs"  # `Layer.operator` of a decoder, which reads the rows of both ends of `Graph.pairs`
 Reads = Literal["product", "entries", "graph"]
 Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
@@ -314,6 +315,9 @@ def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
         return judged_as_seen(model, w, graph)
     first, second, last = (judged_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
+    if graph.ranks is not None:  # what a link is ranked among gets the messages that the link gets
+        query = graph.ranks[QUERY]
+        val = torch.where(query < 0, val, val.gather(0, query.clamp(min=0) // 2))
     return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
@@ -364,7 +368,9 @@ def pools(model: Model) -> bool:
 
 
 def example(model: Model) -> str:
-    """Of what the model gives a row each: "node", "graph" or "edge"."""
+    """Of what the model gives a row each: "node", "graph", "edge" or "link"."""
+    if any(layer.operator == PAIRS for layer in model):
+        return "link"
     if any(layer.operator in OF_EXAMPLES for layer in model):
         return "edge"
     return "graph" if pools(model) else "node"

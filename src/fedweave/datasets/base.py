@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
+from fedweave.core.links import Links
 from fedweave.core.target import Kind, kind_of, labeled
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
@@ -366,6 +367,8 @@ class Dataset:
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
                  (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
+    links:       how links are the examples (`datasets.links.as_links`): those of `carried`, of which each has class 1,
+                 "link"; None otherwise.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -399,6 +402,7 @@ class Dataset:
     targets: tuple[str, ...] = ()
     target_scale: np.ndarray | None = None
     target_scaling: str = "own"
+    links: Links | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -442,7 +446,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for each example: c, or t."""
+        """How many numbers a model gives for each example: c, or t; of a link 2, the logits of its two classes."""
         return self.classes if self.y.ndim == 1 else int(self.y.shape[1])
 
     @property

@@ -32,6 +32,8 @@ WORDS = {
     "recall": "recall",
     "precision": "precision",
     "f1_positive": "F1 of the positive class",
+    "mrr": "MRR",
+    **{f"hits_at_{most}": f"Hits@{most}" for most in (1, 3, 10, 50, 100)},
 }
 
 

@@ -272,7 +272,8 @@ class Partition:
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
     pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
-    members: of a union (`pooling.pooled`), {member: int64, which of the one client's examples are its own}.
+    members: of a union (`client_data.pooled`), {member: int64, which of the one client's examples are its own}.
+    member_nodes: likewise {member: int64, which of the one client's nodes}, where links are the examples.
     maker:  the plug-in, data and seed that it was cut by; None where nobody said.
     """
 
@@ -283,6 +284,7 @@ class Partition:
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
+    member_nodes: Mapping[str, np.ndarray] = field(default_factory=dict)
     maker: Maker | None = field(default=None, init=False, repr=False, compare=False)
 
     def table(self, data: Dataset | None = None) -> pa.Table:
@@ -447,7 +449,7 @@ def divide(
     Raises:
         ConfigError: `public_split`, and the dataset publishes none.
     """
-    if public_split:
+    if public_split or data.links is not None:  # the split of links is decided before the cut
         return published(data, held)
     return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
 

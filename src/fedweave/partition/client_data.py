@@ -117,6 +117,8 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
         masks[:, np.searchsorted(examples, part.examples)] |= part.masks
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
+    if data is not None and data.links is not None:  # the split of links between clients is decided, too
+        masks = _split_of_links(data, parts[0].until)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
@@ -126,8 +128,20 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
         nodes, masks, columns, edges, labels, graphs, edge_numbers, parts[0].until, any(part.groups for part in parts)
     )
     named_parts = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
+    named_parts = list(named_parts)
     members = {name: np.searchsorted(examples, part.examples) for name, part in named_parts}
-    return Partition((whole,), partition.test, judged=partition.judged, held=partition.held, members=members)
+    more = {"judged": partition.judged, "held": partition.held, "members": members}
+    if data is not None and data.links is not None:
+        more["member_nodes"] = {name: np.searchsorted(nodes, part.nodes) for name, part in named_parts}
+    return Partition((whole,), partition.test, **more)  # type: ignore[arg-type]
+
+
+def _split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
+    """Masks bool [3, e] of all links: by time up to the ends of training and validation, or as the data has it."""
+    if until is None or data.time is None:
+        return np.asarray(data.public)
+    masks: np.ndarray = np.searchsorted(until, data.time) == np.arange(3)[:, None]
+    return masks
 
 
 def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
