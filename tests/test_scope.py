@@ -19,7 +19,6 @@ PAGE = (ROOT / "docs/scope.md").read_text(encoding="utf-8")
 POOLING = {name for name, kind in config.registry("model").items() if "pool" in config.parameters("model", kind)}
 # What people search the site for, and a name that something of the kind would have here.
 SOUGHT = {
-    "link prediction": r"link_pred|edge_label_index|negative",
     "recommendation": r"recommend|rank|bpr",
     "regression": r"regress|mse",
     "multi-label": r"multi_?label",

@@ -25,6 +25,7 @@ from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
+from fedweave.algorithms.fede import Holders, HoldersSum
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
@@ -134,6 +135,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "ego_cross_entropy": parts.EgoCrossEntropy,
     "sampled_cross_entropy": parts.SampledCrossEntropy,
     "graph_cross_entropy": parts.GraphCrossEntropy,
+    "link_prediction": parts.LinkPrediction,
     "proximal": Proximal,
     "model_contrast": ModelContrast,
     "class_prototypes": ClassPrototypes,
@@ -156,6 +158,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
     "secure_sum": parts.SecureSum,
+    "holders": Holders,
+    "holders_sum": HoldersSum,
     "class_counts": parts.ClassCounts,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,

@@ -89,7 +89,7 @@ class FedAvg(Deployable, SumsScores):
     number_loss: NumberLoss = "mse"
     quantile: float = 0.5
 
-    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal", "score_sum"))
+    capabilities: ClassVar[Capabilities] = Capabilities(links=True, evaluation=("score", "score_personal", "score_sum"))
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -143,7 +143,8 @@ class FedAvg(Deployable, SumsScores):
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
-        return Composition.of(self.parts, defaults={"weigh": weigh} if self.share else {})  # of updates
+        defaults = {"weigh": weigh} if self.share else {}  # of updates
+        return Composition.of(self.parts, defaults, models.example(self.model))
 
     @cached_property
     def objective(self) -> Objective:

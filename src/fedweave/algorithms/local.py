@@ -69,6 +69,8 @@ class Local(Deployable):
     number_loss: NumberLoss = "mse"
     quantile: float = 0.5
 
+    capabilities: ClassVar[Capabilities] = Capabilities(links=True)
+
     def __post_init__(self) -> None:
         self.take_model()
         object.__setattr__(self, "parts", made(self.parts))
@@ -96,7 +98,7 @@ class Local(Deployable):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return Capabilities().asked([part.needs for part in self.parts])
+        return self.capabilities.asked([part.needs for part in self.parts])
 
     @cached_property
     def objective(self) -> Objective:
@@ -110,7 +112,7 @@ class Local(Deployable):
             self.optimizer_state,
             weighing(self),
         )
-        return Objective(Composition.of(self.parts, defaults={}), training)
+        return Objective(Composition.of(self.parts, {}, models.example(self.model)), training)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""

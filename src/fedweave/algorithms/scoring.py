@@ -17,7 +17,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn import compute_on_server, where_trained
-from fedweave.metrics import groups, intervals, labels, numbers
+from fedweave.metrics import groups, intervals, labels, links, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always, means
 from fedweave.metrics.ranking import MARGINS, histograms
@@ -85,14 +85,17 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
     logits = models.judged(model, w, graph)
+    ranked = links.per_link(logits[:, 1], graph.ranks) if whole and graph.ranks is not None else {}
     if not members:
-        return pairs_of(logits, graph.y, graph.masks, graph.sens, whole, graph.scale)
+        pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, whole, graph.scale)
+        return pairs | links.added(ranked, graph.masks)
 
     def own(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
         sens = None if graph.sens is None else graph.sens[at]
-        return pairs_of(logits[at], graph.y[at], masks, sens, whole, graph.scale)
+        pairs = pairs_of(logits[at], graph.y[at], masks, sens, whole, graph.scale)
+        return pairs | links.added({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(own)(rows) for rows in members))
 

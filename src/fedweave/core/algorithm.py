@@ -61,6 +61,9 @@ class Asking(Protocol):
         ...
 
 
+NO_LINKS = "config.link-algorithm"  # the code of what cannot have links as examples
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What an algorithm needs of the data and of the engine, and what it can do.
@@ -73,6 +76,7 @@ class Capabilities:
     nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
     classes:     it is about the classes of examples: no numbers or several labels in their place.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
+    links:       it takes links as examples.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     evaluation:  the methods that are steps of the evaluation alone.
@@ -86,6 +90,7 @@ class Capabilities:
     nodes: bool = False
     classes: bool = False
     model: str = ""
+    links: bool = False
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 

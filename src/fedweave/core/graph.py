@@ -17,14 +17,21 @@ from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 
 TRAIN, VAL, TEST = 0, 1, 2
+SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`
+QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
+# In `Graph.extra`, where links are the examples: the rows of those that are trained on, -1 at padding; the sorted codes
+# (relation n + source) n + target of those that are known, with the largest number as padding; the nodes that a
+# candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
+TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
+OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL)
 SPLITS = ("train", "val", "test")
 
 
 class Graph(NamedTuple):
     """One client's graph with n nodes, d features, e examples and c classes; nodes and examples are padded.
 
-    The examples are the nodes (e = n), with `graph_of` the small graphs that the nodes belong to, or the edges
-    (`EdgeAttributes.examples`).
+    The examples are the nodes (e = n), with `graph_of` the small graphs that the nodes belong to, the edges
+    (`EdgeAttributes.examples`), or with `pairs` links: pairs of nodes of which a model says whether they are joined.
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
@@ -38,6 +45,11 @@ class Graph(NamedTuple):
               (`core.operators.Precomputed`).
     scale:    float64 [3, t], the units of a model's outputs where these are numbers (`core.target.scale_of`), else
               None.
+    pairs:    int64 [3, e], rows SOURCE, TARGET and RELATION, where links are the examples; RELATION is -1 at padding.
+              y is 1 where they are joined, 0 where not, and -1 of those that ranks alone are made of. None otherwise.
+    ranks:    int64 [2, e] beside `pairs`, rows QUERY and ASKED: the query that a pair which is no link is a candidate
+              of, else -1, and how many queries (0 to 2) are made of a link. Those of the link at row i are 2i, which
+              replaces one end, and 2i + 1, which replaces the other.
     """
 
     x: "Tensor | Sparse"
@@ -49,6 +61,8 @@ class Graph(NamedTuple):
     graph_of: Tensor | None = None
     extra: Mapping[str, Tensor] = {}
     scale: Tensor | None = None
+    pairs: Tensor | None = None
+    ranks: Tensor | None = None
 
     @property
     def target(self) -> str:
@@ -91,8 +105,8 @@ class Graph(NamedTuple):
         y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
         sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
         extra = {name: tensor.to(device) for name, tensor in self.extra.items()}
-        scale = None if self.scale is None else self.scale.to(device)
-        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, scale)
+        more = (part if part is None else part.to(device) for part in (self.scale, self.pairs, self.ranks))
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, *more)
 
     def found(self, name: str) -> Tensor:
         """What was looked for under a name, as in `extra`.
@@ -104,11 +118,18 @@ class Graph(NamedTuple):
 
     @property
     def example(self) -> str:
-        """What an example is: "node", "graph" or "edge"."""
+        """What an example is: "node", "graph", "edge" or "link"."""
+        if self.pairs is not None:
+            return "link"
         if self.graph_of is not None:
             return "graph"
         attributes = self.edges.members[0].carried if isinstance(self.edges, Edges) else None
         return "edge" if attributes is not None and attributes.examples else "node"
+
+    @property
+    def several(self) -> bool:
+        """Whether its links are of several relations."""
+        return SEVERAL in self.extra
 
     @property
     def everybody(self) -> Tensor:
@@ -158,17 +179,20 @@ def make_graph(
     extra: Precomputed | None = None,
     carried: EdgeAttributes | None = None,
     scale: np.ndarray | None = None,
+    pairs: np.ndarray | None = None,
+    ranks: np.ndarray | None = None,
+    lists: Mapping[str, np.ndarray] | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e] or [e, t],
-    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, or edges if `carried`
-    says so.
+    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, edges if `carried`
+    says so, or links with `pairs` [3, e] and `ranks` [2, e].
 
     SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless no
     example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
     extra: what was looked for in the same data, lists in one length for all clients. carried: the same
-    edges with what they carry, if anything. scale: see `Graph`.
+    edges with what they carry, if anything. scale: see `Graph`. lists: further entries of `Graph.extra`, as they are.
 
     The graph is on the host; `Graph.to` moves it.
 
@@ -177,7 +201,7 @@ def make_graph(
     """
     n, own = x.shape[0], len(y)
     rows = least_rows(n) if rows is None else rows
-    of_nodes = graph_of is None and (carried is None or not carried.examples)
+    of_nodes = graph_of is None and (carried is None or not carried.examples) and pairs is None
     examples = rows if of_nodes else least_rows(own) if examples is None else examples
     for what, count, size in (("nodes", n, rows), ("examples", own, examples)):
         if size % BLOCK or size < count:
@@ -199,9 +223,18 @@ def make_graph(
         real=torch.arange(rows, device="cpu") < n,
         sens=None if sens is None else _padded(_whole(sens), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
-        extra={name: torch.from_numpy(own) for name, own in extra.arrays.items()},
+        extra={name: torch.from_numpy(own) for name, own in (extra.arrays | dict(lists or {})).items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
+        pairs=None if pairs is None else _padded_pairs(pairs, examples),
+        ranks=None if ranks is None else _padded(_whole(ranks), examples, -1, dim=1),
     )
+
+
+def _padded_pairs(pairs: np.ndarray, examples: int) -> Tensor:
+    """int64 [3, examples]: at padding node 0 twice, of relation -1."""
+    padded = _padded(_whole(pairs), examples, 0, dim=1)
+    padded[RELATION, pairs.shape[1] :] = -1
+    return padded
 
 
 def stack(graphs: Sequence[Graph]) -> Graph:
@@ -242,6 +275,8 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         graph_of=joined("graph_of"),
         extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
         scale=joined("scale"),
+        pairs=joined("pairs"),
+        ranks=joined("ranks"),
     )
 
 
@@ -280,7 +315,8 @@ class GraphArrays(NamedTuple):
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
            graph of each node, rising from 0; None where nodes are the examples. carried: the same edges with what they
            carry; None where they carry nothing, as those that are made of other edges do.
-    scale: float64 [3, t], see `Graph`, or None.
+    scale: float64 [3, t], see `Graph`, or None. pairs: int64 [3, e], and ranks: int64 [2, e], likewise.
+    lists: the entries of `Graph.extra` that are of links, or None.
     """
 
     x: "np.ndarray | sp.csr_matrix"
@@ -291,6 +327,9 @@ class GraphArrays(NamedTuple):
     graph_of: np.ndarray | None = None
     carried: EdgeAttributes | None = None
     scale: np.ndarray | None = None
+    pairs: np.ndarray | None = None
+    ranks: np.ndarray | None = None
+    lists: Mapping[str, np.ndarray] | None = None
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
@@ -301,11 +340,15 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     edge_list = graph.own_edges.members[0]
     e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
     e = edge_list.carried.total if edge_list.carried is not None and edge_list.carried.examples else e
+    e = e if graph.pairs is None else int((graph.pairs[RELATION] >= 0).sum())
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
     scale = None if graph.scale is None else graph.scale.numpy().copy()
-    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried, scale)
+    of_links = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
+    lists = {name: graph.extra[name].numpy().copy() for name in OF_LINKS if name in graph.extra} or None
+    more = edge_list.carried, scale, *of_links, lists
+    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, *more)
 
 
 def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -316,7 +359,7 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
-    x, edges, y, masks, sens, graph_of, attributes, scale = arrays
+    x, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = arrays
     x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
     sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
@@ -326,22 +369,25 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     )
     edges = edges[:, np.lexsort(edges[::-1])]
     sizes = graph.x.dtype, rows, graph_of, examples
-    result = make_graph(x, edges, y, masks, sens, *sizes, carried=attributes, scale=scale)
-    return result.to(graph.device)
+    more = {"carried": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
+    return make_graph(x, edges, y, masks, sens, *sizes, **more).to(graph.device)  # type: ignore[arg-type]
 
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
     "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
-    "graph_of", "scale" and what edges carry, "carried". Undone by `tree_graph`."""
-    x, *others, attributes, scale = graph_arrays(graph)
+    "graph_of", "scale", "pairs", "ranks" and what edges carry, "carried". Undone by `tree_graph`."""
+    arrays = graph_arrays(graph)
+    x, attributes = arrays.x, arrays.carried
     if isinstance(x, np.ndarray):
         parts = {"dense": x}
     else:
         parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
-    named = dict(zip(GraphArrays._fields[1:-2], others, strict=True)) | {"scale": scale}
+    named = {name: part for name, part in arrays._asdict().items() if name not in ("x", "carried", "lists")}
+    lists = {name: torch.from_numpy(part) for name, part in (arrays.lists or {}).items()}
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
+    tree |= {"lists": lists} if lists else {}
     if attributes is not None:
         tree["carried"] = {name: torch.from_numpy(part) for name, part in attributes.arrays().items()}
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
@@ -357,8 +403,10 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
         columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
         x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
-    sens, graph_of, scale = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of", "scale"))
+    sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
+    more = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}
+    more["lists"] = {name: part.numpy() for name, part in tree.get("lists", {}).items()}
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
     attributes = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes, scale=scale)
+    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes, **more)

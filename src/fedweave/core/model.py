@@ -13,7 +13,7 @@ from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
-from fedweave.core.graph import TEST, TRAIN, VAL, Graph
+from fedweave.core.graph import QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
 from fedweave.core.tree import Tree
 from fedweave.ops.linear import linear
@@ -230,6 +230,7 @@ class ScatterSum:
         return torch.where(top == -torch.inf, 0.0, top)
 
 
+PAIRS = "pairs"  # `Layer.operator` of a decoder, which reads the rows of both ends of `Graph.pairs`
 Reads = Literal["product", "entries", "graph"]
 Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
@@ -244,6 +245,7 @@ class Layer(NamedTuple):
                  order; if message passing returns fewer rows of "h", the others may still have all rows.
     by_feature:  names of the weights [in, ...] whose row j multiplies only column j of the layer's input, in
                  `h @ weight`.
+    by_relation: names of the weights [R, ...] whose row r is read of links of relation r alone.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
@@ -266,6 +268,7 @@ class Layer(NamedTuple):
     along: tuple[str, ...] = ()
     collects: bool = False
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
+    by_relation: tuple[str, ...] = ()
 
 
 Model = tuple[Layer, ...]
@@ -312,6 +315,9 @@ def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
         return judged_as_seen(model, w, graph)
     first, second, last = (judged_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
+    if graph.ranks is not None:  # what a link is ranked among gets the messages that the link gets
+        query = graph.ranks[QUERY]
+        val = torch.where(query < 0, val, val.gather(0, query.clamp(min=0) // 2))
     return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
@@ -362,7 +368,9 @@ def pools(model: Model) -> bool:
 
 
 def example(model: Model) -> str:
-    """Of what the model gives a row each: "node", "graph" or "edge"."""
+    """Of what the model gives a row each: "node", "graph", "edge" or "link"."""
+    if any(layer.operator == PAIRS for layer in model):
+        return "link"
     if any(layer.operator in OF_EXAMPLES for layer in model):
         return "edge"
     return "graph" if pools(model) else "node"
@@ -384,3 +392,8 @@ def fan_in(layer: Layer) -> int:
 def feature_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by input features: the first layer's `by_feature`."""
     return frozenset(f"0/{name}" for name in model[0].by_feature)
+
+
+def relation_rows(model: Model) -> frozenset[str]:
+    """Paths of the weights whose rows are indexed by relations (`Layer.by_relation`)."""
+    return frozenset(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.by_relation)

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
+from fedweave.core.links import Links
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
 from fedweave.core.types import Values
@@ -231,7 +232,11 @@ CARRIED = {  # array: field of `EdgeAttributes`
     "edge_time": "time",
     "edge_y": "y",
     "edge_split": "split",
+    "edge_relation": "relation",
+    "edge_owner": "owner",
 }
+OF_KINDS = {"edge_relation_names": "relations", "edge_owner_names": "owners"}  # array: field of `EdgeAttributes`
+
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 TARGETS = "target_names"  # of the columns of y
 UNTIL = "split_until"  # the last times of training and of validation
@@ -255,7 +260,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, *OF_KINDS, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
 )
 
@@ -301,6 +306,7 @@ def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}
     arrays |= {EDGE_NAMES: np.array(attributes.columns)} if attributes.columns else {}
+    arrays |= {key: np.array(names) for key, name in OF_KINDS.items() if (names := getattr(attributes, name))}
     arrays |= {UNTIL: np.array(attributes.until)} if attributes.until is not None else {}
     return arrays | ({EDGE_SCALING: np.array(attributes.scaling)} if attributes.scaling else {})
 
@@ -364,6 +370,8 @@ class Dataset:
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
                  (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
+    links:       how links are the examples (`datasets.links.as_links`): those of `carried`, of which each has class 1,
+                 "link"; None otherwise.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -397,6 +405,7 @@ class Dataset:
     targets: tuple[str, ...] = ()
     target_scale: np.ndarray | None = None
     target_scaling: str = "own"
+    links: Links | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -451,7 +460,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for each example: c, or t."""
+        """How many numbers a model gives for each example: c, or t; of a link 2, the logits of its two classes."""
         return self.classes if self.y.ndim == 1 else int(self.y.shape[1])
 
     @property

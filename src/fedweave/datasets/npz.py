@@ -50,6 +50,7 @@ from fedweave.datasets.base import (
     NO_LOOPS,
     NODE_IDS,
     NUMBERED,
+    OF_KINDS,
     OPTIONAL,
     OUTSIDE,
     OUTSIDE_INDEX,
@@ -184,6 +185,9 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     attributes = EdgeAttributes(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    for key, field in OF_KINDS.items():
+        names = _text(arrays, key, arrays[key].size if key in arrays else 0, "one for each kind", path)
+        attributes = attributes._replace(**{field: names})  # type: ignore[arg-type]
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:

@@ -106,13 +106,13 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old, columns), ""):
         refuse(where, fault, _REMEDY)
-    values, edges, y, masks, sens, graph_of, attributes, scale = graph_arrays(new)
+    values, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
     x = values.astype(np.float32)
     held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
     check(held, where, labelled=False)
     sizes = new.x.dtype, new.nodes, graph_of, len(new.y)
-    graph = make_graph(values, edges, y, masks, sens, *sizes, carried=attributes, scale=scale)
-    return graph.to(old.device)
+    more = {"carried": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
+    return make_graph(values, edges, y, masks, sens, *sizes, **more).to(old.device)  # type: ignore[arg-type]
 
 
 def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:

@@ -22,6 +22,7 @@ from fedweave.core.target import CLASS
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, scaled_by_holders
+from fedweave.datasets.links import as_links
 from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
@@ -31,7 +32,7 @@ from fedweave.engines.simulation import Simulation, keep_freed_memory, return_fr
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
 from fedweave.experiment.config import Choice, Config, Document, resolve
-from fedweave.experiment.graphs import MadeGraphs, graph_of, width
+from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
 from fedweave.experiment.requirements import (
     check_columns,
     check_edges,
@@ -51,6 +52,7 @@ from fedweave.experiment.requirements import (
 from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
+from fedweave.models.links import on_links
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -101,6 +103,8 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
     values = {**values} | ({"edge_normalise": "none"} if how != "none" else {})
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    if config.links is not None:
+        data = as_links(data, replace(config.links, seed=seed))
     partition = cut(config.partition.make(), data, seed)
     return scaled_until(data, how, partition.parts[0].until), partition
 
@@ -220,7 +224,8 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    model: Model = on_examples(kind, data.carried).build(width(data, seen), data.outputs)
+    head = on_examples(kind, data.carried) if data.links is None else on_links(kind, data.links, config.decoder)
+    model: Model = head.build(width(data, seen), data.outputs)
     check_pooling(config, data, model)
     check_edges(config, model)
     labels = data.labels if data.target == CLASS else data.targets
@@ -351,7 +356,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     keep_freed_memory()
     dtype = DTYPES[engine.dtype]
     graphs = client_graphs(inputs.data, inputs.seen, dtype, finders_of(inputs.algorithm), frozenset(clients))
-    options: Record = {"classes": inputs.data.classes, "members": _members(inputs.seen)}
+    options: Record = {"classes": inputs.data.classes, "members": _members(inputs.data, inputs.seen)}
     options |= {"test": global_test_graph(inputs.data, inputs.seen, dtype), "own": inputs.own}
     mode = _mode(inputs.nets, "vmap")
     options["device"] = chosen(engine.device, mode == "vmap")
@@ -432,12 +437,20 @@ def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Recor
         "test": global_test_graph(data, partition, dtype),
         "held": held_graphs(data, partition, dtype),
         "pairs": {name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
-        "members": _members(partition),
+        "members": _members(data, partition),
     }
 
 
-def _members(partition: Partition) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(nodes) for name, nodes in partition.members.items()}
+def _members(data: Dataset, partition: Partition) -> dict[str, torch.Tensor]:
+    """{member: which of a union's examples are its own}; of links, with the pairs that were drawn for it."""
+    rows = partition.members
+    if data.links is not None and rows:
+        [share] = shares(data, partition.parts)
+        group = links_of(share, member_links(partition)).group
+        rows = {
+            name: np.concatenate([held, np.flatnonzero(group == at)]) for at, (name, held) in enumerate(rows.items())
+        }
+    return {name: torch.from_numpy(held) for name, held in rows.items()}
 
 
 def client_graphs(
@@ -457,6 +470,8 @@ def client_graphs(
     for them, of the data of these clients alone.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
+    if data.links is not None:
+        return _link_graphs(data, partition, dtype, only)
     rows, examples = (
         size_classes([len(held) for held in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
@@ -472,6 +487,35 @@ def client_graphs(
     return {
         ids[at]: graph_of(share, columns, dtype, rows[at], examples[at], extras[at])
         for at, share in zip(wanted, shares(data, parts), strict=True)
+    }
+
+
+def _link_graphs(
+    data: Dataset, partition: Partition, dtype: torch.dtype, only: Collection[str] | None
+) -> dict[str, Graph]:
+    """`client_graphs` where links are the examples, of which there are as many as pairs that are none were drawn."""
+    ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
+    held = list(shares(data, partition.parts))
+    links = [links_of(share, member_links(partition, at)) for at, share in enumerate(held)]
+    rows, examples = (
+        size_classes([len(part.nodes) for part in partition.parts]),
+        size_classes([len(each.y) for each in links]),
+    )
+    lengths = dict[tuple[int, int], tuple[int, ...]]()  # of graphs of one size, which are stacked
+    for size, each in zip(zip(rows, examples, strict=True), links, strict=True):
+        lengths[size] = tuple(map(max, lengths.get(size, (1, 1, 1)), each.lengths))
+    return {
+        client: graph_of(
+            held[at],
+            columns,
+            dtype,
+            rows[at],
+            examples[at],
+            links=links[at],
+            lengths=lengths[rows[at], examples[at]],  # type: ignore[arg-type]
+        )
+        for at, client in enumerate(ids)
+        if only is None or client in only
     }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedweave.core.edges import BatchCache, EdgeLists, Edges
 from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.links import LinkExamples, link_examples
 from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
@@ -141,9 +142,40 @@ def graph_of(
     rows: int | None = None,
     examples: int | None = None,
     extra: Precomputed | None = None,
+    links: LinkExamples | None = None,
+    lengths: tuple[int, int, int] | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
-    padded to `rows` and `examples` (see `make_graph`)."""
+    padded to `rows` and `examples` (see `make_graph`); links: what its links become, if these are the examples,
+    and `lengths` of the lists beside them (`LinkExamples.lists`)."""
     x, masks = widened(own.x, columns), np.asarray(own.public)
+    if own.links is not None:
+        links = links_of(own) if links is None else links
+        sizes = dtype, rows, None, examples, extra, links.carried
+        lists = links.lists(*(lengths or links.lengths))
+        return make_graph(
+            x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
+        )
     more = own.graph_of, examples, extra, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more, scale=own.target_scale)
+
+
+def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
+    """What the links of a client that holds `share` become; members: see `link_examples`."""
+    settings, attributes = share.links, share.carried
+    if settings is None or attributes is None:
+        raise ValueError(f"the examples of {share.name} are no links")
+    masks = np.asarray(share.public)
+    if attributes.until is not None and attributes.time is not None:
+        attributes = attributes._replace(until=None)  # the split says as much
+    items = None
+    if settings.items is not None and share.node_labels is not None:
+        items = np.flatnonzero(share.node_labels == share.node_kinds.index(settings.items))
+    return link_examples(settings, attributes, masks, share.node_ids, items, members=members)
+
+
+def member_links(partition: Partition, client: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The nodes and the links of each member of a union, in the order of its members; [] of any other client."""
+    if client or not partition.member_nodes:
+        return []
+    return [(partition.member_nodes[name], partition.members[name]) for name in partition.members]

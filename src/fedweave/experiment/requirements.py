@@ -17,7 +17,7 @@ from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, WeighsClasses, wei
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Capabilities, DeclaresCalls, capabilities, needs
+from fedweave.core.algorithm import NO_LINKS, Capabilities, DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
@@ -118,6 +118,12 @@ def check_examples(config: Config, data: Dataset) -> None:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
             f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
+        )
+    if data.links is not None and not capabilities(config.algorithm.kind).links:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} does not take links as examples (data.task); take fedavg or another "
+            "of its family, local or centralized.",
+            code=NO_LINKS,
         )
     check_nodes(config, data, capabilities(config.algorithm.kind))
 
@@ -323,7 +329,7 @@ def _width(algorithm: object, graph: Graph) -> int:
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:
     """Raise ConfigError unless the model has one row of results per example."""
-    if models.example(model) == data.example:
+    if models.example(model) == (data.example if data.links is None else "link"):
         return
     label = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
     if data.example != "graph":

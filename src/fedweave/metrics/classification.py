@@ -24,6 +24,7 @@ from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
 _OF_TWO = ("average_precision", "recall_at_1", "precision_at_1")  # and of two classes alone
+RANKED = ("mrr", *(f"hits_at_{most}" for most in (1, 3, 10, 50, 100)))  # of links (`metrics.links`)
 COUNTED = (*ALWAYS, "classes", "auc", *_OF_TWO)
 _SURE = math.log(0.9)
 ALERTS = 100  # one of so many examples is an alert
@@ -298,6 +299,8 @@ def values(pairs: Values, positive: int = 1) -> Record:
     if "auc" in pair:
         each = ratio(*_both(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
+    for name in [name for name in RANKED if name in pair]:
+        out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*_both(pair[one], positive))
     if "precision_at_1" in out and "recall_at_1" in pair:

@@ -54,6 +54,8 @@ METRICS: dict[str, Metric] = {
     "recall": Metric("recall", (CLASS,), positive=True, judges=False),
     "precision": Metric("precision", (CLASS,), positive=True, judges=False),
     "f1_positive": Metric("F1 of the positive class", (CLASS,), positive=True),
+    "mrr": Metric("MRR", (CLASS,)),
+    **{f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,)) for most in (1, 3, 10, 50, 100)},
     RMSE: Metric("RMSE", (NUMBER,), "low", fair=NRMSE),
     "mae": Metric("MAE", (NUMBER,), "low", fair=NRMSE),
     "r2": Metric("R²", (NUMBER,)),

@@ -2,6 +2,7 @@
 
 from fedweave.models.edges import OnEdges
 from fedweave.models.ego import Ego
+from fedweave.models.embedding import Embedding
 from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN, MLP, SGC
 from fedweave.models.gcnii import GCNII
@@ -28,6 +29,7 @@ __all__ = [
     "SAGE",
     "SGC",
     "Ego",
+    "Embedding",
     "ModuleKind",
     "OnEdges",
     "Star",
@@ -48,4 +50,5 @@ MODELS: dict[str, type] = {
     "h2gcn": H2GCN,
     "ego": Ego,
     "star": Star,
+    "embedding": Embedding,
 }

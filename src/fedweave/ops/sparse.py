@@ -508,6 +508,10 @@ class Sparse:
             return _Product.apply(self.client_index, dense.values, self.blocks.touched[1], False)
         return _Product.apply(self.client_index, materialize(dense), self.blocks, False)
 
+    def transposed(self, dense: Tensor) -> Tensor:
+        """The product of the transpose [cols, rows] with dense [rows, k]: [cols, k]."""
+        return _Product.apply(self.client_index, dense, self.blocks, True)
+
     def picked(self, rows: Tensor) -> "Picked":
         """The rows int64 [m] of the matrix, for products in which few of them are wanted."""
         return Picked(self.blocks, self.client_index, rows)

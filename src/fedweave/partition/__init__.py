@@ -14,6 +14,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check, statistics, totals
 from fedweave.partition.communities import Louvain, LouvainPlus, Metis, MetisPlus
 from fedweave.partition.divided import Column, Divided, Folders
+from fedweave.partition.edges import Edges
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
@@ -38,6 +39,7 @@ PARTITIONS: dict[str, type] = {
     "metis": Metis,
     "louvain_plus": LouvainPlus,
     "metis_plus": MetisPlus,
+    "edges": Edges,
 }
 
 OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
@@ -46,6 +48,7 @@ __all__ = [
     "PARTITIONS",
     "Column",
     "Dirichlet",
+    "Edges",
     "EgoNetworks",
     "Folders",
     "GraphSkew",

@@ -26,6 +26,7 @@ SHOWN = (
     "edges_kept",
     "edges_cut",
     "edges_added",
+    "shared_nodes",
     "train",
     "val",
     "test",
@@ -61,9 +62,10 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
     the examples whose label it sees, of several labels those that are 1, of numbers those that are known. Only where
     there are such: means, deviations: lists of t, of the numbers; graphs: small graphs held; examples: edges held,
-    where these are the examples; features: feature columns
-    held, of some; edges_added: undirected edges that it sees and the dataset does not have; overlap, overlap_links: the
-    mean share of its nodes and links that another client has too, where the partition says so. Where the data has a
+    where these are the examples; features: feature columns held, of some; edges_added: undirected edges that it sees
+    and the dataset does not have; shared_nodes: of its nodes those that another client holds, too, where clients hold
+    edges; overlap, overlap_links: the mean share of its nodes and links that another client has too, where the
+    partition says so. Where the data has a
     sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
     test_groups_class1: of its test examples of class 1.
     """
@@ -93,6 +95,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         **(_moments(data, parts) if data.target == NUMBER else {}),
         **({"features": widths} if vertical else {}),
         **({"edges_added": (client_edges - seen_edges).tolist()} if (client_edges > seen_edges).any() else {}),
+        **({} if data.example != "edge" else _shared(holders)),
         **{name: realized(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
         **({} if data.sens is None else _groups(data, partition)),
     }
@@ -225,6 +228,12 @@ def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
 
 
+def _shared(holders: sp.csr_matrix) -> dict[str, list[int]]:
+    """How many of each client's nodes another client holds, too; {} where none is shared."""
+    several = (np.diff(holders.indptr) > 1).astype(np.int64)
+    return {"shared_nodes": (holders.T @ several).tolist()} if several.any() else {}
+
+
 def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matrix:
     """int64 [undirected edges, P]: 1 where the client has the edge: its own, or those with both ends at it."""
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
@@ -259,8 +268,8 @@ class Part:
     labels:  whether it sees the labels of its examples; the masks say how these are used either way.
     graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where these are not the
              examples.
-    carried: int64 [e_i], sorted numbers of all the edges of `Dataset.carried` among `nodes`; None where these are not
-             the examples.
+    carried: int64 [e_i], sorted numbers of all the edges of `Dataset.carried` among `nodes`, or of its own where it has
+             `edges`; None where these are not the examples.
     until:   the last times of training and of validation, beyond which their examples get no messages
              (`EdgeAttributes.until`); None where the split is not by time.
     groups:  whether it sees of which group its examples are (sens).
@@ -303,7 +312,8 @@ class Partition:
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
     pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
-    members: of a union (`pooling.pooled`), {member: int64, which of the one client's examples are its own}.
+    members: of a union (`client_data.pooled`), {member: int64, which of the one client's examples are its own}.
+    member_nodes: likewise {member: int64, which of the one client's nodes}, where links are the examples.
     maker:  the plug-in, data and seed that it was cut by; None where nobody said.
     """
 
@@ -314,6 +324,7 @@ class Partition:
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
+    member_nodes: Mapping[str, np.ndarray] = field(default_factory=dict)
     maker: Maker | None = field(default=None, init=False, repr=False, compare=False)
 
     def table(self, data: Dataset | None = None) -> pa.Table:
@@ -497,7 +508,7 @@ def divide(
     Raises:
         ConfigError: `public_split`, and the dataset publishes none.
     """
-    if public_split:
+    if public_split or data.links is not None:  # the split of links is decided before the cut
         return published(data, held)
     return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.ledger import Ledger
@@ -60,13 +61,22 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            carried=attributes._replace(until=part.until) if attributes is not None and part.edges is None else None,
+            carried=_carried(data, part, attributes),
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
             target_scale=target_scale_of(data, part),
         )
         yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
+
+
+def _carried(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
+    """What a client's edges carry; `induced` is of all edges among its nodes, which a client with edges of its own
+    (`Part.edges`) does not have."""
+    if part.edges is None or part.carried is None or data.carried is None:
+        return None if induced is None or part.edges is not None else induced._replace(until=part.until)
+    own = data.carried.taken(part.carried, np.searchsorted(part.nodes, data.carried.ends[:, part.carried]))
+    return own._replace(until=part.until)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -109,6 +119,8 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
         masks[:, np.searchsorted(examples, part.examples)] |= part.masks
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
+    if data is not None and data.links is not None:  # the split of links between clients is decided, too
+        masks = _split_of_links(data, parts[0].until)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
@@ -118,8 +130,20 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
         nodes, masks, columns, edges, labels, graphs, edge_numbers, parts[0].until, any(part.groups for part in parts)
     )
     named_parts = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
+    named_parts = list(named_parts)
     members = {name: np.searchsorted(examples, part.examples) for name, part in named_parts}
-    return Partition((whole,), partition.test, judged=partition.judged, held=partition.held, members=members)
+    more = {"judged": partition.judged, "held": partition.held, "members": members}
+    if data is not None and data.links is not None:
+        more["member_nodes"] = {name: np.searchsorted(nodes, part.nodes) for name, part in named_parts}
+    return Partition((whole,), partition.test, **more)  # type: ignore[arg-type]
+
+
+def _split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
+    """Masks bool [3, e] of all links: by time up to the ends of training and validation, or as the data has it."""
+    if until is None or data.time is None:
+        return np.asarray(data.public)
+    masks: np.ndarray = np.searchsorted(until, data.time) == np.arange(3)[:, None]
+    return masks
 
 
 def _union(held: list[np.ndarray | None]) -> np.ndarray | None:

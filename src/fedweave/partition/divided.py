@@ -62,7 +62,7 @@ class Divided:
         """
         examples = edges_among(data, list(held)) if data.example == "edge" else held
         if self.split == "time":
-            parts = _by_time(data, examples, self._ends(data))
+            parts = by_time(data, examples, self._ends(data))
         else:
             parts = divide(data, examples, (self.train, self.val, self.test), self.public_split, seed)
         if data.example != "edge":
@@ -122,7 +122,8 @@ def _at(until: float, times: np.ndarray) -> float:
     return float(times[max(0, int(np.ceil(until * len(times) - 1e-9)) - 1)])
 
 
-def _by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
+def by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
+    """Parts over `held` examples (int64, sorted), split by the last times of training and of validation."""
     time = np.asarray(data.time)
     split = np.searchsorted(until, time)  # an example at an end is before it
     masks = (split == np.arange(3)[:, None]) & data.labeled

@@ -6,6 +6,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
+from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.part import (
     Context,
@@ -36,6 +37,7 @@ __all__ = [
     "ExampleNoise",
     "GraphCrossEntropy",
     "Krum",
+    "LinkPrediction",
     "Median",
     "MemberNoise",
     "MixedStart",

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
 from fedweave.algorithms.parts.conflicts import check, mechanisms, shown
+from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import (
     KEEP,
@@ -63,10 +64,11 @@ class Composition(dict[str, Part]):
         check(shown(self))
 
     @classmethod
-    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
-        """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy unless one
-        of them trains on the examples' classes."""
-        supervised = () if any(part.needs.supervised for part in parts) else (CrossEntropy(),)
+    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part], example: str = "node") -> "Composition":
+        """`parts`, and for each of the hooks `defaults` that none of them has, its part; unless one of them trains on
+        the examples' classes, the cross-entropy or, where the `example` is a "link", what draws pairs that are none."""
+        usual = LinkPrediction() if example == "link" else CrossEntropy()
+        supervised = () if any(part.needs.supervised for part in parts) else (usual,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 

@@ -284,9 +284,19 @@ class Forward:
     loss: Criterion = field(default_factory=Criterion)
 
     @cached_property
+    def hidden(self) -> tuple[Hidden, ...]:
+        """The output of every layer but the last."""
+        return models.embeddings(self.model[:-1], self.w, self.graph, self.key)
+
+    @cached_property
     def layers(self) -> tuple[Hidden, ...]:
         """Every layer's output."""
-        return models.embeddings(self.model, self.w, self.graph, self.key)
+        return (*self.hidden, self.last(self.graph))
+
+    def last(self, graph: Graph) -> Hidden:
+        """The last layer's output, of pairs in `graph` of its own where links are the examples."""
+        inner = self.hidden[-1] if self.hidden else graph.x
+        return models.apply(self.model[-1:], self.w, graph, self.key, inner, first=len(self.model) - 1)
 
 
 @dataclass(frozen=True)
@@ -312,6 +322,10 @@ class Outputs:
         logits: Tensor = self.forward.layers[-1]
         return logits
 
+    def scores(self, pairs: Tensor) -> Tensor:
+        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples."""
+        return models.rows_of(self.forward.last(self.graph._replace(pairs=pairs)))
+
     @property
     def embeddings(self) -> tuple[Hidden, ...]:
         """Every layer's output, the first layer's first, the logits last; [n, …], or a tree of such (`core.model`)."""
@@ -320,7 +334,7 @@ class Outputs:
     @property
     def embedding(self) -> Tensor:
         """What the last layer is computed from, [n, d], or [e, d] of small graphs."""
-        return models.rows_of(self.forward.layers[-2])
+        return models.rows_of(self.forward.hidden[-1])
 
     @property
     def w(self) -> Tree:
@@ -384,6 +398,7 @@ class Needs:
                     sum over the elements of the weights.
     decided:        hooks that some other part decides.
     supervised:     its objective is that of the examples' classes, which one part alone may have.
+    links:          its objective can be of links; others are of classes, and refused where links are the examples.
     whole_models:   the server judges clients' models, of which it has all weights.
     one_model:      the joint update moves one global model.
     personal:       every client gets weights of its own, so that there is no one global model.
@@ -416,6 +431,7 @@ class Needs:
     whole_features: bool = False
     decided: tuple[str, ...] = ()
     supervised: bool = False
+    links: bool = False
     whole_models: bool = False
     one_model: bool = False
     personal: bool = False

@@ -21,7 +21,67 @@ _LEAST = 2.0**-10  # of N, as which a client counts at least
 
 
 @dataclass(frozen=True)
-class SecureSum(Part):
+class InSum(Part):
+    """What leaves a client is masked so that only the sum over all who sent can be opened (`SecureSum`): the form that
+    parts have in common which add up `terms` of their own."""
+
+    bound: float = 1.0
+    fraction: int = 24
+    bits: Literal[32, 64] = 32
+    everyone: bool = True
+    least: int = 2
+    accomplices: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.bound > 0:
+            raise ValueError(f"bound is {self.bound}; it must be positive")
+        self._words  # noqa: B018  refuse words that there are not
+
+    @property
+    def _words(self) -> FixedPoint:
+        return FixedPoint.of(self._masked)
+
+    @property
+    def _masked(self) -> mechanism.SecureSum:
+        against = 0 if self.everyone else self.accomplices
+        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction, against)
+
+    @property
+    def protection(self) -> Protection:
+        """The sum; clients may remember something if everyone is in each."""
+        return Protection(self._masked, hides=True, stateless=not self.everyone)
+
+    def terms(self, ctx: Context, update: Tree) -> Tree:
+        """What is added up, before it is cut to the bound; float64."""
+        raise NotImplementedError
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """Words of the terms."""
+        words, terms = self._words, self.terms(ctx, update)
+        most = words.word(self.bound)
+        ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
+        return map_leaves(lambda leaf: words.encode(leaf, most), terms)
+
+    def beyond(self, ctx: Context) -> Tree:
+        """{"beyond": how many numbers were cut to the bound}."""
+        return {BEYOND: ctx.said[BEYOND]}
+
+    def weigh(self, state: Tree, round: Round) -> None:
+        """Nobody knows: it is in the sum."""
+        return None
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """How many numbers were cut so far."""
+        values = sum(leaf.numel() for _, leaf in leaves(round.w)) * len(round.at)
+        return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
+
+    def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
+        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
+        return cut_counts(state.get("cut"))
+
+
+@dataclass(frozen=True)
+class SecureSum(InSum):
     """The server learns the mean of the updates, and no single client's. Between organizations what leaves is masked so
     that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
 
@@ -47,32 +107,7 @@ class SecureSum(Part):
     weights:  clients count by "size", n_i training examples, or "equal".
     """
 
-    bound: float = 1.0
-    fraction: int = 24
-    bits: Literal[32, 64] = 32
-    everyone: bool = True
-    least: int = 2
-    accomplices: int = 1
     weights: Literal["size", "equal"] = "size"
-
-    def __post_init__(self) -> None:
-        if not self.bound > 0:
-            raise ValueError(f"bound is {self.bound}; it must be positive")
-        self._words  # noqa: B018  refuse words that there are not
-
-    @property
-    def _words(self) -> FixedPoint:
-        return FixedPoint.of(self._masked)
-
-    @property
-    def _masked(self) -> mechanism.SecureSum:
-        against = 0 if self.everyone else self.accomplices
-        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction, against)
-
-    @property
-    def protection(self) -> Protection:
-        """The sum; clients may remember something if everyone is in each."""
-        return Protection(self._masked, hides=True, stateless=not self.everyone)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
@@ -101,14 +136,12 @@ class SecureSum(Part):
         """N."""
         return ({"n": state["n"]} if self.weights == "size" else {}), {}
 
-    def release(self, ctx: Context, update: Tree) -> Tree:
-        """Words of n_i / N · Δ_i, or of Δ_i."""
-        words, share = self._words, torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
+    def terms(self, ctx: Context, update: Tree) -> Tree:
+        """What is added up, before it is cut to the bound: n_i / N · Δ_i, or Δ_i; float64."""
+        share = torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
         if self.weights == "size":
             share = _share(ctx)
-        most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), update)
-        ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
-        return map_leaves(lambda leaf: words.encode(leaf, most), terms)
+        return map_leaves(lambda leaf: share * leaf.double(), update)
 
     def report(self, ctx: Context) -> Tree:
         """{"n": training examples, as many as its share of N stands for, "beyond": how many numbers were cut to the
@@ -116,11 +149,7 @@ class SecureSum(Part):
         counted = {}
         if self.weights == "size":
             counted["n"] = (_share(ctx) * _sent_count(ctx)).round().clamp(max=_MOST).to(torch.int64)
-        return counted | {BEYOND: ctx.said[BEYOND]}
-
-    def weigh(self, state: Tree, round: Round) -> None:
-        """Nobody knows: it is in the sum."""
-        return None
+        return counted | self.beyond(ctx)
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """Σ n_i Δ_i / Σ n_i over those who replied, or their plain mean."""
@@ -133,15 +162,6 @@ class SecureSum(Part):
             total,
             round.w,
         )
-
-    def update(self, state: Tree, round: Round) -> Tree:
-        """How many numbers were cut so far."""
-        values = sum(leaf.numel() for _, leaf in leaves(round.w)) * len(round.at)
-        return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
-
-    def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
-        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
-        return cut_counts(state.get("cut"))
 
 
 def _sent_count(ctx: Context) -> Tensor:

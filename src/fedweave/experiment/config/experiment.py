@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -38,6 +38,7 @@ from fedweave.experiment.config.toml import Document, check_keys, dumps, load, o
 from fedweave.metrics.selection import Judging
 
 if TYPE_CHECKING:
+    from fedweave.core.links import Links
     from fedweave.partition.noise import Noise
 
 
@@ -81,7 +82,8 @@ class General:
 
 OfClasses = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]
 OfNumbers = Literal["rmse", "mae", "r2", "pearson", "spearman", "nrmse"]
-Metric = Literal[OfClasses, OfNumbers]  # "auto", and those of `metrics.selection.METRICS` that judge
+OfLinks = Literal["mrr", "hits_at_1", "hits_at_3", "hits_at_10", "hits_at_50", "hits_at_100"]
+Metric = Literal[OfClasses, OfNumbers, OfLinks]  # "auto", and those of `metrics.selection.METRICS` that judge
 Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
 
@@ -246,7 +248,40 @@ def of_edges(table: Values) -> Record:
     return {"external": external, "external_least": least}
 
 
+def links_of(table: Document) -> tuple[Document, "Links | None"]:
+    """[data] without what it says of links as examples, and that; None where the task is another.
+
+    Raises:
+        ConfigError: a value is not valid.
+    """
+    if table.get("task") != "links":
+        return table, None
+    from fedweave.core.links import OF_DATA, Links  # needs torch
+
+    fields = {name: field for name, field in own_parameters(Links).items() if name not in OF_DATA}
+    values = checked_values("data.", {name: value for name, value in table.items() if name in fields}, fields)
+    return {name: value for name, value in table.items() if name not in (*fields, "task")}, Links(**values)
+
+
+def decoder_of(table: Document, links: "Links | None") -> tuple[Document, str]:
+    """[model] without `decoder`, where links are the examples, and that.
+
+    Raises:
+        ConfigError: there is no such decoder.
+    """
+    if links is None or "decoder" not in table:
+        return table, DECODER
+    from fedweave.models.links import DECODERS
+
+    decoder = table["decoder"]
+    if decoder not in DECODERS:
+        allowed = ", ".join(map(repr, DECODERS))
+        raise ConfigError(f"model.decoder: must be one of {allowed}, got {decoder!r}", code="config.value")
+    return {key: value for key, value in table.items() if key != "decoder"}, str(decoder)
+
+
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
+DECODER = "dot"  # how links are scored where [model] does not say
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _DEVICES = ("device", "gpu", "gpus", "cuda")
@@ -261,7 +296,8 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
-    (`partition.external`); `own` are the models that members have instead of `model`."""
+    (`partition.external`); `own` are the models that members have instead of `model`; `links` says how links are the
+    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`)."""
 
     general: General
     data: Choice
@@ -275,6 +311,8 @@ class Config:
     external: str = "refuse"
     external_least: int = 1
     own: OwnModels = field(default_factory=OwnModels)
+    links: "Links | None" = None
+    decoder: str = DECODER
 
     @property
     def between_sites(self) -> bool:
@@ -312,9 +350,18 @@ class Config:
             sections["data"]["path"] = self.folder
         if self.external != "refuse":
             sections["data"] |= {"external": self.external, "external_least": self.external_least}
+        if self.links is not None:
+            sections["data"] |= {"task": "links", **self.links.plain()}
+            sections["model"]["decoder"] = self.decoder
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
         more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
         return {**self.general.plain(), **sections, **more}
+
+    def any_model(self) -> Any:
+        """The model for some number of features, to look at settings alone."""
+        from fedweave.models.links import on_links
+
+        return on_links(self.model.make(), self.links, self.decoder).build(ANY_FEATURES, ANY_CLASSES)
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -323,7 +370,7 @@ class Config:
             ConfigError: names the algorithm and what it refuses.
         """
         try:
-            self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
+            self.algorithm.make(self.any_model())
         except ConfigError as error:
             raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args), code=error.code) from error
 
@@ -520,7 +567,8 @@ def resolve(document: Document) -> Config:
         check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
-    folder, across, own_of = None, Record(), OwnModels()
+    folder, across, own_of, links = None, Record(), OwnModels(), None
+    decoder = DECODER
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
@@ -528,7 +576,9 @@ def resolve(document: Document) -> Config:
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
+                table, links = links_of(table)
             if name == "model":
+                table, decoder = decoder_of(table, links)
                 chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
                 table, own_of = own_models(table, chosen)
             sections[name] = chosen(name, table, name)
@@ -544,8 +594,13 @@ def resolve(document: Document) -> Config:
     noise = None
     with faults:
         noise = _noise(document)
+    if links is not None and evaluation.metric == "auto":
+        metric: Metric = "mrr" if links.rank_negatives else "average_precision"
+        positive = None if links.rank_negatives else 1
+        evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
+    across |= {"links": links, "decoder": decoder}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
         message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"

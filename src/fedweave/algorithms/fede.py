@@ -1,0 +1,186 @@
+"""FedE: Chen, Zhang, Yuan, Jia and Chen 2021, "FedE: embedding knowledge graphs in federated setting", section 3.3.
+
+Members hold triples of entities that they share in part. The server has one row for each entity and averages it over
+the clients that hold the entity (eq. 5): E_e ← Σ_i n_ie E_ie / Σ_i n_ie. A plain mean over all clients would pull each
+row back to where it was, the more the fewer hold it. Relations' vectors stay home, as in the paper; `share` changes
+that. Deviations: other models and losses than the paper's three are allowed, and all clients know the union of entities
+by one numbering, where the paper's server keeps a permutation for each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Round
+from fedweave.algorithms.parts.part import Context, Training
+from fedweave.algorithms.parts.secure_sum import InSum
+from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
+from fedweave.core import model as models
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.ranges import Whole
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.ops.sparse import Sparse
+from fedweave.privacy.secure_sum import tells_beyond
+
+SOURCE, TARGET, RELATION = 0, 1, 2  # rows of a graph's pairs
+HELD = "held"
+_MOST = 1 << 40  # examples of a client
+Count = Literal["uniform", "examples"]
+
+
+def held_rows(model: Model) -> dict[str, str]:
+    """{path of a weight: whose rows it has}: "features" of the first layer's, "relations" of a decoder's."""
+    return dict.fromkeys(sorted(models.feature_rows(model)), "features") | dict.fromkeys(
+        sorted(models.relation_rows(model)), "relations"
+    )
+
+
+def counted_nodes(graph: Graph, count: Count) -> Tensor:
+    """float [n]: 1 for each node of a client, or how many of its training examples the node is in."""
+    if count == "uniform":
+        return graph.real.to(graph.x.dtype)
+    train = graph.masks[TRAIN].to(graph.x.dtype)
+    if getattr(graph, "pairs", None) is None:
+        return train
+    none = torch.zeros_like(graph.real, dtype=train.dtype)
+    return none.index_add(0, getattr(graph, "pairs", None)[SOURCE], train).index_add(
+        0, getattr(graph, "pairs", None)[TARGET], train
+    )
+
+
+def held_counts(ctx: Context, count: Count) -> Tree:
+    """{"features": int64 [F], "relations": int64 [R]}: n_ie of every entity, and of every relation, at a client; 0 of
+    those that it does not hold. Of shared weights alone."""
+    graph, rows, counts = ctx.client.graph, held_rows(ctx.training.model), Tree()
+    sizes = {rows[path]: len(leaf) for path, leaf in leaves(ctx.message["w"]) if path in rows}
+    nodes, x, train = counted_nodes(graph, count), graph.x, graph.masks[TRAIN]
+    if "features" in sizes:
+        by_column = x.transposed(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
+        counts["features"] = by_column[:, 0]
+    if "relations" in sizes and getattr(graph, "pairs", None) is not None:
+        of = getattr(graph, "pairs", None)[RELATION].clamp(min=0)
+        counts["relations"] = nodes.new_zeros(sizes["relations"]).index_add(0, of, train.to(nodes.dtype))
+    most = 1 if count == "uniform" else _MOST
+    return {kind: (n.round().clamp(0, most) * train.any()).to(torch.int64) for kind, n in counts.items()}
+
+
+def over_holders(total: Tensor, counts: Tensor) -> Tensor:
+    """Σ_i n_ie Δ_ie / Σ_i n_ie from its two sums [F, …] and [F]; 0 in rows that nobody holds."""
+    rows = counts.double().view(-1, *[1] * (total.dim() - 1))
+    return torch.where(rows > 0, total / rows.clamp(min=1), 0.0)
+
+
+@dataclass(frozen=True)
+class Holders(TellsExamples):
+    """Rows of embeddings are averaged over the clients that hold the entity, or the relation: E_e ← Σ_i n_ie E_ie /
+    Σ_i n_ie (Chen et al. 2021, eq. 5). A row that nobody holds stays; other weights are averaged by the number of
+    training examples. A client holds the entities of its nodes' features, which are 0 or 1.
+
+    count: n_ie is 1 at all holders, "uniform" as in the paper, or how many "examples" a client trains on that have the
+           entity.
+    """
+
+    count: Count = "uniform"
+    recorded = True
+    sends: ClassVar = EXAMPLES | {
+        HELD: Sends("which entities and relations the client holds, or in how many training examples", within=Whole())
+    }
+
+    def check(self, training: Training) -> None:
+        """Refuse examples whose entities are not counted."""
+        _check(self.count, training)
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n", "held": n_ie}."""
+        return super().report(ctx) | {HELD: held_counts(ctx, self.count)}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """n_i / Σ n_k, of weights that are not rows of entities or relations."""
+        return by_size(round)
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The means over holders, and by size."""
+        rows, whole = held_rows(round.model), dict(leaves(round.weighted()))
+        for path in (path for path in rows if path in whole):
+            counts = round.replies.stack(f"{HELD}/{rows[path]}")
+            total = torch.einsum("pf,pfd->fd", counts.double(), round.update(path).double())
+            whole[path] = over_holders(total, counts.sum(0)).to(whole[path].dtype)
+        return nest(whole)
+
+
+@dataclass(frozen=True)
+class HoldersSum(InSum):
+    """`holders` in a secure sum: every client's update covers the union of entities, with rows of zeros where it holds
+    none, and its counts are in the same sum. So the server learns neither a client's rows nor which entities it holds,
+    but how many clients, or training examples, an entity has altogether.
+
+    bound:    every number of n_ie Δ_ie is cut to ±bound.
+    fraction: binary digits of a word behind the point.
+    bits:     of a word, 32 or 64.
+    count:    see `holders`.
+    """
+
+    bound: float = float(1 << 16)
+    fraction: int = 32
+    bits: Literal[32, 64] = 64
+    count: Count = "uniform"
+
+    def check(self, training: Training) -> None:
+        """Refuse examples whose entities are not counted."""
+        _check(self.count, training)
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """What is counted, and what was cut to the bound, in the sum."""
+        hidden = replace(self._masked, bits=64, fraction=0)
+        of_sum = "nothing by itself; with the others' "
+        return {
+            "n": Sends(f"{of_sum}the number of all training examples", hidden),
+            HELD: Sends(f"{of_sum}how many clients hold an entity or a relation, or train on it how often", hidden),
+        } | tells_beyond("update", self._masked)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuses words that could overflow."""
+        self._words.check(self.bound, len(fed.clients), "holders_sum")
+        return {}
+
+    def terms(self, ctx: Context, update: Tree) -> Tree:
+        """n_ie Δ_ie of rows, n_i Δ_i of other weights."""
+        rows, counts = held_rows(ctx.training.model), self._counts(ctx)
+
+        def term(path: str, leaf: Tensor) -> Tensor:
+            n = counts[HELD][rows[path]] if path in rows else counts["n"]
+            return n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+
+        return nest({path: term(path, leaf) for path, leaf in leaves(update)})
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n", "held": n_ie, "beyond": how many numbers were cut}, in the sum."""
+        return self._counts(ctx) | self.beyond(ctx)
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The means over holders, and by size."""
+        rows, n = held_rows(round.model), round.replies.total("n")
+        held, total = round.replies.total(HELD), dict(leaves(round.replies.total("update")))
+
+        def mean(path: str, w: Tensor) -> Tensor:
+            decoded = self._words.decode(total[path], torch.float64)
+            counts = held[rows[path]] if path in rows else n.expand(max(w.shape[0], 1) if w.dim() else 1)
+            whole = decoded if w.dim() else decoded[None]
+            return over_holders(whole, counts).view(w.shape).to(w.dtype)
+
+        return nest({path: mean(path, w) for path, w in leaves(round.w)})
+
+    def _counts(self, ctx: Context) -> Tree:
+        n = ctx.examples.clamp(max=_MOST)
+        return {"n": n, HELD: held_counts(ctx, self.count)}
+
+
+def _check(count: Count, training: Training) -> None:
+    if count == "examples" and models.example(training.model) in ("edge", "graph"):
+        raise ValueError("count = 'examples' counts nodes and links; set count = 'uniform' for other examples")

@@ -1,0 +1,111 @@
+"""Training on links: each step a client's training links against pairs of its nodes that are none, drawn anew."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import ITEMS, KNOWN, RELATION, SOURCE, TARGET, TRAINED, Graph
+from fedweave.core.model import Model
+from fedweave.core.ranges import check_least
+from fedweave.core.tree import Tree
+
+TRIES = 6  # to find a pair that is no link; one that is none still counts for nothing
+
+
+@dataclass(frozen=True)
+class LinkPrediction(Part):
+    """A client's training links against pairs that are no links.
+
+    negatives:   pairs that are none, drawn anew in each step for each link.
+    loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "self_adversarial",
+                 −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p = softmax(α s⁻) and no gradient through it (Sun et al.
+                 2019, eq. 5 and 6).
+    margin:      γ.
+    temperature: α.
+    """
+
+    negatives: int = 1
+    loss: Literal["cross_entropy", "bpr", "self_adversarial"] = "cross_entropy"
+    margin: float = 9.0
+    temperature: float = 1.0
+    needs = Needs(supervised=True, links=True, bounds=())
+
+    def __post_init__(self) -> None:
+        check_least(1, negatives=self.negatives)
+
+    def check(self, training: Training) -> None:
+        """Refuse models of other examples, and weights of classes."""
+        if models.example(training.model) != "link":
+            raise ValueError("link_prediction is of links, and the model has no decoder; set [data] task = 'links'")
+        if not training.loss.plain:
+            raise ValueError(
+                "link_prediction weighs no classes: of links and pairs that are none there are as many as it draws. "
+                "Leave out class_weight, focal and logit_adjustment"
+            )
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """{"pairs": int64 [steps, 3, k negatives] that are no links, those of the first training link first, and
+        "there": bool [steps, k, negatives], where one was found}."""
+        links, real = training_links(graph)
+        size, keys = links.shape[1], random.fold(key, torch.arange(steps, device=key.device))
+        columns = links[:, :, None].expand(3, size, self.negatives).reshape(3, -1)
+        each = [no_links(graph, columns, keys[step]) for step in range(steps)]
+        pairs, there = (torch.stack(part) for part in zip(*each, strict=True))
+        return {"pairs": pairs, "there": there.view(steps, size, self.negatives) & real[:, None]}
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Scalar; 0 at a client without training links."""
+        links, real = training_links(outputs.graph)
+        scores = outputs.scores(torch.cat([links, outputs.drawn["pairs"]], 1))[:, 1]
+        first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
+        there = outputs.drawn["there"]
+        if self.loss == "cross_entropy":
+            total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
+            return total / (real.sum() + there.sum()).clamp(min=1)
+        if self.loss == "bpr":
+            return (F.softplus(second - first[:, None]) * there).sum() / there.sum().clamp(min=1)
+        weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
+        each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
+        return (each * real).sum() / real.sum().clamp(min=1)
+
+
+def training_links(graph: Graph) -> tuple[Tensor, Tensor]:
+    """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k] which of them are real."""
+    rows = graph.found(TRAINED)
+    if graph.pairs is None:
+        raise ValueError("these examples are no links")
+    return graph.pairs.gather(1, rows.clamp(min=0).expand(3, -1)), rows >= 0
+
+
+def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """For each of `links` int64 [3, m] a pair of the client's nodes that is no link that it knows, int64 [3, m], and
+    bool [m] where one was found in `TRIES`.
+
+    Both ends are drawn; of links of several relations one, heads and tails in turn; of those to items the item.
+    """
+    nodes, known = graph.real.sum(), graph.found(KNOWN)
+    source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
+    items = graph.extra.get(ITEMS)
+    several = known.shape[0] > 0 and graph.several
+    head = torch.arange(links.shape[1], device=links.device) % 2 == 0
+    bad = torch.ones_like(head)
+    for attempt in range(TRIES):
+        words = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
+        first, second = words.view(2, -1).unbind(0)
+        first = first % nodes
+        second = second % nodes if items is None else items.gather(0, second % (items >= 0).sum().clamp(min=1)).clamp(0)
+        if items is not None:
+            first = source
+        if several:
+            first, second = torch.where(head, first, links[SOURCE]), torch.where(head, links[TARGET], second)
+        source, target = torch.where(bad, first, source), torch.where(bad, second, target)
+        code = (relation * nodes + source) * nodes + target
+        at = torch.searchsorted(known, code).clamp(max=known.shape[0] - 1)
+        bad = (known.gather(0, at) == code) | (source == target)
+    return torch.stack([source, target, relation]), ~bad

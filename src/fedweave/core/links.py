@@ -1,0 +1,379 @@
+"""Links as examples: which split each is in, which edges carry messages, and which pairs that are no links a model is
+judged on. In NumPy, before any training.
+
+All of it follows from hashes of the ends' names, so that it does not depend on how the data is cut, in which order its
+rows stand, or which process asks.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import ITEMS, KNOWN, SEVERAL, TEST, TRAIN, TRAINED, VAL
+from fedweave.core.random import word
+from fedweave.core.types import Record
+from fedweave.errors import ConfigError
+from fedweave.ops.hashing import GOLDEN, finalize
+
+TRIES = 32  # to find a pair that is no link
+AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
+_BITS = 53
+OF_DATA = ("seed", "relations")  # fields of `Links` that the run and the data say, no settings
+
+
+@dataclass(frozen=True)
+class Links:
+    """What [data] says of links as examples.
+
+    ratios:         shares of the links to train on, to validate and to test, where no column `split` says it.
+    message:        along which edges messages go: "train", those of training alone; "train+val", for test examples
+                    those of validation as well.
+    disjoint:       the share of the training edges that a model is trained on and that carry no message while it is; 0
+                    takes all of them for both.
+    rank_negatives: how many pairs that are no link a validation or test link is ranked among, in each query; "all": all
+                    of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks.
+    filter:         which links are no candidates in ranks: all that the "member" knows, or "all" of the data.
+    users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
+    seed:           of the split and of the pairs that are no links; the run's.
+    relations:      what the kinds of links are called; () where all are of one.
+    """
+
+    ratios: tuple[float, float, float] = (0.85, 0.05, 0.1)
+    message: Literal["train", "train+val"] = "train"
+    disjoint: float = 0.0
+    rank_negatives: int | Literal["all"] = 100
+    filter: Literal["member", "all"] = "member"
+    users: str | None = None
+    items: str | None = None
+    seed: int = 0
+    relations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ratios", tuple(self.ratios))
+        train, val, test = self.ratios
+        if not (train > 0 and val >= 0 and test >= 0 and train + val + test <= 1 + 1e-9):
+            raise ConfigError(
+                f"data.ratios = {list(self.ratios)}: must be three shares of at most 1 in all, the first above 0. "
+                "Write ratios = [0.85, 0.05, 0.1].",
+                code="config.value",
+            )
+        if not 0 <= self.disjoint < 1:
+            raise ConfigError(
+                f"data.disjoint = {self.disjoint}: must be at least 0 and below 1. Write disjoint = 0.3.",
+                code="config.value",
+            )
+        if isinstance(self.rank_negatives, int) and self.rank_negatives < 0:
+            raise ConfigError(
+                f"data.rank_negatives = {self.rank_negatives}: must be at least 0, or 'all'. 0 measures no ranks.",
+                code="config.value",
+            )
+        if (self.users is None) != (self.items is None):
+            raise ConfigError(
+                f"data.users = {self.users!r}, data.items = {self.items!r}: name both kinds of nodes, or neither.",
+                code="config.value",
+            )
+
+    def plain(self) -> Record:
+        """The keys of [data] that resolve to it."""
+        table = {**asdict(self), "ratios": list(self.ratios)}
+        return {name: value for name, value in table.items() if name not in OF_DATA and value is not None}
+
+    @property
+    def levels(self) -> bool:
+        """Whether the edges that messages go along depend on the split of the example that they serve."""
+        return self.disjoint > 0 or self.message == "train+val"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Hashes: of a name, of a pair of names whatever their order, and what is drawn from these.
+
+
+def hashes_of(names: Sequence[str], key: bytes = b"") -> np.ndarray:
+    """int64 [n]: a hash of each name; whoever has the `key` finds the same."""
+    digests = [hmac.digest(key, b"fedweave link\0" + name.encode(), hashlib.sha256)[:8] for name in names]
+    return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
+
+
+def pair_hashes(first: np.ndarray, second: np.ndarray, relation: np.ndarray | None, seed: int) -> np.ndarray:
+    """int64 [m]: a hash of each pair of ends, whose hashes are int64 [m], in either order, of its relation's and of a
+    seed."""
+    ends = torch.from_numpy(np.stack([np.minimum(first, second), np.maximum(first, second)]))
+    start = torch.tensor((word("links") ^ seed) & ((1 << 63) - 1))
+    keys = finalize(finalize(ends[0] ^ finalize(start)) * 3 + ends[1])
+    if relation is not None:
+        keys = finalize(keys * 3 + torch.from_numpy(np.asarray(relation)))
+    return keys.numpy()
+
+
+def words(keys: np.ndarray, at: int) -> np.ndarray:
+    """int64 [...], not negative: the draw number `at` of each of the keys int64 [...]."""
+    step = (at + 1) * GOLDEN & ((1 << 64) - 1)
+    return (finalize(torch.from_numpy(keys) + (step - (1 << 64) if step >> 63 else step)) >> 1).numpy() & (
+        (1 << 63) - 1
+    )
+
+
+def places(keys: np.ndarray) -> np.ndarray:
+    """float64 [...] in [0, 1) of keys int64 [...]."""
+    unit: np.ndarray = (words(keys, 0) >> (63 - _BITS)).astype(np.float64) / 2.0**_BITS
+    return unit
+
+
+def split_of(keys: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
+    """Masks bool [3, m] of links whose `pair_hashes` are known, in about such shares."""
+    ends = np.cumsum(ratios)
+    ends[-1] = 1.0 if abs(ends[-1] - 1) < 1e-9 else ends[-1]
+    at = places(keys)
+    masks: np.ndarray = (at < ends[:, None]) & (at >= np.array([0.0, *ends[:2]])[:, None])
+    return masks
+
+
+# ----------------------------------------------------------------------------------------------------
+# What one client's links become.
+
+
+class LinkExamples(NamedTuple):
+    """What a client's graph is made of where links are the examples: P links first, in the client's order, then pairs
+    that are none, one for each link in a split, then those of ranks.
+
+    edges:   int64 [2, E], both directions of the edges that carry messages. carried: the same with what they carry;
+             None where that is nothing.
+    pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
+    group:   int64 [e], of which of several members of a union a pair was drawn; of links -1.
+    known:   int64, the sorted codes of the links that are known (`Codes`). items: int64, the nodes that a candidate may
+             be, all where None. several: whether there are several relations.
+    """
+
+    edges: np.ndarray
+    carried: EdgeAttributes | None
+    pairs: np.ndarray
+    ranks: np.ndarray
+    y: np.ndarray
+    masks: np.ndarray
+    group: np.ndarray
+    known: np.ndarray
+    items: np.ndarray | None
+    several: bool
+
+    @property
+    def trained(self) -> np.ndarray:
+        """int64: the rows of the links that a model is trained on."""
+        return np.flatnonzero(self.masks[TRAIN] & (self.y == 1))
+
+    def lists(self, trained: int, known: int, items: int) -> dict[str, np.ndarray]:
+        """The entries of `Graph.extra` that are of links, padded to these lengths."""
+        largest = np.iinfo(np.int64).max
+        lists = {TRAINED: _padded(self.trained, trained, -1), KNOWN: _padded(self.known, known, largest)}
+        lists |= {} if self.items is None else {ITEMS: _padded(self.items, items, -1)}
+        return lists | ({SEVERAL: np.ones(1, np.int64)} if self.several else {})
+
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """The shortest of the lists."""
+        return max(1, len(self.trained)), max(1, len(self.known)), max(1, len(() if self.items is None else self.items))
+
+
+def _padded(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
+    return np.concatenate([numbers, np.full(size - len(numbers), value, np.int64)])
+
+
+class Codes:
+    """The links that are known among n nodes, to ask whether pairs are among them."""
+
+    def __init__(self, attributes: EdgeAttributes, nodes: int) -> None:
+        self.nodes = nodes
+        relation = relation_of(attributes)
+        source, target = attributes.ends
+        codes = [self.of(source, target, relation)]
+        if not attributes.directed:
+            codes.append(self.of(target, source, relation))
+        self.sorted = np.unique(np.concatenate(codes))
+
+    def of(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """int64: one number for each triple."""
+        result: np.ndarray = (relation * self.nodes + source) * self.nodes + target
+        return result
+
+    def holds(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """bool: which triples are links, or join a node with itself."""
+        wanted = self.of(source, target, relation)
+        at = np.searchsorted(self.sorted, wanted).clip(max=max(len(self.sorted) - 1, 0))
+        there = self.sorted[at] == wanted if len(self.sorted) else np.zeros(wanted.shape, bool)
+        return np.asarray(there | (source == target))
+
+
+def relation_of(attributes: EdgeAttributes) -> np.ndarray:
+    """int64 [M]: the number of each link's relation, 0 where all are of one."""
+    return np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
+
+
+def link_examples(
+    links: Links,
+    attributes: EdgeAttributes,
+    masks: np.ndarray,
+    names: Sequence[str],
+    items: np.ndarray | None = None,
+    known: EdgeAttributes | None = None,
+    members: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> LinkExamples:
+    """What becomes of a client's links.
+
+    attributes: its P links, with what they carry and their relation as `y`. masks: bool [3, P], the split. names: of
+    its n nodes. items: int64, the nodes that a candidate may be, all where None. known: the links that candidates may
+    not be, where these are more than its own. members: of a union, the nodes and the links of each member, among whose
+    nodes its pairs that are no links are drawn.
+    """
+    nodes, relation, total = len(names), relation_of(attributes), attributes.total
+    hashes = hashes_of(names)
+    keys = pair_hashes(hashes[attributes.ends[0]], hashes[attributes.ends[1]], relation, links.seed)
+    edges, carried, supervised = _messages(links, attributes, masks, keys, nodes)
+    codes = Codes(attributes if known is None else known, nodes)
+    used = masks.copy()
+    used[TRAIN] &= supervised
+    several = bool(links.relations)
+    pieces = [
+        _Pieces(
+            np.stack([*attributes.ends, relation]),
+            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if several else 1, 0)]),
+            np.ones(total, np.int64),
+            used,
+            np.full(total, -1),
+        )
+    ]
+    for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
+        pool = held if items is None else np.intersect1d(held, items)
+        chosen = rows[used[:, rows].any(0)]
+        no_links = _Drawn(links, attributes, codes, keys, held, pool, items is not None, several)
+        pieces.append(no_links.beside(chosen, used, number))
+        if links.rank_negatives:
+            pieces.append(no_links.candidates(rows[(masks[VAL] | masks[TEST])[rows]], number))
+    joined = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
+    pairs, ranks, y, split, group = joined
+    if not links.rank_negatives:
+        ranks[1] = 0
+    return LinkExamples(edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several)
+
+
+class _Pieces(NamedTuple):
+    pairs: np.ndarray
+    ranks: np.ndarray
+    y: np.ndarray
+    masks: np.ndarray
+    group: np.ndarray
+
+
+def _messages(
+    links: Links, attributes: EdgeAttributes, masks: np.ndarray, keys: np.ndarray, nodes: int
+) -> tuple[np.ndarray, EdgeAttributes | None, np.ndarray]:
+    """The edges that carry messages, what they carry, and bool [P] which training links a model is trained on."""
+    low, high = np.minimum(*attributes.ends), np.maximum(*attributes.ends)
+    pair = (relation_of(attributes) * nodes + low) * nodes + high
+    tested, validated = pair[masks[TEST]], pair[masks[VAL]]
+    reserved = masks[TRAIN] & (words(keys, 1) < links.disjoint * 2.0**63)
+    supervised = reserved if links.disjoint > 0 else masks[TRAIN]
+    train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
+    also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
+    chosen = np.flatnonzero(train | also)
+    carried = attributes.taken(chosen)._replace(examples=False, split=None, until=None)
+    if links.levels:  # training sees level 0, validation up to 1, test all
+        level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
+        carried = carried._replace(time=level, until=(0.0, 1.0))
+    source, target = carried.ends
+    both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
+    carries = carried.directed or any(part is not None for part in (carried.weight, carried.features, carried.y))
+    return np.stack([both // nodes, both % nodes]), carried if carries or links.levels else None, supervised
+
+
+class _Drawn(NamedTuple):
+    """By what pairs that are no links are drawn, for links among the nodes `held`; a candidate is in `pool`."""
+
+    links: Links
+    attributes: EdgeAttributes
+    codes: Codes
+    keys: np.ndarray
+    held: np.ndarray
+    pool: np.ndarray
+    of_items: bool
+    several: bool
+
+    def beside(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
+        """One for each of the `chosen` links, in the split of that: both ends anew or, of relations and items, one."""
+        keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
+        source, target = (end[chosen].copy() for end in self.attributes.ends)
+        head = (words(keys, 2) & 1 > 0) & self.several
+        left = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
+        for attempt in range(TRIES):
+            first, second = (words(keys[left], 8 + 2 * attempt + end) for end in (0, 1))
+            if not self.of_items:
+                moves = head[left] if self.several else np.ones(len(left), bool)
+                source[left] = np.where(moves, self.held[first % len(self.held)], source[left])
+            stays = head[left] if self.several else np.zeros(len(left), bool)
+            target[left] = np.where(stays, target[left], self.pool[second % len(self.pool)])
+            left = left[self.codes.holds(source[left], target[left], relation[left])]
+            if not len(left):
+                break
+        there = np.ones(len(chosen), bool)
+        there[left] = False
+        pairs = np.stack([source, target, relation])[:, there]
+        size = pairs.shape[1]
+        return _Pieces(
+            pairs,
+            np.stack([np.full(size, -1), np.zeros(size, np.int64)]),
+            np.zeros(size, np.int64),
+            masks[:, chosen[there]],
+            np.full(size, number),
+        )
+
+    def candidates(self, chosen: np.ndarray, number: int) -> _Pieces:
+        """Those that each of the `chosen` links is ranked among."""
+        pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.several else (1,))]
+        pairs, query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
+        size = len(query)
+        return _Pieces(
+            pairs,
+            np.stack([query, np.zeros(size, np.int64)]),
+            np.full(size, -1),
+            np.zeros((3, size), bool),
+            np.full(size, number),
+        )
+
+    def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates in the place of the targets (side 1) or sources (0), and the query of each. Of an undirected link
+        without relations the end that stays is drawn."""
+        keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
+        source, target = self.attributes.ends[:, chosen]
+        if not (self.several or self.of_items or self.attributes.directed):
+            turned = words(keys, 3) & 1 > 0
+            source, target = np.where(turned, target, source), np.where(turned, source, target)
+        query, stays = 2 * chosen + (1 - side), source if side else target
+        pool = self.pool if side else self.held
+        everybody = self.links.rank_negatives == "all" or len(pool) <= int(self.links.rank_negatives)
+        count = len(pool) if everybody else int(self.links.rank_negatives)
+        pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
+        for first in range(0, len(chosen) if len(pool) else 0, at_once):
+            some = slice(first, first + at_once)
+            end, of = (np.repeat(part[some, None], count, 1) for part in (stays, relation))
+            if everybody:
+                drawn = np.broadcast_to(pool, end.shape).copy()
+                bad = self._known(end, drawn, of, side)
+            else:
+                each = words(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
+                drawn, bad = np.empty_like(end), np.ones(end.shape, bool)
+                for attempt in range(TRIES):
+                    drawn[bad] = pool[words(each[bad], attempt) % len(pool)]
+                    bad[bad] = self._known(end[bad], drawn[bad], of[bad], side)
+                    if not bad.any():
+                        break
+            rows = np.stack([end, drawn, of] if side else [drawn, end, of])[:, ~bad]
+            pieces.append((rows, np.repeat(query[some, None], count, 1)[~bad]))
+        joined_rows, joined_query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
+        return joined_rows, joined_query
+
+    def _known(self, end: np.ndarray, drawn: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
+        return self.codes.holds(*((end, drawn) if side else (drawn, end)), relation)

@@ -1,0 +1,111 @@
+"""A graph whose links are the examples: each edge once, with the split that its ends' names decide."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.links import Links, hashes_of, pair_hashes, split_of
+from fedweave.datasets.base import Dataset, bare
+from fedweave.errors import ConfigError
+
+TASK = "links"
+NAMES = ("no link", "link")  # what the two classes of links are called
+UNLIKE = "config.links"  # the code of what cannot have links as examples
+
+
+def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
+    """The same graph with its links as the examples, whose split `links` says, or the column `split` of edges; labels
+    of nodes are not used. Of parallel edges of one relation one is left, and no loop.
+
+    key: of the hash that decides the split; sites that share it split shared links alike.
+
+    Raises:
+        ConfigError: the data is of small graphs, of parties, or has no nodes of the kinds that are named.
+    """
+    if data.graph_of is not None or data.parties is not None:
+        what = "are small graphs" if data.graph_of is not None else "are held by parties, column by column"
+        raise ConfigError(
+            f"data.task = 'links': the examples of {data.name} {what}; take data of one graph.", code=UNLIKE
+        )
+    attributes, notes = _links_once(data)
+    source, target = attributes.ends
+    if links.users is not None:
+        users, items = (_kind(data, name) for name in (links.users, links.items))
+        turned = (data.node_labels[source] == items) & (data.node_labels[target] == users)  # type: ignore[index]
+        source, target = np.where(turned, target, source), np.where(turned, source, target)
+        fits = (data.node_labels[source] == users) & (data.node_labels[target] == items)  # type: ignore[index]
+        if not fits.all():
+            raise ConfigError(
+                f"data.users = {links.users!r}, data.items = {links.items!r}: {np.count_nonzero(~fits):,} edges of "
+                f"{data.name} join other kinds of nodes. Leave these out, or leave users and items out.",
+                code=UNLIKE,
+            )
+        attributes = attributes._replace(ends=np.stack([source, target]))
+    names = data.called or tuple(map(str, range(data.nodes)))
+    relations = _relation_names(data, attributes)
+    public = _given_split(attributes)
+    if public is None:
+        hashes = hashes_of(names, key)
+        public = split_of(pair_hashes(hashes[source], hashes[target], attributes.y, links.seed), links.ratios)
+    return replace(
+        data,
+        carried=attributes._replace(examples=True, split=None),
+        y=np.ones(attributes.total, np.int64),
+        classes=len(NAMES),
+        labels=NAMES,
+        public=public,
+        ids=(),
+        node_ids=names,
+        sens=None,
+        groups=(),
+        targets=(),
+        target_scale=None,
+        owner=data.owner,
+        notes=(*data.notes, *notes),
+        links=replace(links, relations=relations),
+    )
+
+
+def _links_once(data: Dataset) -> tuple[EdgeAttributes, tuple[str, ...]]:
+    """The data's edges, each pair of a relation once and no loops, and a note on what was left out."""
+    attributes = data.carried
+    if attributes is None:
+        relation = data.edge_labels
+        once = data.edges[0] < data.edges[1]
+        return bare(data.edges[:, once])._replace(y=None if relation is None else relation[once]), ()
+    source, target = attributes.ends
+    first, second = (
+        (source, target) if attributes.directed else (np.minimum(source, target), np.maximum(source, target))
+    )
+    relation = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
+    _, at = np.unique((relation * data.nodes + first) * data.nodes + second, return_index=True)
+    at = np.sort(at[source[at] != target[at]])
+    left = attributes.total - len(at)
+    note = f"{left:,} edges that join a node with itself, or two nodes once more, are no examples"
+    return attributes.taken(at), (note,) * (left > 0)
+
+
+def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:
+    """What the relations are called; () where all links are of one."""
+    if attributes.y is None or attributes.y.max(initial=0) < 1:
+        return ()
+    called = data.edge_kinds if data.carried is None else data.labels
+    return called or tuple(map(str, range(int(attributes.y.max()) + 1)))
+
+
+def _given_split(attributes: EdgeAttributes) -> np.ndarray | None:
+    if attributes.split is None or not (attributes.split >= 0).any():
+        return None
+    masks: np.ndarray = attributes.split == np.arange(3)[:, None]
+    return masks
+
+
+def _kind(data: Dataset, name: str | None) -> int:
+    if data.node_labels is None or name not in data.node_kinds:
+        known = ", ".join(data.node_kinds) or "none"
+        raise ConfigError(
+            f"data.users, data.items: {data.name} has no nodes of the kind {name!r}. The kinds are {known}.",
+            code=UNLIKE,
+        )
+    return data.node_kinds.index(name)

@@ -1,0 +1,31 @@
+"""A vector for each entity, and nothing else: models without messages, as knowledge graphs are embedded."""
+
+import math
+from dataclasses import dataclass
+
+from fedweave.core.model import Model
+from fedweave.core.plugins import noted
+from fedweave.models import blocks
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
+    uniform in ±sqrt(6 / width), whatever the number of nodes (as pykeen's `xavier_uniform_`).
+
+    hidden: width of a vector; where a decoder reads it as complex numbers, these are half as many.
+
+    Raises:
+        ConfigError: a width below 1.
+    """
+
+    hidden: int = 64
+
+    def __post_init__(self) -> None:
+        blocks.check_count("hidden", self.hidden, 1 << 20)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to vectors of `classes` numbers: one layer."""
+        blocks.check_shape(features, classes)
+        return (blocks.product(lambda key: blocks.uniform(key, (features, classes), math.sqrt(6 / classes))),)

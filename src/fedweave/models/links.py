@@ -1,0 +1,110 @@
+"""Heads by which any model of nodes says whether two nodes are joined: decoders of pairs of embeddings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.links import Links
+from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_of
+from fedweave.core.plugins import Maker, note
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.models.edges import WIDTH
+from fedweave.ops.linear import affine
+from fedweave.ops.sparse import gather_rows
+
+AT_ONCE = 1 << 17  # pairs that are decoded together
+Decoded = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
+
+
+@dataclass(frozen=True)
+class OnPairs:
+    """A model for links as examples: `of` gives each node an embedding h, and a pair (u, v) has the logits
+    [0, s(u, v)], so that σ(s) is the probability of a link. The width of h is that of `of`.
+
+    of:        the model, such as models.GCN(), whose `pool` is "none".
+    decoder:   s: "dot", h_u · h_v, or "mlp", an MLP of one hidden layer on h_u ⊙ h_v.
+    relations: how many kinds of links there are, for decoders that tell them apart.
+    """
+
+    of: Architecture
+    decoder: str = "dot"
+    relations: int = 1
+
+    def build(self, features: int, classes: int = 2) -> Model:
+        """The model from `features` columns to the two logits of each pair.
+
+        Raises:
+            ConfigError: `of` gives no row to each node, or there is no such decoder.
+        """
+        width = getattr(self.of, "hidden", WIDTH)
+        blocks.check_shape(features, width)
+        if self.decoder not in DECODERS:
+            raise ConfigError(
+                f"model.decoder = {self.decoder!r} is not known; choose one of {', '.join(DECODERS)}.",
+                code="config.value",
+            )
+        nodes = self.of.build(features, width)
+        if models.example(nodes) != "node":
+            raise ConfigError(
+                "the examples are links, and the model pools small graphs; set model.pool = 'none'.",
+                code="config.pooling",
+            )
+        return note((*nodes, DECODERS[self.decoder](width, self.relations)), Maker(self, (features, classes)))
+
+
+def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> Architecture:
+    """The plug-in `model`, with a decoder where links are the examples."""
+    return model if links is None else OnPairs(model, decoder, max(1, len(links.relations)))
+
+
+def decoding(init: Callable[[Tensor], Tree], score: Decoded) -> Layer:
+    """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
+
+    score: (weights, h_u [m, k], h_v [m, k], relation int64 [m], 0 at padding) -> s [m].
+    """
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        if graph.pairs is None:
+            raise ValueError("a decoder of links needs pairs; give [data] task = 'links'")
+        rows, scores = rows_of(h), list[Tensor]()
+        for first in range(0, max(graph.pairs.shape[1], 1), AT_ONCE):
+            source, target, relation = graph.pairs[:, first : first + AT_ONCE].unbind(0)
+            ends = gather_rows(rows, source), gather_rows(rows, target)
+            scores.append(score(w, *ends, relation.clamp(min=0)))
+        s = torch.cat(scores)
+        return torch.stack([torch.zeros_like(s), s], 1)
+
+    return Layer(init, apply, operator=PAIRS)
+
+
+def dot(width: int, relations: int) -> Layer:
+    """s = h_u · h_v."""
+    return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1))
+
+
+def mlp(width: int, relations: int) -> Layer:
+    """s = w^T ReLU(W (h_u ⊙ h_v) + b) + c."""
+
+    def init(key: Tensor) -> Tree:
+        return {
+            "weight": blocks.lecun(random.fold(key, "weight"), (width, width), width),
+            "bias": blocks.lecun(random.fold(key, "bias"), (width,), width),
+            "weight_out": blocks.lecun(random.fold(key, "weight_out"), (width, 1), width),
+            "bias_out": blocks.lecun(random.fold(key, "bias_out"), (1,), width),
+        }
+
+    def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+        inner = torch.relu(affine(first * second, w["weight"], w["bias"]))
+        return affine(inner, w["weight_out"], w["bias_out"])[:, 0]
+
+    return decoding(init, score)
+
+
+DECODERS: dict[str, Callable[[int, int], Layer]] = {"dot": dot, "mlp": mlp}

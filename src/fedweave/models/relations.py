@@ -1,0 +1,83 @@
+"""How well a relation joins two entities, by their vectors: decoders of knowledge graphs, higher is likelier.
+
+h, t: [..., d], of head and tail. r: [..., k], of the relation. Where vectors are complex, the first half of a row are
+real parts and the second half imaginary ones. Each equals pykeen's interaction of the same name.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.models import blocks
+
+
+def distmult(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    """Σ h r t (Yang et al. 2015, "Embedding entities and relations for learning and inference in knowledge bases")."""
+    return (h * r * t).sum(-1)
+
+
+def complex_product(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    """Re Σ h r conj(t) (Trouillon et al. 2016, "Complex embeddings for simple link prediction", eq. 9)."""
+    (hr, hi), (rr, ri), (tr, ti) = _halves(h), _halves(r), _halves(t)
+    return ((hr * rr - hi * ri) * tr + (hr * ri + hi * rr) * ti).sum(-1)
+
+
+def transe(h: Tensor, r: Tensor, t: Tensor, p: float = 1.0) -> Tensor:
+    """−‖h + r − t‖_p (Bordes et al. 2013, "Translating embeddings for modeling multi-relational data")."""
+    return -_norm(h + r - t, p)
+
+
+def rotate(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    """−‖h ∘ e^{iθ} − t‖_2 with θ = r (Sun et al. 2019, "RotatE: knowledge graph embedding by relational rotation in
+    complex space", eq. 3), where r has half as many numbers as h and t."""
+    (hr, hi), (tr, ti) = _halves(h), _halves(t)
+    cos, sin = r.cos(), r.sin()
+    return -_norm(torch.cat([hr * cos - hi * sin - tr, hr * sin + hi * cos - ti], -1), 2.0)
+
+
+def _halves(rows: Tensor) -> tuple[Tensor, Tensor]:
+    half = rows.shape[-1] // 2
+    return rows[..., :half], rows[..., half:]
+
+
+def _norm(rows: Tensor, p: float) -> Tensor:
+    """‖·‖_p of each row, with a gradient of 0 at 0."""
+    if p == 1:
+        return rows.abs().sum(-1)
+    squares = rows.square().sum(-1)
+    return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
+
+
+class Decoder(NamedTuple):
+    """score: of h, r and t. width: how many numbers a relation has, of the width of an entity's vector. bound: of its
+    first numbers, uniform between ± that, by the width. halves: whether an entity's vector is complex."""
+
+    score: Callable[[Tensor, Tensor, Tensor], Tensor]
+    width: Callable[[int], int]
+    bound: Callable[[int], float]
+    halves: bool = False
+
+    def init(self, key: Tensor, relations: int, width: int) -> Tensor:
+        """The first vectors of all relations, float32 [R, k]."""
+        size = self.width(width)
+        return blocks.uniform(random.fold(key, "relation"), (relations, size), self.bound(size))
+
+
+def _whole(width: int) -> int:
+    return width
+
+
+def _xavier(width: int) -> float:
+    return math.sqrt(6 / width)
+
+
+DECODERS: dict[str, Decoder] = {
+    "distmult": Decoder(distmult, _whole, _xavier),
+    "complex": Decoder(complex_product, _whole, _xavier, halves=True),
+    "transe": Decoder(transe, _whole, _xavier),
+    "rotate": Decoder(rotate, lambda width: width // 2, lambda width: math.pi, halves=True),
+}

@@ -1,0 +1,402 @@
+"""Links as examples: their split, the messages that they may not be, the pairs that are none, and their scores."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedweave import datasets, models
+from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
+from fedweave.algorithms.parts.links import no_links, training_links
+from fedweave.core import model, random
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
+from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
+from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.links import as_links
+from fedweave.errors import FedweaveError
+from fedweave.experiment.build import client_graphs, federation
+from fedweave.metrics import links as ranking
+from fedweave.models.links import OnPairs
+from fedweave.partition import Louvain, Random
+from fedweave.partition.client_data import pooled
+
+
+def random_data(nodes: int = 60, edges: int = 240, seed: int = 0) -> Dataset:
+    rng = np.random.default_rng(seed)
+    source, target = rng.integers(0, nodes, (2, edges))
+    apart = source != target
+    x = rng.normal(size=(nodes, 5)).astype(np.float32)
+    ends = undirected(source[apart], target[apart], nodes)
+    return Dataset("random", x, ends, rng.integers(0, 3, nodes), 3)
+
+
+def dims_of(graph: Graph) -> Graph:
+    leaves, spec = pytree.tree_flatten(graph)
+    return pytree.tree_unflatten([0 if isinstance(leaf, Tensor) else None for leaf in leaves], spec)
+
+
+def pairs_of(edges: np.ndarray) -> set[tuple[int, int]]:
+    return {(int(u), int(v)) for u, v in edges.T}
+
+
+# --- the split -------------------------------------------------------------------------------------------------------
+
+
+def test_the_split_is_of_the_ends_names_alone() -> None:
+    names = [f"node {number}" for number in range(2000)]
+    hashes = hashes_of(names)
+    first, second = np.random.default_rng(0).integers(0, 2000, (2, 20_000))
+    keys = pair_hashes(hashes[first], hashes[second], None, seed=3)
+    masks = split_of(keys, (0.85, 0.05, 0.1))
+    assert np.array_equal(keys, pair_hashes(hashes[second], hashes[first], None, seed=3))
+    assert (masks.sum(0) == 1).all()
+    assert np.allclose(masks.mean(1), (0.85, 0.05, 0.1), atol=0.01)
+    assert (split_of(pair_hashes(hashes[first], hashes[second], None, 4), (0.85, 0.05, 0.1)) != masks).any()
+    keyed = hashes_of(names, b"secret")
+    assert (keyed != hashes).all()
+
+
+def test_two_members_that_know_a_pair_have_it_in_the_same_split() -> None:
+    data = as_links(random_data(), Links())
+    attributes = data.carried
+    assert attributes is not None
+    assert data.public is not None
+    some, others = np.arange(0, 40), np.arange(20, 60)
+    for nodes in (some, others):
+        inside = np.isin(attributes.ends, nodes).all(0)
+        held = replace(random_data(), x=random_data().x[nodes], y=np.zeros(len(nodes), np.int64))
+        ends = np.searchsorted(nodes, attributes.ends[:, inside])
+        named = replace(held, edges=undirected(*ends, len(nodes)), ids=tuple(map(str, nodes.tolist())), classes=1)
+        apart = as_links(named, Links())
+        assert apart.carried is not None
+        assert apart.public is not None
+        where = {pair: at for at, pair in enumerate(map(tuple, nodes[apart.carried.ends].T.tolist()))}
+        for at in np.flatnonzero(inside):
+            assert (apart.public[:, where[tuple(attributes.ends[:, at].tolist())]] == data.public[:, at]).all()
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "links", [Links(), Links(message="train+val"), Links(disjoint=0.3), Links(ratios=(0.4, 0.3, 0.3))]
+)
+def test_no_message_tells_its_own_answer(links: Links) -> None:
+    data = as_links(random_data(), links)
+    for graph in client_graphs(data, Random(clients=2).cut(data, 0)).values():
+        assert graph.pairs is not None
+        link = (graph.y == 1).numpy()
+        for split in (TRAIN, VAL, TEST):
+            messages = pairs_of(graph.own_edges.members[0].seen(split).index)
+            examples = graph.pairs[:2, torch.from_numpy(link & graph.masks[split].numpy())].numpy()
+            train = pairs_of(graph.pairs[:2, torch.from_numpy(link & graph.masks[TRAIN].numpy())].numpy())
+            if split != TRAIN or links.disjoint:
+                assert not messages & (pairs_of(examples) | pairs_of(examples[::-1]))
+            if not links.disjoint:
+                assert train <= messages
+        assert len(graph.masks.nonzero())
+
+
+def test_a_planted_edge_gives_nothing_away() -> None:
+    """Of a directed pair one direction is in training and the other in test: no message may be either."""
+    ends = np.array([[0, 1, 2, 3, 4, 0], [1, 0, 3, 4, 5, 5]])
+    split = np.array([0, 2, 0, 0, 0, 1])
+    attributes = EdgeAttributes(ends, True, split=split)
+    data = Dataset("planted", np.eye(6, dtype=np.float32), undirected(*ends, 6), np.zeros(6, np.int64), 1)
+    data = as_links(replace(data, carried=attributes), Links())
+    assert data.carried is not None
+    assert data.public is not None
+    made = link_examples(Links(), data.carried, data.public, data.node_ids)
+    assert pairs_of(made.edges) == {(2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4)}
+    assert made.carried is not None
+    assert pairs_of(made.carried.ends) == {(2, 3), (3, 4), (4, 5)}
+    cheat = pairs_of(undirected(*data.carried.ends[:, data.public[TRAIN]], 6))
+    assert cheat > pairs_of(made.edges)  # what taking the training edges as they are would tell
+
+
+def test_messages_of_a_test_link_may_go_along_those_of_validation() -> None:
+    data = as_links(random_data(), Links(message="train+val", ratios=(0.5, 0.25, 0.25)))
+    [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    member = graph.own_edges.members[0]
+    train, val, test = (pairs_of(member.seen(split).index) for split in (TRAIN, VAL, TEST))
+    assert train == val < test
+    net = models.links.OnPairs(models.SAGE(hidden=4, dropout=0.0)).build(5)
+    w = model.init(net, random.key(0))
+    judged = model.judged(net, w, graph)
+    for split in (VAL, TEST):
+        alone = model.judged_as_seen(net, w, graph.at(split))
+        at = graph.masks[split]
+        assert torch.equal(judged[at], alone[at])
+        assert graph.ranks is not None
+        of = graph.ranks[QUERY].clamp(min=0) // 2
+        candidates = (graph.ranks[QUERY] >= 0) & at[of]
+        assert candidates.any()
+        assert torch.equal(judged[candidates], alone[candidates])
+
+
+# --- pairs that are no links -----------------------------------------------------------------------------------------
+
+
+def everything(graph: Graph) -> set[tuple[int, ...]]:
+    assert graph.pairs is not None
+    links = graph.pairs[:, graph.y == 1].numpy()
+    return {(int(u), int(v), int(r)) for u, v, r in links.T} | {(int(v), int(u), int(r)) for u, v, r in links.T}
+
+
+def test_pairs_that_are_no_links_are_none() -> None:
+    data = as_links(random_data(), Links(rank_negatives=7))
+    for graph in client_graphs(data, Random(clients=2).cut(data, 0)).values():
+        assert graph.pairs is not None
+        assert graph.ranks is not None
+        there = graph.pairs[2] >= 0
+        none = graph.pairs[:, there & (graph.y != 1)].T.tolist()
+        assert not everything(graph) & set(map(tuple, none))
+        assert all(u != v for u, v, _ in none)
+        for split in (TRAIN, VAL, TEST):  # one beside each link
+            assert (graph.y[graph.masks[split]] == 0).sum() == (graph.y[graph.masks[split]] == 1).sum()
+        asked = torch.nonzero(graph.ranks[ASKED] == 1)[:, 0]
+        assert set(asked.tolist()) == set(torch.nonzero((graph.y == 1) & graph.masks[VAL:].any(0))[:, 0].tolist())
+        assert torch.equal(
+            torch.bincount(graph.ranks[QUERY][graph.ranks[QUERY] >= 0])[2 * asked], torch.full_like(asked, 7)
+        )
+
+
+def test_all_candidates_are_all_nodes_that_are_no_links() -> None:
+    data = as_links(random_data(30, 80), Links(rank_negatives="all"))
+    [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    assert graph.pairs is not None
+    assert graph.ranks is not None
+    known = everything(graph)
+    for link in torch.nonzero(graph.ranks[ASKED] == 1)[:, 0].tolist():
+        rows = graph.pairs[:, graph.ranks[QUERY] == 2 * link]
+        [stays] = {int(u) for u in rows[0]}
+        assert stays in graph.pairs[:2, link].tolist()
+        assert {int(v) for v in rows[1]} == {v for v in range(30) if v != stays and (stays, v, 0) not in known}
+
+
+def test_a_step_draws_pairs_that_are_no_links_anew() -> None:
+    data = as_links(random_data(), Links())
+    graphs = list(client_graphs(data, Random(clients=2).cut(data, 0)).values())
+    part, net = parts.LinkPrediction(negatives=3), OnPairs(models.MLP(hidden=4)).build(5)
+    alone = [part.draw(net, graph, random.key(1), 2) for graph in graphs]
+    stacked = stack(graphs)
+    together = vmap(lambda graph: part.draw(net, graph, random.key(1), 2), in_dims=(dims_of(stacked),))(stacked)
+    for at, (graph, drawn) in enumerate(zip(graphs, alone, strict=True)):
+        assert drawn["there"].sum() == 2 * 3 * (graph.masks[TRAIN] & (graph.y == 1)).sum()
+        pairs = drawn["pairs"].movedim(1, -1)[drawn["there"].flatten(1)]
+        assert not everything(graph) & set(map(tuple, pairs.tolist()))
+        assert not torch.equal(drawn["pairs"][0], drawn["pairs"][1])
+        assert all(torch.equal(together[name][at], drawn[name]) for name in drawn)
+
+
+def test_a_graph_that_is_nearly_complete_gives_few_pairs_that_are_none() -> None:
+    """Of 5 nodes all but one pair are joined: it is the only one that is ever drawn."""
+    ends = np.array([[0, 0, 0, 0, 1, 1, 1, 2, 2], [1, 2, 3, 4, 2, 3, 4, 3, 4]])
+    data = Dataset("dense", np.eye(5, dtype=np.float32), undirected(*ends, 5), np.zeros(5, np.int64), 1)
+    [graph] = client_graphs(data := as_links(data, Links()), Random(clients=1).cut(data, 0)).values()
+    links, _real = training_links(graph)
+    pairs, there = no_links(graph, links, random.key(0))
+    assert {tuple(sorted(pair)) for pair in pairs[:2, there].T.tolist()} <= {(3, 4)}
+    assert graph.pairs is not None
+    assert {tuple(sorted(pair)) for pair in graph.pairs[:2, graph.y == 0].T.tolist()} <= {(3, 4)}
+
+
+# --- how links are scored --------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_ties_by_hand() -> None:
+    """Link 0 (score 2) among 3, 2, 1 and 2: rank 1 + 1 + ½ + ½ = 3. Link 1 (score 5) among nothing better: 1."""
+    score = torch.tensor([2.0, 5.0, 3.0, 2.0, 1.0, 2.0, 4.0])
+    ranks = torch.tensor([[-1, -1, 0, 0, 0, 0, 2], [1, 1, 0, 0, 0, 0, 0]])
+    rank, asked = ranking.ranks_of(score, ranks)
+    assert rank[asked].tolist() == [3.0, 1.0]
+    masks = torch.tensor([[False] * 7, [True] + [False] * 6, [True, True] + [False] * 5])
+    pairs = ranking.added(ranking.per_link(score, ranks), masks)
+    assert torch.allclose(pairs["mrr"], torch.tensor([[0.0, 0.0], [1 / 3, 1.0], [4 / 3, 2.0]], dtype=torch.float64))
+    assert pairs["hits_at_1"].tolist() == [[0, 0], [0, 1], [1, 2]]
+    assert pairs["hits_at_3"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_mrr_is_that_of_pytorch_geometric() -> None:
+    metrics = pytest.importorskip("torch_geometric.metrics")
+    rng, queries, each = np.random.default_rng(0), 40, 25
+    score = torch.from_numpy(rng.normal(size=queries * (1 + each)))
+    query = torch.cat([torch.full((queries,), -1), 2 * torch.arange(queries).repeat_interleave(each)])
+    ranks = torch.stack([query, (query < 0).long()])
+    link, others = score[:queries], score[queries:].view(queries, each)
+    order = torch.cat([link[:, None], others], 1).argsort(1, descending=True)  # column 0 is the link
+    labels = torch.stack([torch.arange(queries), torch.zeros(queries, dtype=torch.long)])
+    pairs = ranking.added(ranking.per_link(score, ranks), torch.ones(1, len(score), dtype=torch.bool))
+    theirs = metrics.LinkPredMRR(k=1 + each)
+    theirs.update(order, labels)
+    assert float(pairs["mrr"][0, 0] / pairs["mrr"][0, 1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
+    for most in (1, 3, 10):
+        theirs = metrics.LinkPredRecall(k=most)
+        theirs.update(order, labels)
+        ours = pairs[f"hits_at_{most}"][0]
+        assert float(ours[0] / ours[1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
+
+
+def test_decoders_are_their_formulas() -> None:
+    data = as_links(random_data(), Links())
+    [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    assert graph.pairs is not None
+    for decoder in ("dot", "mlp"):
+        net = OnPairs(models.GCN(hidden=6, dropout=0.0), decoder).build(5)
+        w = model.init(net, random.key(0))
+        h = model.apply(net[:-1], w, graph)
+        product = h[graph.pairs[0]] * h[graph.pairs[1]]
+        if decoder == "dot":
+            expected = product.sum(1)
+        else:
+            last = w[str(len(net) - 1)]
+            inner = F.relu(product @ last["weight"] + last["bias"])
+            expected = (inner @ last["weight_out"] + last["bias_out"])[:, 0]
+        logits = model.apply(net, w, graph)
+        assert not logits[:, 0].any()
+        assert torch.allclose(logits[:, 1], expected, atol=1e-6)
+
+
+def losses(score: Tensor, there: Tensor) -> dict[str, Tensor]:
+    """Of links `score[:, 0]` against pairs `score[:, 1:]`, all of them there."""
+    first, second = score[:, 0], score[:, 1:]
+    labels = torch.cat([torch.ones_like(first), torch.zeros_like(second).flatten()])
+    weight = torch.softmax(0.5 * second, 1)
+    adversarial = -F.logsigmoid(2.0 + first) - (weight * F.logsigmoid(-2.0 - second)).sum(1)
+    return {
+        "cross_entropy": F.binary_cross_entropy_with_logits(torch.cat([first, second.flatten()]), labels),
+        "bpr": -F.logsigmoid(first[:, None] - second).mean(),
+        "self_adversarial": adversarial.mean(),
+    }
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bpr", "self_adversarial"])
+def test_losses_are_their_formulas(loss: str) -> None:
+    from fedweave.algorithms.parts.part import Forward, Outputs
+
+    data = as_links(random_data(), Links())
+    [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    net = OnPairs(models.MLP(hidden=4, dropout=0.0)).build(5)
+    w = model.init(net, random.key(0))
+    part = parts.LinkPrediction(3, loss, margin=2.0, temperature=0.5)  # type: ignore[arg-type]
+    drawn = {name: leaf[0] for name, leaf in part.draw(net, graph, random.key(2), 1).items()}
+    links, real = training_links(graph)
+    h = model.apply(net[:-1], w, graph)
+    score = torch.cat([links, drawn["pairs"]], 1)
+    score = (h[score[0]] * h[score[1]]).sum(1)
+    size = len(real)
+    table = torch.cat([score[:size, None], score[size:].view(size, 3)], 1)[real]
+    ours = part.objective(Outputs(Forward(w, net, graph, random.key(0)), {}, drawn))
+    assert float(ours) == pytest.approx(float(losses(table, real)[loss]), abs=1e-6)
+
+
+# --- graphs, executors, algorithms -----------------------------------------------------------------------------------
+
+
+def test_graphs_keep_their_links() -> None:
+    data = as_links(random_data(), Links(disjoint=0.2))
+    graphs = list(client_graphs(data, Random(clients=2).cut(data, 0)).values())
+    stacked = stack(graphs)
+    for at, graph in enumerate(graphs):
+        again = tree_graph(graph_tree(graph))
+        assert graph.pairs is not None
+        assert graph.ranks is not None
+        assert again.pairs is not None
+        assert stacked.pairs is not None
+        assert stacked.ranks is not None
+        assert again.ranks is not None
+        assert graph.example == "link"
+        for mine, other in ((again.pairs, graph.pairs), (again.ranks, graph.ranks), (again.y, graph.y)):
+            assert torch.equal(mine, other)
+        assert torch.equal(stacked.pairs[at], graph.pairs)
+        assert torch.equal(stacked.ranks[at], graph.ranks)
+        for name, extra in graph.extra.items():
+            assert torch.equal(again.extra[name], extra)
+            assert torch.equal(stacked.extra[name][at], extra)
+
+
+@pytest.mark.parametrize("kind", [FedAvg, Local, ALGORITHMS["scaffold"], ALGORITHMS["ditto"]])
+def test_the_loop_and_batches_give_the_same(kind: Callable[..., FedAvg]) -> None:
+    data = as_links(random_data(), Links())
+    cut, scores = Random(clients=3).cut(data, 0), []
+    for mode in ("loop", "vmap"):
+        algorithm = kind(OnPairs(models.GCN(hidden=8)).build(5))
+        fed = federation(data, cut, algorithm, mode=mode)
+        state = algorithm.init(fed)
+        for number in (1, 2):
+            fed.begin(number)
+            state = algorithm.round(state, fed)
+        evaluation = algorithm.evaluate(state, fed)
+        scores.append({name: evaluation.clients.stack(f"own/{name}") for name in ("loss", "auc", "mrr")})
+    for name, loop in scores[0].items():
+        assert torch.allclose(loop, scores[1][name], atol=1e-4)
+
+
+def test_the_union_is_judged_on_its_members_pairs() -> None:
+    data = as_links(random_data(), Links())
+    cut = Random(clients=2).cut(data, 0)
+    graphs = list(client_graphs(data, cut).values())
+    algorithm = ALGORITHMS["centralized"](OnPairs(models.GCN(hidden=8)).build(5))
+    fed = federation(data, cut, algorithm)
+    state = algorithm.init(fed)
+    fed.begin(1)
+    counted = algorithm.evaluate(state, fed).clients.stack("own/accuracy")[0, :, :, 1]
+    assert counted.tolist() == [[float(graph.masks[split].sum()) for split in (TRAIN, VAL, TEST)] for graph in graphs]
+    union = pooled(cut, data)
+    assert data.public is not None
+    assert np.array_equal(union.parts[0].masks, data.public[:, union.parts[0].examples])
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "ratios": (lambda: Links(ratios=(0.9, 0.2, 0.1)), "config.value"),
+    "disjoint": (lambda: Links(disjoint=1.0), "config.value"),
+    "ranks": (lambda: Links(rank_negatives=-1), "config.value"),
+    "users alone": (lambda: Links(users="user"), "config.value"),
+    "no such kind": (lambda: as_links(random_data(), Links(users="user", items="item")), "config.links"),
+    "decoder": (lambda: OnPairs(models.GCN(), "cosine").build(5), "config.value"),
+    "pooling": (lambda: OnPairs(models.GCN(pool="sum")).build(5), "config.pooling"),
+    "classes": (lambda: FedAvg(OnPairs(models.GCN()).build(5), parts=(parts.CrossEntropy(),)), "config.link-algorithm"),
+    "contrast": (lambda: ALGORITHMS["moon"](OnPairs(models.GCN()).build(5)), "config.link-algorithm"),
+    "prototypes": (lambda: ALGORITHMS["fedproto"](OnPairs(models.GCN()).build(5)), "config.link-algorithm"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    make, code = REFUSED[case]
+    with pytest.raises(FedweaveError) as caught:
+        make()
+    assert caught.value.code == code
+
+
+def test_cora(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
+    data = as_links(datasets.load("cora"), Links())
+    assert data.examples == 5278
+    assert data.outputs == 2
+    assert sp.issparse(data.x)
+    cut = Louvain(clients=10).cut(data, 0)
+    algorithm = FedAvg(OnPairs(models.GCN()).build(data.features))
+    fed = federation(data, cut, algorithm)
+    state = algorithm.init(fed)
+    for number in range(1, 6):
+        fed.begin(number)
+        state = algorithm.round(state, fed)
+    pairs = algorithm.evaluate(state, fed).clients.stack("own/auc").sum(0)[TEST, :, 1]
+    assert pairs[0] / pairs[1] > 0.75  # untrained features give less
+
+
+def test_make_graph_pads_links() -> None:
+    pairs = np.array([[0, 1], [1, 2], [0, 0]])
+    graph = make_graph(np.eye(3), np.empty((2, 0), np.int64), np.array([1, 0]), np.ones((3, 2), bool), pairs=pairs)
+    assert graph.pairs is not None
+    assert (graph.pairs[2] >= 0).sum() == 2
