@@ -31,6 +31,8 @@ from fedweave.partition import (
     Partition,
     Perturbed,
     Random,
+    Scaffolds,
+    ScaffoldDirichlet,
     Vertical,
 )
 from fedweave.partition.base import Part
@@ -128,6 +130,8 @@ def test_registry_names_and_types() -> None:
         ("metis", Metis),
         ("louvain_plus", LouvainPlus),
         ("metis_plus", MetisPlus),
+        ("scaffold", Scaffolds),
+        ("scaffold_dirichlet", ScaffoldDirichlet),
     ]
     for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed", "metis", "louvain_plus"):
         assert PARTITIONS[name]().clients == 10

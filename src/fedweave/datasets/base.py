@@ -222,7 +222,7 @@ def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) ->
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
-KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
+KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner", "scaffold")  # as they are
 IDS = "ids"
 CARRIED = {  # array: field of `EdgeAttributes`
     "edge_weight": "weight",
@@ -361,6 +361,8 @@ class Dataset:
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
                  (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
+    smiles:      the molecule that each small graph is, as SMILES; () where nobody said, as in an .npz file.
+    scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -394,6 +396,8 @@ class Dataset:
     targets: tuple[str, ...] = ()
     target_scale: np.ndarray | None = None
     target_scaling: str = "own"
+    smiles: tuple[str, ...] = ()
+    scaffold: np.ndarray | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:

@@ -19,6 +19,7 @@ from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
+from fedweave.partition.scaffolds import Scaffolds, ScaffoldDirichlet
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {
@@ -38,6 +39,8 @@ PARTITIONS: dict[str, type] = {
     "metis": Metis,
     "louvain_plus": LouvainPlus,
     "metis_plus": MetisPlus,
+    "scaffold": Scaffolds,
+    "scaffold_dirichlet": ScaffoldDirichlet,
 }
 
 OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
@@ -62,6 +65,8 @@ __all__ = [
     "Partition",
     "Perturbed",
     "Random",
+    "Scaffolds",
+    "ScaffoldDirichlet",
     "Vertical",
     "cut",
     "statistics",
