@@ -183,5 +183,7 @@ def test_a_cut_of_small_graphs_tells_too() -> None:
         public=np.stack([rows < 20, rows < 0, rows >= 20]),
         graph_of=rows,
     )
-    assert "dirichlet, random, column, graph_skew can take it" in said(GraphsIID(clients=2), data)
+    assert "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet can take it" in said(
+        GraphsIID(clients=2), data
+    )
     assert said(Random(clients=2, public_split=True), data) == ""

@@ -32,6 +32,8 @@ from fedweave.partition import (
     Partition,
     Perturbed,
     Random,
+    ScaffoldDirichlet,
+    Scaffolds,
     Vertical,
 )
 from fedweave.partition.base import Part
@@ -130,6 +132,8 @@ def test_registry_names_and_types() -> None:
         ("louvain_plus", LouvainPlus),
         ("metis_plus", MetisPlus),
         ("edges", Edges),
+        ("scaffold", Scaffolds),
+        ("scaffold_dirichlet", ScaffoldDirichlet),
     ]
     for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed", "metis", "louvain_plus"):
         assert PARTITIONS[name]().clients == 10

@@ -224,7 +224,7 @@ def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) ->
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
-KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
+KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner", "scaffold")  # as they are
 IDS = "ids"
 CARRIED = {  # array: field of `EdgeAttributes`
     "edge_weight": "weight",
@@ -372,6 +372,8 @@ class Dataset:
                  (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
     links:       how links are the examples (`datasets.links.as_links`): those of `carried`, of which each has class 1,
                  "link"; None otherwise.
+    smiles:      the molecule that each small graph is, as SMILES; () where nobody said, as in an .npz file.
+    scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -406,6 +408,8 @@ class Dataset:
     target_scale: np.ndarray | None = None
     target_scaling: str = "own"
     links: Links | None = None
+    smiles: tuple[str, ...] = ()
+    scaffold: np.ndarray | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:

@@ -110,6 +110,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     if dataset.owner is not None:
         check_array(dataset.owner, "owner", np.int64, (n if dataset.example == "edge" else e,), where)
         _check_kinds(dataset.owner, "owner", "owners", where)
+    if dataset.scaffold is not None:
+        check_array(dataset.scaffold, "scaffold", np.int64, (e,), where)
     if dataset.sens is not None:
         check_array(dataset.sens, "sens", np.int64, (e,), where)
         _check_kinds(dataset.sens, "sens", "groups", where)

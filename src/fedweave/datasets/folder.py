@@ -18,6 +18,7 @@ from fedweave.datasets.base import Dataset, bare, check_external, separated
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
+from fedweave.datasets.molecules import BONDS, ELEMENTS, REFUSE, UNREADABLE, holds_molecules, tables_of
 from fedweave.datasets.schema import (
     EDGES,
     NODES,
@@ -28,8 +29,8 @@ from fedweave.datasets.schema import (
     refuse_numerals,
     refuse_several,
 )
-from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, places
-from fedweave.datasets.tables import Parts, Tabular, times_of
+from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, places, read
+from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
 TASKS = ("nodes", "edges")
@@ -266,13 +267,14 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
 # docs/data-format.md.
 
 
-GRAPHS = ("id", "label", "sens", "split")
+GRAPHS = ("id", "label", "sens", "split", "smiles", "scaffold")
 GRAPH_NODES = ("id", "graph", "label")
 
 
 @dataclass(frozen=True)
 class GraphFolder(Tabular):
-    """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet.
+    """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet; or of molecules
+    with graphs.csv|parquet alone, whose column smiles nodes and edges are made from.
 
     node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
                  largest, if all are whole numbers).
@@ -281,6 +283,7 @@ class GraphFolder(Tabular):
                  largest degree + 1. Sites that train together must all give the same of these, of labels and of
                  categories.
     owner:       the column of graphs that says whose each graph is, for the partition "column".
+    unreadable:  molecules whose SMILES cannot be read: "refuse" the table, or "drop" them, with a note.
     """
 
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
@@ -289,9 +292,15 @@ class GraphFolder(Tabular):
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: int | None = None
+    unreadable: str = REFUSE
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.unreadable not in UNREADABLE:
+            raise ConfigError(
+                f"data.unreadable = {self.unreadable!r} is not known; choose one of {', '.join(UNREADABLE)}.",
+                code="config.value",
+            )
         for name, names in (("node_labels", self.node_labels), ("edge_labels", self.edge_labels)):
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"data: {name} = {list(names)} is empty or names a value twice.")
@@ -319,9 +328,22 @@ class GraphFolder(Tabular):
         """
         layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
         root = named_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
+        if holds_molecules(root):
+            graphs = read(find(root, "graphs"))
+            return replace(self.made_of_smiles(graphs, root, labelled), notes=unread(root, [graphs.path]))
         tables = self.tables(root, lacking=not labelled)
         dataset = self.made(tables, root, labelled)
         return replace(dataset, notes=unread(root, [table.path for table in tables if table is not None]))
+
+    def made_of_smiles(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
+        """The data set of a table of molecules; see `Tabular.made` and `molecules.tables_of`."""
+        elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
+        nodes, edges, graphs = tables_of(graphs, self.columns or {}, elements, self.unreadable)
+        if self.edge_features != ALL:  # the others of a bond's properties, which nobody asked for
+            columns = [name for name in edges.columns if name in (*EDGES, "label", *self.chosen)]
+            edges = replace(edges, data=edges.data.select(columns))
+        kind = replace(self, node_labels=elements, edge_labels=bonds)
+        return kind.made(kind.named(root, Tables(nodes, edges, graphs), lacking=not labelled), root, labelled)  # type: ignore[no-any-return]
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
@@ -345,6 +367,10 @@ class GraphFolder(Tabular):
         graphs, (nodes, edges, _) = self.examples(tables), tables
         parts = super().parts(tables, labelled)
         parts["graph_of"] = lambda record: _graphs(graphs, nodes)
+        if "smiles" in graphs.columns:
+            parts["smiles"] = lambda record: tuple(graphs.texts("smiles").fill_null("").to_pylist())
+        if "scaffold" in graphs.columns:  # "" of molecules without a ring
+            parts["scaffold"] = lambda record: _numbers(graphs.texts("scaffold").fill_null(""))
         for what, table, names in (("node", nodes, self.node_labels), ("edge", edges, self.edge_labels)):
             if "label" in table.columns:
                 key, called = f"{what}_labels", f"{what}_kinds"
@@ -378,6 +404,11 @@ class GraphFolder(Tabular):
         return {"x": whole, "columns": (*(f"{kind} = {name}" for name in names), *columns)}
 
 
+def _numbers(names: pa.Array) -> np.ndarray:
+    """int64: the place of each name among all, sorted."""
+    return np.unique(names.to_numpy(zero_copy_only=False).astype(str), return_inverse=True)[1].astype(np.int64)
+
+
 def _part(read: Callable[..., object], *arguments: object) -> Callable[[Record], object]:
     return lambda record: read(*arguments)
 
@@ -394,6 +425,8 @@ def check_named(root: Path, kind: GraphFolder) -> None:
     Raises:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
     """
+    if holds_molecules(root):  # kinds of atoms and bonds are the same everywhere
+        return
     nodes, edges, _ = kind.tables(root)
     for stem, labels, table in (("node", kind.node_labels, nodes), ("edge", kind.edge_labels, edges)):
         if labels is not None or "label" not in table.columns:

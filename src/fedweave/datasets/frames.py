@@ -38,8 +38,10 @@ def from_frames(nodes: object, edges: object, name: str = "frames", **options: A
     return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root)
 
 
-def from_graph_frames(graphs: object, nodes: object, edges: object, name: str = "frames", **options: Any) -> Dataset:
-    """The small graphs of three such tables.
+def from_graph_frames(
+    graphs: object, nodes: object = None, edges: object = None, name: str = "frames", **options: Any
+) -> Dataset:
+    """The small graphs of three such tables, or the molecules of one with a column smiles (`molecules.tables_of`).
 
     options: of `folder.GraphFolder`, such as labels or node_labels.
 
@@ -48,6 +50,8 @@ def from_graph_frames(graphs: object, nodes: object, edges: object, name: str = 
     """
     root = Path(name)
     kind = GraphFolder(**options)
+    if nodes is None and edges is None:
+        return kind.made_of_smiles(Table(root / "graphs", _table("graphs", graphs), 0), root)
     return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
 
 

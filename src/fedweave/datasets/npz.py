@@ -118,6 +118,7 @@ def read(
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
+        scaffold=arrays.get("scaffold"),
         outside=_outside(arrays, nodes, attributes, path),
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]

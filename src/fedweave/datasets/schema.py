@@ -633,12 +633,16 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
 # says so.
 
 
-MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
+MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target", "smiles", "scaffold")
 ENDS = ("source", "target")
 _OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
 _OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
 _OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
-_OF_GRAPHS = {"graphs": ("id", *_OF_EXAMPLES), "nodes": ("id", "graph", "label"), "edges": (*ENDS, "label")}
+_OF_GRAPHS = {
+    "graphs": ("id", *_OF_EXAMPLES, "smiles", "scaffold"),
+    "nodes": ("id", "graph", "label"),
+    "edges": (*ENDS, "label"),
+}
 
 
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:

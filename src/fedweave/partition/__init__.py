@@ -20,6 +20,7 @@ from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
+from fedweave.partition.scaffolds import ScaffoldDirichlet, Scaffolds
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {
@@ -40,6 +41,8 @@ PARTITIONS: dict[str, type] = {
     "louvain_plus": LouvainPlus,
     "metis_plus": MetisPlus,
     "edges": Edges,
+    "scaffold": Scaffolds,
+    "scaffold_dirichlet": ScaffoldDirichlet,
 }
 
 OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
@@ -65,6 +68,8 @@ __all__ = [
     "Partition",
     "Perturbed",
     "Random",
+    "ScaffoldDirichlet",
+    "Scaffolds",
     "Vertical",
     "cut",
     "statistics",

@@ -1,5 +1,5 @@
 """How clients' examples are divided into train, val and test, where the cut itself does not say: by ratios, by the
-data's own split, or by time.
+data's own split, by time, or by the scaffolds of molecules.
 
 `Column` is the cut that the data itself says: every node, or small graph, is its owner's.
 """
@@ -10,10 +10,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.plugins import noted
+from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_ratios, divide, group
+from fedweave.partition.base import Part, Partition, check_ratios, divide, group, role_sizes
 from fedweave.partition.ego_networks import edges_among
 
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
@@ -28,7 +31,8 @@ class Divided:
     public_split:     take the data's own split instead of the ratios.
     split:            "random" draws by the ratios; "time" trains on examples up to `train_until`, validates on those up
                       to `val_until` and tests on later ones, and no message for an example goes along an edge that is
-                      later than the end of its split.
+                      later than the end of its split. "scaffold" is for molecules: all with one scaffold are in one
+                      of the three. By ratios, the scaffolds that are frequent at a client train and rare ones test.
     train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labeled examples
                       of the data, those that no client holds included, below 1; by default .6 and .8.
     """
@@ -37,17 +41,17 @@ class Divided:
     val: float = 0.4
     test: float = 0.4
     public_split: bool = False
-    split: Literal["random", "time"] = "random"
+    split: Literal["random", "time", "scaffold"] = "random"
     train_until: float | str | None = None
     val_until: float | str | None = None
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
         by_time = self.split == "time"
-        if self.split not in ("random", "time"):
-            raise ConfigError(f"[partition] split = {self.split!r}: choose random or time.")
-        if by_time and self.public_split:
-            raise ConfigError('[partition] split = "time" with public_split = true: set one of them.')
+        if self.split not in ("random", "time", "scaffold"):
+            raise ConfigError(f"[partition] split = {self.split!r}: choose random, time or scaffold.")
+        if self.split != "random" and self.public_split:
+            raise ConfigError(f'[partition] split = "{self.split}" with public_split = true: set one of them.')
         if not by_time and (self.train_until, self.val_until) != (None, None):
             raise ConfigError('[partition] train_until and val_until are of split = "time".')
         for name in ("train_until", "val_until"):
@@ -58,11 +62,13 @@ class Divided:
         examples are of the client that holds both ends.
 
         Raises:
-            ConfigError: the data has no split, or no times, although these are asked for.
+            ConfigError: the data has no split, no times or no scaffolds, although these are asked for.
         """
         examples = edges_among(data, list(held)) if data.example == "edge" else held
         if self.split == "time":
             parts = by_time(data, examples, self._ends(data))
+        elif self.split == "scaffold":
+            parts = _by_scaffold(data, examples, (self.train, self.val, self.test), seed)
         else:
             parts = divide(data, examples, (self.train, self.val, self.test), self.public_split, seed)
         if data.example != "edge":
@@ -128,6 +134,41 @@ def by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float
     split = np.searchsorted(until, time)  # an example at an end is before it
     masks = (split == np.arange(3)[:, None]) & data.labeled
     return tuple(replace(Part.of(data, examples, masks[:, examples]), until=until) for examples in held)
+
+
+def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(number, how often it occurs) of int64 [m] that count from 0, the most frequent first, ties in a random order."""
+    counts = np.bincount(numbers)
+    order = rng.permutation(len(counts))
+    order = order[np.argsort(-counts[order], kind="stable")]
+    return [(int(at), int(counts[at])) for at in order]
+
+
+def _by_scaffold(
+    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], seed: int
+) -> tuple[Part, ...]:
+    """The split of MoleculeNet (Wu et al. 2018) inside each client: scaffolds, the largest first, go to the first of
+    train, val and test that has room for all their molecules, and to the test, or to none of the three where the
+    ratios leave some over, if none has. A client that would not train trains on its smallest scaffold."""
+    scaffolds, rng = scaffolds_of(data), generator(seed, "partition/split/scaffold")
+    parts = list[Part]()
+    for examples in held:
+        labeled = np.flatnonzero(data.labeled[examples])
+        numbers = np.unique(scaffolds[examples[labeled]], return_inverse=True)[1]
+        room = role_sizes(np.array([len(labeled)]), ratios)[0]
+        last = TEST if room.sum() == len(labeled) else len(SPLITS)
+        order = largest_first(numbers, rng)
+        role = np.zeros(len(order), np.int64)
+        for scaffold, count in order:
+            role[scaffold] = next((at for at in range(len(SPLITS)) if count <= room[at]), last)
+            if role[scaffold] < len(SPLITS):
+                room[role[scaffold]] -= count
+        if len(order) and not (role == TRAIN).any():
+            role[order[-1][0]] = TRAIN
+        masks = np.zeros((len(SPLITS), len(examples)), bool)
+        masks[:, labeled] = role[numbers] == np.arange(len(SPLITS))[:, None]
+        parts.append(Part.of(data, examples, masks))
+    return tuple(parts)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""Molecules: SMILES as small graphs of atoms and bonds, and their Bemis-Murcko scaffolds, by RDKit.
+
+What is said of atoms and bonds are the nine and three properties of OGB's `smiles2graph` (Hu et al. 2020, "Open graph
+benchmark"), which PyTorch Geometric's `from_smiles` has, too: numbers as numbers, kinds one-hot.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.table import Table, Tables
+from fedweave.errors import ConfigError, UserError
+
+REFUSE, DROP = "refuse", "drop"
+UNREADABLE = (REFUSE, DROP)
+OTHER = "other"
+# Of Duvenaud et al. (2015, "Convolutional networks on graphs for learning molecular fingerprints"); all others are
+# OTHER. Public and fixed, so that members who have not seen each other's molecules have the same columns.
+ELEMENTS = (
+    *("C", "N", "O", "S", "F", "Si", "P", "Cl", "Br", "Mg", "Na", "Ca", "Fe", "As", "Al", "I", "B", "V", "K", "Tl"),
+    *("Yb", "Sb", "Sn", "Ag", "Pd", "Co", "Se", "Ti", "Zn", "H", "Li", "Ge", "Cu", "Au", "Ni", "Cd", "In", "Mn", "Zr"),
+    *("Cr", "Pt", "Hg", "Pb", OTHER),
+)
+BONDS = ("single", "double", "triple", "aromatic", OTHER)
+HYBRIDIZATIONS = ("sp", "sp2", "sp3", "sp3d", "sp3d2")
+CHIRALITIES = {"clockwise": "CHI_TETRAHEDRAL_CW", "counterclockwise": "CHI_TETRAHEDRAL_CCW"}
+STEREO = {"cis": ("STEREOZ", "STEREOCIS"), "trans": ("STEREOE", "STEREOTRANS")}
+
+_LOG = logging.getLogger(__name__)
+
+
+def holds_molecules(root: Path) -> bool:
+    """Whether a folder has a table of graphs, and neither nodes nor edges: its graphs are then made from SMILES."""
+    return any(root.glob("graphs.*")) and not any(root.glob("nodes.*")) and not any(root.glob("edges.*"))
+
+
+def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str], unreadable: str) -> Tables:
+    """Tables of atoms, of bonds and of the molecules that can be read, from a table with SMILES; columns are called as
+    the user calls them, or by what they mean.
+
+    columns:    own names of columns by what they mean, such as {"smiles": "structure"}; ids are rows if none has them.
+    elements:   kinds of atoms that are told apart; if OTHER is among them, all others are that.
+    unreadable: "refuse", or "drop" molecules that RDKit cannot read, with a note.
+
+    Raises:
+        UserError: RDKit is not installed.
+        DataError: there is no column of SMILES, or one cannot be read; names file and row.
+    """
+    smiles, ids = columns.get("smiles", "smiles"), columns.get("id", "id")
+    if smiles not in graphs.columns:
+        what = f"there are neither nodes and edges, nor a column {smiles!r} to make them from"
+        remedy = 'Add the two tables, or say which column has SMILES: [data] columns = {smiles = "structure"}.'
+        refuse(graphs.path, f"{what}; it has {', '.join(graphs.columns)}", remedy, "column-missing")
+    graphs = graphs.without(graphs.blank())
+    if ids not in graphs.columns:
+        rows = np.arange(graphs.rows) if graphs.there is None else graphs.there
+        graphs = Table(graphs.path, graphs.data.append_column(ids, pa.array(rows.astype(str))), graphs.top, there=rows)
+    molecules = [_molecule(text) for text in graphs.texts(smiles).to_pylist()]
+    bad = np.array([molecule is None for molecule in molecules], bool)
+    if unreadable == REFUSE or bad.all():
+        texts = graphs.texts(smiles).to_pylist()
+        remedy = 'Correct it, or leave all such rows out: [data] unreadable = "drop".'
+        fault = lambda row: f"SMILES {texts[row]!r} cannot be read" if texts[row] else "SMILES is empty"  # noqa: E731
+        refuse_rows(graphs, bad, fault, remedy)
+    if bad.any():
+        places = [graphs.place(row)[1] for row in np.flatnonzero(bad).tolist()]
+        shown = ", ".join(map(str, places[:_SHOWN])) + (" and others" if places[_SHOWN:] else "")
+        _LOG.warning(
+            "note: %s: %s of %s cannot be read and left out, row%s %s",
+            graphs.path,
+            f"{len(places):,}",
+            f"{graphs.rows:,} SMILES",
+            "s" if places[1:] else "",
+            shown,
+        )
+        graphs = graphs.without(bad)
+    readable = [molecule for molecule in molecules if molecule is not None]
+    atoms, bonds = _tables_of(readable, graphs.filled(ids).to_pylist(), elements)
+    return Tables(Table(graphs.path.parent / "nodes", atoms, 0), Table(graphs.path.parent / "edges", bonds, 0), graphs)
+
+
+_SHOWN = 10  # rows
+
+
+def _tables_of(molecules: Sequence[Any], ids: Sequence[str], elements: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """All atoms, molecule by molecule, and all bonds."""
+    atoms, bonds, before = list[tuple[Any, ...]](), list[tuple[Any, ...]](), 0
+    for molecule, graph in zip(molecules, ids, strict=True):
+        for atom in molecule.GetAtoms():
+            element = atom.GetSymbol()
+            kind = OTHER if element not in elements and OTHER in elements else element
+            atoms.append((str(before + atom.GetIdx()), graph, kind, *_of_atom(atom)))
+        for bond in molecule.GetBonds():
+            ends = (str(before + bond.GetBeginAtomIdx()), str(before + bond.GetEndAtomIdx()))
+            bonds.append((*ends, *_of_bond(bond)))
+        before += molecule.GetNumAtoms()
+    return _table(atoms, ("id", "graph", "label"), ATOM), _table(bonds, ("source", "target", "label"), BOND)
+
+
+ATOM = ("charge", "hydrogens", "degree", "radicals", "aromatic", "ring", *HYBRIDIZATIONS, *CHIRALITIES)
+BOND = (*BONDS[:-1], "conjugated", "ring", *STEREO)
+
+
+def _of_atom(atom: Any) -> tuple[int, ...]:
+    """What `ATOM` names."""
+    hybridization, chirality = str(atom.GetHybridization()).lower(), str(atom.GetChiralTag())
+    return (
+        atom.GetFormalCharge(),
+        atom.GetTotalNumHs(),
+        atom.GetDegree(),
+        atom.GetNumRadicalElectrons(),
+        int(atom.GetIsAromatic()),
+        int(atom.IsInRing()),
+        *(int(hybridization == name) for name in HYBRIDIZATIONS),
+        *(int(chirality == tag) for tag in CHIRALITIES.values()),
+    )
+
+
+def _of_bond(bond: Any) -> tuple[str | int, ...]:
+    """The kind of a bond, and what `BOND` names."""
+    kind, stereo = str(bond.GetBondType()).lower(), str(bond.GetStereo())
+    return (
+        kind if kind in BONDS else OTHER,
+        *(int(kind == name) for name in BONDS[:-1]),
+        int(bond.GetIsConjugated()),
+        int(bond.IsInRing()),
+        *(int(stereo in tags) for tags in STEREO.values()),
+    )
+
+
+def _table(rows: Sequence[tuple[Any, ...]], texts: Sequence[str], numbers: Sequence[str]) -> pa.Table:
+    columns = [*zip(*rows, strict=True)] or [()] * (len(texts) + len(numbers))
+    types = [pa.string()] * len(texts) + [pa.int64()] * len(numbers)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    return pa.table(dict(zip((*texts, *numbers), arrays, strict=True)))
+
+
+def _rdkit() -> Any:
+    """RDKit's module of chemistry.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        from rdkit import Chem
+    except ImportError as error:
+        raise UserError(
+            "SMILES are read by RDKit, which is not installed: pip install 'fedweave[molecules]'.",
+            code="user.molecules",
+        ) from error
+    return Chem
+
+
+def _molecule(smiles: str | None) -> Any:
+    """RDKit's molecule; None where there is none, or the text cannot be read."""
+    chemistry = _rdkit()
+    from rdkit import rdBase
+
+    with rdBase.BlockLogs():
+        molecule = chemistry.MolFromSmiles(smiles) if smiles and smiles.strip() else None
+    return molecule if molecule is not None and molecule.GetNumAtoms() else None
+
+
+def scaffold(smiles: str) -> str | None:
+    """The Bemis-Murcko scaffold of a molecule, its rings and what links them, as canonical SMILES without chirality; ""
+    without rings, None of what cannot be read (Bemis and Murcko 1996, "The properties of known drugs").
+
+    Raises:
+        UserError: RDKit is not installed.
+    """
+    if (molecule := _molecule(smiles)) is None:
+        return None
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=False))
+
+
+def scaffolds_of(data: Dataset) -> np.ndarray:
+    """int64 [e]: the number of each small graph's scaffold, as the data says or as made from its SMILES. Molecules
+    without a ring have one in common.
+
+    Raises:
+        ConfigError: the data says neither. UserError: RDKit is not installed. DataError: it cannot read a molecule.
+    """
+    if data.scaffold is not None:
+        return data.scaffold
+    if not data.smiles:
+        raise ConfigError(
+            f"[partition]: nobody says the scaffolds of {data.name!r}. Give the table graphs a column scaffold, or "
+            "smiles to make it from.",
+            code="config.no-scaffolds",
+        )
+    texts = [scaffold(text) for text in data.smiles]
+    if None in texts:
+        at = texts.index(None)
+        what = f"the scaffold of graph {data.ids[at] if data.ids else at} is to be made from SMILES {data.smiles[at]!r}"
+        refuse(data.name, f"{what}, which cannot be read", "Correct it, or give a column scaffold.", "smiles")
+    numbers: np.ndarray = np.unique(np.array(texts, str), return_inverse=True)[1]
+    return numbers.astype(np.int64)
