@@ -132,6 +132,8 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)
+    if "stopped" in summary:
+        console.print(summary["stopped"], highlight=False, soft_wrap=True, markup=False)
     if "best_val/round" in metrics:
         console.print(_chosen(metrics, judged_by(metrics)), highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:

@@ -7,6 +7,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
 from fedweave.algorithms.parts.part import (
     Context,
     Needs,
@@ -36,6 +37,7 @@ __all__ = [
     "ExampleNoise",
     "GraphCrossEntropy",
     "Krum",
+    "LocalEpochs",
     "Median",
     "MemberNoise",
     "MixedStart",
@@ -48,8 +50,10 @@ __all__ = [
     "Outputs",
     "Part",
     "Protection",
+    "RateSchedule",
     "Round",
     "SampledCrossEntropy",
+    "Schedule",
     "SecureSum",
     "TrainedModel",
     "Training",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
-from fedweave.algorithms.parts.conflicts import check, mechanisms, shown
+from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import (
     KEEP,
@@ -63,10 +63,18 @@ class Composition(dict[str, Part]):
         check(shown(self))
 
     @classmethod
-    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
-        """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy unless one
-        of them trains on the examples' classes."""
-        supervised = () if any(part.needs.supervised for part in parts) else (CrossEntropy(),)
+    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part], batch: int = 0) -> "Composition":
+        """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy, of a
+        `batch` of examples if that is not 0, unless one of them trains on the examples' classes.
+
+        Raises:
+            ValueError: a batch is asked for, and another part says what a step is of.
+        """
+        teachers = [part for part in parts if part.needs.supervised]
+        if batch and teachers:
+            name = called(teachers[0])
+            raise ValueError(f"batch_size is {batch}, and {name} says what a step is of; leave batch_size out")
+        supervised = () if teachers else (CrossEntropy(batch),)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 
