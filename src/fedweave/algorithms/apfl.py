@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part
+from fedweave.algorithms.parts import Context, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.tree import Tree, add, dot, scale, sub
@@ -33,6 +33,11 @@ class MixedModel(Part):
     def __post_init__(self) -> None:
         if not 0 <= self.mix <= 1:
             raise ValueError(f"mix is {self.mix}; it must be from 0 to 1")
+
+    @property
+    def needs(self) -> Needs:
+        """A share that adapts goes by lr."""
+        return Needs(excludes=("schedule",) if self.adaptive else ())
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""

@@ -18,6 +18,7 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.ranges import check_share
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, map_leaves
 
 _HEARS = {"init": "a random number, from which all clients draw the same first weights"}
@@ -45,23 +46,24 @@ class DFedGNN(Local):
 
     def init(self, fed: Federation) -> Tree:
         """The key that all clients draw the same first weights from; the server holds no weights."""
-        return {"init": fed.key("init")}
+        return {"init": fed.key("init")} | super().init(fed)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Local training, then one exchange between neighbors."""
-        sent = fed.send(self.train, to=ring(fed.clients), shared=state, quorum=self.quorum)
+        message = {"init": state["init"]} | self.pace(state)
+        sent = fed.send(self.train, to=ring(fed.clients), shared=message, quorum=self.quorum)
         fed.map(self.mix, received=sent, quorum=self.quorum)
-        return state
+        return self.after(state)
 
     def calls(self, clients: int) -> Calls:
         """Training, then the exchange."""
         return replace(super().calls(clients), round=(self.train, self.mix))
 
-    @on_client(sends={"w": "model weights after local training"}, peers=True, hears=_HEARS)
+    @on_client(sends={"w": "model weights after local training"}, peers=True, hears=lambda self: self.heard | _HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps on the client's own model, which goes to its neighbors."""
         client.state.pop("trained", None)
-        return {"w": self._train(client, message["init"])}
+        return {"w": self._train(client, message["init"], message)}
 
     @on_client()
     def mix(self, client: Client, message: Tree) -> Tree:
@@ -82,7 +84,11 @@ class DFedGNN(Local):
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes and on the global test graph."""
-        return Evaluation(fed.map(self.score, state, quorum=self.quorum))
+        return Evaluation(fed.map(self.score, *self.told(state, fed), quorum=self.quorum))
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """The key of the first weights."""
+        return {"init": state["init"]}, None
 
     @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:

@@ -3,7 +3,7 @@ algorithm 1, as one ordered list of parts.
 
 Clients send updates Δ_i = w_i − w_t, and the server adds their weighted sum to its weights; with weights n_i / Σ n_k
 that is FedAvg. Deviations: optimizers other than SGD are allowed, and their state is kept at the client from round to
-round; a local step takes all of a client's training examples unless a part draws mini-batches.
+round; a local step takes all of a client's training examples unless batch_size is set or a part draws mini-batches.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,8 @@ from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import ServerHooks, memory_of
 from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
-from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training, weighing
+from fedweave.algorithms.parts.pace import Schedule, timing
+from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
     SCORES,
@@ -54,6 +55,16 @@ class FedAvg(Deployable, SumsScores):
     lr:              its learning rate.
     weight_decay:    its weight decay.
     optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
+    schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
+                     (a tenth from half of the rounds on, a hundredth from three quarters on).
+    warmup:          rounds before it, in which the rate grows in equal steps to lr.
+    local_epochs:    passes over a client's training examples in the place of local_steps; 0 for these.
+    batch_size:      training examples of a step, of which each pass takes every one once; 0 for all. Messages pass
+                     along the whole graph.
+    clip_gradient:   norm of a step's gradient at most; 0 for any.
+    local_momentum:  of sgd and rmsprop.
+    nesterov:        whether sgd's momentum is Nesterov's.
+    betas:           decay of the means of adam and adamw.
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
     share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
@@ -88,6 +99,14 @@ class FedAvg(Deployable, SumsScores):
     scores: Literal["each", "sum"] = "each"
     number_loss: NumberLoss = "mse"
     quantile: float = 0.5
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    local_epochs: int = 0
+    batch_size: int = 0
+    clip_gradient: float = 0.0
+    local_momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True, evaluation=("score", "score_personal", "score_sum"))
 
@@ -119,9 +138,18 @@ class FedAvg(Deployable, SumsScores):
     @property
     def _settings(self) -> Combination:
         shares = self.share != ("*",) or bool(self.composed.private)
-        one_step = self.local_steps == 1 and not self.composed.owner("start")
+        one_step = self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start")
+        pace = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
+        pace |= {"schedule": self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"}
         return Combination(
-            shares, self._own_weights, self._remembers, self.participation, self.optimizer, self.lr, one_step
+            shares,
+            self._own_weights,
+            self._remembers,
+            self.participation,
+            self.optimizer,
+            self.lr,
+            one_step,
+            {name: value for name, value in pace.items() if value},
         )
 
     @property
@@ -143,15 +171,14 @@ class FedAvg(Deployable, SumsScores):
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
+        paced = timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
         defaults = {"weigh": weigh} if self.share else {}  # of updates
-        return Composition.of(self.parts, defaults, models.example(self.model))
+        return Composition.of((*self.parts, *paced), defaults, models.example(self.model), self.batch_size)
 
     @cached_property
     def objective(self) -> Objective:
         """The local objective and how it is trained."""
-        how = self.optimizer, self.lr, self.weight_decay, self.optimizer_state
-        training = Training(self.trained, self.local_steps, *how, weighing(self))
-        return Objective(self.composed, training)
+        return Objective(self.composed, Training.of(self, self.trained))
 
     @cached_property
     def trained(self) -> Model:

@@ -57,7 +57,7 @@ class NormalisedSteps(Part):
     @property
     def needs(self) -> Needs:
         """Plain steps."""
-        return Needs(supervised=True, optimizer="sgd")
+        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"))
 
     # --- at a client
 

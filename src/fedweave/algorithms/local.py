@@ -1,9 +1,11 @@
 """Local training, the reference point without federation (also "Self-train", "Local Only", "Standalone")."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
@@ -19,16 +21,18 @@ from fedweave.algorithms.parts import (
     Training,
 )
 from fedweave.algorithms.parts.conflicts import called, made
-from fedweave.algorithms.parts.part import ClassWeights, has, weighing
+from fedweave.algorithms.parts.pace import RateSchedule, Schedule, timing
+from fedweave.algorithms.parts.part import ClassWeights, has
 from fedweave.algorithms.preset import preset
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Capabilities, Evaluation
+from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_share
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree
 from fedweave.learn import NumberLoss, where_trained
 
@@ -45,6 +49,16 @@ class Local(Deployable):
     lr:              learning rate.
     weight_decay:    of the optimizer.
     optimizer_state: its state is "kept" from round to round, or "fresh" in each.
+    schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
+                     (a tenth from half of the rounds on, a hundredth from three quarters on).
+    warmup:          rounds before it, in which the rate grows in equal steps to lr.
+    local_epochs:    passes over a client's training examples in the place of local_steps; 0 for these.
+    batch_size:      training examples of a step, of which each pass takes every one once; 0 for all. Messages pass
+                     along the whole graph.
+    clip_gradient:   norm of a step's gradient at most; 0 for any.
+    local_momentum:  of sgd and rmsprop.
+    nesterov:        whether sgd's momentum is Nesterov's.
+    betas:           decay of the means of adam and adamw.
     quorum:          share of the clients that must reply.
     parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
     class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
@@ -68,6 +82,14 @@ class Local(Deployable):
     logit_adjustment: float = 0.0
     number_loss: NumberLoss = "mse"
     quantile: float = 0.5
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    local_epochs: int = 0
+    batch_size: int = 0
+    clip_gradient: float = 0.0
+    local_momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True)
 
@@ -103,41 +125,66 @@ class Local(Deployable):
     @cached_property
     def objective(self) -> Objective:
         """What a client trains for, and how."""
-        training = Training(
-            self.model,
-            self.local_steps,
-            self.optimizer,
-            self.lr,
-            self.weight_decay,
-            self.optimizer_state,
-            weighing(self),
-        )
-        return Objective(Composition.of(self.parts, {}, models.example(self.model)), training)
+        composed = Composition.of((*self.parts, *self._paced), {}, models.example(self.model), self.batch_size)
+        return Objective(composed, Training.of(self, self.model))
+
+    @property
+    def _paced(self) -> tuple[Part, ...]:
+        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
         return self.objective.least_examples(graph)
 
     def init(self, fed: Federation) -> Tree:
-        """The server holds nothing."""
-        return {}
+        """The server holds nothing but what of the training's pace it has to say."""
+        return {type(part).__name__: part.init(fed, {}) for part in self._paced}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """`local_steps` further steps at every client."""
-        fed.map(self.train, quorum=self.quorum)
-        return state
+        fed.map(self.train, self.pace(state) or None, quorum=self.quorum)
+        return self.after(state)
 
-    @on_client()
+    def pace(self, state: Tree) -> Tree:
+        """{part: what it sends all clients} of the training's pace; {} by default."""
+        return {
+            name: part.download(state[name], torch.zeros(0, dtype=torch.int64))[0]
+            for part in self._paced
+            if (name := type(part).__name__)
+        }
+
+    def after(self, state: Tree) -> Tree:
+        """The server's state after a round."""
+        counted = {type(part).__name__: part for part in self._paced if isinstance(part, RateSchedule)}
+        return state | {name: part.after(state[name]) for name, part in counted.items()}
+
+    def calls(self, clients: int) -> Calls:
+        """What the pace of the training asks for, before the first round."""
+        return replace(super().calls(clients), setup=tuple(step for part in self._paced for step in part.setup))
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """Nothing: clients have their models."""
+        return {}, None
+
+    @property
+    def heard(self) -> dict[str, str]:
+        """What a client learns of the training's pace."""
+        learns = ((type(part).__name__, part.client_learns) for part in self._paced)
+        return {
+            f"{name}/{key}": text for name, told in learns if isinstance(told, Mapping) for key, text in told.items()
+        }
+
+    @on_client(hears=lambda self: self.heard)
     def train(self, client: Client, message: Tree) -> Tree:
         """Continue from the client's own weights; sends nothing."""
-        self._train(client, random.fold(client.key, "init"))
+        self._train(client, random.fold(client.key, "init"), message)
         return {}
 
-    def _train(self, client: Client, init: Tensor) -> Tree:
+    def _train(self, client: Client, init: Tensor, message: Tree) -> Tree:
         keeps_optimizer = self.optimizer_state == "kept"
         state = client.state.get("optimizer") if keeps_optimizer else None
         start = self._own(client, init)
-        inputs = Context(client, self.objective, {}).sent
+        inputs = Context(client, self.objective, message).sent
         fitted = self.objective.fit(start, client, client.key, inputs, state=state)
         w = where_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})

@@ -46,7 +46,7 @@ class MoreauEnvelope(Part):
     @property
     def needs(self) -> Needs:
         """Steps that suit the pull."""
-        return Needs(suits="sgd", pull=self.lam)
+        return Needs(suits="sgd", pull=self.lam, excludes=("local_epochs",))
 
     def train(self, ctx: Context) -> Fit:
         """w_i, and the last θ."""

@@ -35,7 +35,9 @@ class ControlVariates(Part):
     def needs(self) -> Needs:
         """One model; of option 2, updates that are sums of gradients."""
         plain: OptimizerName | None = "sgd" if self.option == 2 else None
-        return Needs(one_model=True, optimizer=plain, everyone=self.mean == "size", tells_gradients=self.option == 1)
+        steady = "schedule", "local_epochs"
+        every, tells = self.mean == "size", self.option == 1
+        return Needs(one_model=True, optimizer=plain, everyone=every, tells_gradients=tells, excludes=steady)
 
     @property
     def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]

@@ -302,6 +302,7 @@ class Federation(ABC):
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
     such as "public", "validation" or "proxy".
+    rounds: how many the run has; 0 where nobody says.
     initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
     """
 
@@ -311,6 +312,7 @@ class Federation(ABC):
     device: torch.device
     test: Graph | None
     held: Mapping[str, Graph]
+    rounds: int = 0
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
 
     @cached_property

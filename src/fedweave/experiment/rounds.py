@@ -37,6 +37,7 @@ from fedweave.metrics.measured import (
 )
 from fedweave.metrics.ranking import Alarm, pooled, pooled_examples, pooled_sums
 from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive_of
+from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
 
@@ -64,12 +65,14 @@ class RoundResult:
     summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of this round's evaluation, test
              split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
+    last:    whether no round follows.
     """
 
     round: int
     state: Tree
     metrics: pa.Table | None = None
     summary: dict[str, float] = field(default_factory=dict)
+    last: bool = False
 
     @property
     def evaluated(self) -> bool:
@@ -101,12 +104,13 @@ def train(
     summary: Mapping[str, float] | None = None,
     fair_margin: float = 0.0,
     judging: Judging | None = None,
+    stopping: Stopping | None = None,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
     checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: by what rounds are judged, with the
-    number of the positive class.
+    number of the positive class. stopping: whether fewer rounds may be enough.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -125,25 +129,31 @@ def train(
             "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state.",
             code="user.trained-before",
         )
-    fed.trained = True
+    fed.trained, fed.rounds = True, rounds
     if state is None:
         fed.ledger.purpose = types.SETUP
         fed.begin(0)
         state = _tree(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
-    referee = _Referee(algorithm, fed, rounds, fair_margin, judging or Judging())
+    stopping = stopping or Stopping()
+    referee = _Referee(algorithm, fed, rounds, fair_margin, judging or Judging(), stopping)
+    if stopping.stops(done, before):
+        return
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = types.TRAINING
         fed.begin(number)
         state = _tree(algorithm, "round", algorithm.round(state, fed))
-        metrics, result = of_server(number, algorithm, state, fed), Summary(number)
+        metrics, result, last = of_server(number, algorithm, state, fed), Summary(number), False
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
             rows, before = referee.judged(number, state, before)
+            last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
-        yield RoundResult(number, state, metrics, result)
+        yield RoundResult(number, state, metrics, result, last)
+        if last:
+            return
 
 
 @dataclass(frozen=True)
@@ -155,6 +165,7 @@ class _Referee:
     rounds: int
     fair_margin: float
     judging: Judging
+    stopping: Stopping = field(default_factory=Stopping)
 
     def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
@@ -168,18 +179,24 @@ class _Referee:
                 _refuse_divergence(number, state)
         # by member where one client holds what all do:
         evaluation = evaluation._replace(clients=of_members(evaluation.clients, self.fed.members))
-        rows, measured, validated, selection = measure(number, evaluation, self.judging, before, number == self.rounds)
+        last = number == self.rounds
+        rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
+        progress = self.stopping.watched(number, validated, {**before, **measured})
+        if not last and self.stopping.stops(number, progress):
+            last = True
+            rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
+        measured |= progress
         measured |= of_all(self.algorithm, state)
         if sample := self.fed.judged:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
         selects = judged_by(measured) != PLAIN or self.judging != Judging()
         chosen = best.get(f"{BEST}/round") == number and selects
-        if chosen or number == self.rounds:
+        if chosen or last:
             together = self._together(state, measured, evaluation.total)
             totals = {name: float(splits[TEST]) for name, splits in together.items() if not math.isnan(splits[TEST])}
             best |= {f"{BEST}/{name}": value for name, value in totals.items() if chosen}
-            if number == self.rounds:
+            if last:
                 measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, together)])
         best |= fairest(number, selection, measured, before, self.fair_margin)

@@ -2,13 +2,26 @@
 
 from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
-from fedweave.learn.optimizers import MOST_STEPS, OPTIMIZERS, Adam, Optimizer, Sgd, check_training
+from fedweave.learn.optimizers import (
+    MOST_STEPS,
+    OPTIMIZERS,
+    Adagrad,
+    Adam,
+    AdamW,
+    Optimizer,
+    RmsProp,
+    Sgd,
+    check_training,
+    optimizer_of,
+)
 
 __all__ = [
     "MOST_STEPS",
     "OPTIMIZERS",
     "PLAIN",
+    "Adagrad",
     "Adam",
+    "AdamW",
     "ClassWeight",
     "Criterion",
     "Fit",
@@ -16,11 +29,13 @@ __all__ = [
     "NumberLoss",
     "Optimizer",
     "Penalty",
+    "RmsProp",
     "Sgd",
     "check_training",
     "class_counts",
     "compute_on_server",
     "cross_entropy",
     "fit",
+    "optimizer_of",
     "where_trained",
 ]

@@ -21,7 +21,7 @@ from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows,
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tree, Tree, Tree], Tensor]
-Move = Callable[[list[Tensor], list[Tensor], list[list[Tensor]], Tensor], None]  # of weights, gradients, moments, steps
+Move = Callable[..., None]  # of weights, gradients, moments, steps and, if there is one, the rate
 Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
 
 
@@ -32,17 +32,26 @@ class TrainSpec:
     """
 
     def __init__(
-        self, loss: Loss, penalty: Penalty | None, optimizer: Optimizer, steps: int, rows: frozenset[str]
+        self,
+        loss: Loss,
+        penalty: Penalty | None,
+        optimizer: Optimizer,
+        steps: int,
+        rows: frozenset[str],
+        clip: float = 0.0,
     ) -> None:
         self.loss, self.penalty, self.optimizer, self.steps, self.rows = loss, penalty, optimizer, steps, rows
+        self.clip = clip
         self.spec: pytree.TreeSpec
         self.result: pytree.TreeSpec
 
     def _moved_together(self, moments: Moments) -> Move:
         """A step of all clients at once, or of one alone."""
 
-        def move(weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor) -> None:
-            self.optimizer.move(weights, gradients, moments, [numbers] * len(weights))
+        def move(
+            weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor, *rate: Tensor
+        ) -> None:
+            self.optimizer.move(weights, gradients, moments, [numbers] * len(weights), *rate)
 
         return move
 
@@ -56,21 +65,26 @@ class TrainSpec:
         minibatch: Callable[[int], list[Tensor]],
         limit: Tensor | None = None,
         weight_count: int | None = None,
+        rate: Tensor | None = None,
     ) -> Tensor:
         """Train `tensors` in place and return the last step's loss, of the shape of `key`.
 
         moments: the optimizer's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
         minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
-        the shape of `key`; these are the first `weight_count` tensors, all if None.
+        the shape of `key`; these are the first `weight_count` tensors, all if None. rate: a factor of the learning
+        rate, scalar.
         """
         numbers = taken.to(torch.float32, copy=True)
         move = _moved_apart(self.optimizer, list(moments)) if numbers.dim() else self._moved_together(moments)
+        pace = () if rate is None else (rate,)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
             before = [] if limit is None else [tensor.clone() for tensor in tensors[:weight_count]]
+            if self.clip:
+                grads = clipped(grads, self.clip, key.dim(), weight_count)
             numbers.add_(1)
-            move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers)
+            move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers, *pace)
             if limit is not None:
                 goes = limit > step
                 for tensor, old in zip(tensors, before, strict=False):
@@ -80,15 +94,30 @@ class TrainSpec:
         return last
 
 
+def clipped(gradients: list[Tensor], most: float, batch_dims: int, count: int | None = None) -> list[Tensor]:
+    """Gradients scaled down to the L2 norm `most` of all of a client's together (`torch.nn.utils.clip_grad_norm_`).
+
+    batch_dims: leading dimensions, over clients. count: how many of them, the first ones, are of weights that clients
+    have for themselves; the others are 0.
+    """
+    own = gradients[:count]
+    norms = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in own]
+    share = (most / (torch.stack(norms).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    shares = [share.view(*share.shape, *[1] * (slope.dim() - batch_dims)) for slope in own]
+    return [slope * part for slope, part in zip(own, shares, strict=True)] + gradients[len(own) :]
+
+
 def _moved_apart(optimizer: Optimizer, names: list[str]) -> Move:
     """A step of stacked tensors, of neighbors with as many steps before at once, as the numbers of steps [P] differ;
     moments are called `names`. It is one call in a recording, which would take seconds to make of a thousand calls."""
 
-    def move(weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor) -> None:
+    def move(
+        weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor, *rate: Tensor
+    ) -> None:
         runs = _runs(numbers)
         past = {name: _parts(each, runs) for name, each in zip(names, moments, strict=True)}
         counts = [numbers[run.start] for run in runs] * len(weights)
-        optimizer.move(_parts(weights, runs), _parts(gradients, runs), past, counts)
+        optimizer.move(_parts(weights, runs), _parts(gradients, runs), past, counts, *rate)
 
     move.changes_inputs = True  # type: ignore[attr-defined]
     return kernel(move)
@@ -364,7 +393,7 @@ def _whole(leaf: Tensor | TouchedRows, dim: Dim) -> tuple[Tensor, Dim]:
 
 def train_batch(
     plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given,
-    state: Given, limit: Given,
+    state: Given, limit: Given, rate: Given,
 ) -> Given:  # fmt: skip
     """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
 
@@ -411,7 +440,9 @@ def train_batch(
     moments = {name: moment.tensors for name, moment in batch.moments.items()}
     keys = key[0] if key[1] == 0 else key[0].expand(clients)
     most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
-    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(per_client))
+    if rate[1] is not None:
+        raise ValueError("the rate of training is to be the same for all clients; take it from what all are sent")
+    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(per_client), rate[0])
     per_client.mark(last)
     state_after, state_dims = batch.state(plan.steps)
     outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
@@ -581,6 +612,8 @@ def fit(
     anchor: Tree | None = None,
     rows: frozenset[str] = frozenset(),
     limit: Tensor | None = None,
+    rate: Tensor | None = None,
+    clip: float = 0.0,
 ) -> Fit:
     """Train `w` on one client for `steps` optimizer steps.
 
@@ -596,6 +629,9 @@ def fit(
              leaves, such as a control variate, are cut to the same rows.
     limit:   after how many of the `steps` the client stops, int64 scalar, which may differ between clients; none with
              the `state` of an optimizer, which then starts afresh, nor with `rows` that more than data moves.
+    rate:    a factor of the optimizer's learning rate, float64 scalar, the same for all clients; 1 if None.
+    clip:    the L2 norm of a step's gradient at most, before the optimizer's weight decay; 0 for any. With a penalty
+             all `rows` are trained per client.
 
     Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
     weights are not either.
@@ -612,9 +648,10 @@ def fit(
         raise ValueError(
             "where clients take different numbers of steps, their optimizers start afresh; leave out state"
         )
-    plan = TrainSpec(loss, penalty, optimizer, steps, rows)
+    rows = frozenset() if clip and penalty is not None else rows  # a norm is of all rows that a client moves
+    plan = TrainSpec(loss, penalty, optimizer, steps, rows, clip)
     whole = map_leaves(lambda leaf: leaf, w)
-    inputs = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit)
+    inputs = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit, rate)
     operands, plan.spec = pytree.tree_flatten(inputs)
     after = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
     after = after if limit is None else after._replace(state={})
@@ -636,7 +673,7 @@ class _Fit(Operation):
 
     @staticmethod
     def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
-        w, anchor, graph, key, args, batches, state, limit = pytree.tree_unflatten(operands, plan.spec)
+        w, anchor, graph, key, args, batches, state, limit, rate = pytree.tree_unflatten(operands, plan.spec)
         weights = _trainable(w, w)
         moments = {name: _trainable(state[name], w) if state else weights.zeros() for name in plan.optimizer.moments}
         minibatch = dict(leaves(batches))
@@ -654,8 +691,9 @@ class _Fit(Operation):
         taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
         past = {name: moment.tensors for name, moment in moments.items()}
         last = plan.train_loop(
-            weights.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit
-        )
+            weights.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit, None,
+            rate,
+        )  # fmt: skip
         weights.mark(last)
         after = {name: nest(moment.shaped(moment.tensors)) for name, moment in moments.items()}
         result = nest(weights.shaped(weights.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -34,9 +34,16 @@ class Optimizer(Protocol):
         """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
         ...
 
-    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
         """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
-        for each weight."""
+        for each weight; rate: a factor of the learning rate, scalar, which a schedule gives; 1 if None."""
         ...
 
 
@@ -71,6 +78,14 @@ def _copied(tree: Tree) -> dict[str, Tensor]:
     return {path: materialize(leaf).clone(memory_format=torch.contiguous_format) for path, leaf in leaves(tree)}
 
 
+def _paced(lr: float, rate: Tensor | None) -> float | Tensor:
+    """The learning rate of a step. A tensor's value is read when the kernel runs, so that recordings hold no rate."""
+    if rate is None:
+        return lr
+    paced = lr * rate
+    return paced if paced.device.type == "cpu" else paced.float()  # as fused kernels on accelerators take it
+
+
 @dataclass(frozen=True)
 class Adam(_Values):
     """Adam with L2 in the gradient (Kingma and Ba 2015, algorithm 1).
@@ -85,19 +100,39 @@ class Adam(_Values):
     weight_decay: float = 5e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    _kernel: ClassVar[Callable[..., None]] = staticmethod(torch._fused_adam_)
 
     @property
     def moments(self) -> tuple[str, ...]:
         """The means of gradients and of their squares."""
         return "m", "v"
 
-    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
         """One step in place (see `Optimizer`)."""
         beta1, beta2 = self.betas
-        torch._fused_adam_(
-            weights, gradients, moments["m"], moments["v"], [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
-            weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
+        self._kernel(
+            weights, gradients, moments["m"], moments["v"], [], steps, lr=_paced(self.lr, rate), beta1=beta1,
+            beta2=beta2, weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter 2019, algorithm 2):
+    w ← w − lr (m̂ / (√v̂ + ε) + λ w).
+
+    lr, betas, eps: as in `Adam`.
+    weight_decay:   λ.
+    """
+
+    _kernel: ClassVar[Callable[..., None]] = staticmethod(torch._fused_adamw_)
 
 
 @dataclass(frozen=True)
@@ -107,27 +142,167 @@ class Sgd(_Values):
     lr:           learning rate.
     weight_decay: λ in g + λ w.
     momentum:     μ in b ← μ b + g, w ← w − lr b; 0 keeps no state.
+    nesterov:     whether w ← w − lr (g + μ b) instead.
+
+    Raises:
+        ValueError: Nesterov's step is asked for without momentum.
     """
 
     lr: float = 0.1
     weight_decay: float = 0.0
     momentum: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov is True and momentum 0; Nesterov's step needs a momentum above 0")
 
     @property
     def moments(self) -> tuple[str, ...]:
         """The momentum, if there is any."""
         return ("momentum",) if self.momentum else ()
 
-    def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
         """One step in place (see `Optimizer`)."""
         torch._fused_sgd_(
-            weights, gradients, moments.get("momentum", []), lr=self.lr, weight_decay=self.weight_decay,
-            momentum=self.momentum, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+            weights, gradients, moments.get("momentum", []), lr=_paced(self.lr, rate), weight_decay=self.weight_decay,
+            momentum=self.momentum, dampening=0.0, nesterov=self.nesterov, maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class RmsProp(_Values):
+    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as torch.optim.RMSprop has it:
+    v ← α v + (1 − α) g², d = g / (√v + ε), or with momentum b ← μ b + d in its place, w ← w − lr d.
+
+    lr:           learning rate.
+    weight_decay: λ in g + λ w.
+    momentum:     μ; 0 keeps no b.
+    alpha:        α.
+    eps:          ε.
+    """
+
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    alpha: float = 0.99
+    eps: float = 1e-8
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The mean of the gradients' squares, and the momentum, if there is any."""
+        return ("v", "momentum") if self.momentum else ("v",)
+
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
+        """One step in place (see `Optimizer`)."""
+        if self.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
+        torch._foreach_mul_(moments["v"], self.alpha)
+        torch._foreach_addcmul_(moments["v"], gradients, gradients, 1 - self.alpha)
+        way = _divided(gradients, moments["v"], self.eps)
+        if self.momentum:
+            torch._foreach_mul_(moments["momentum"], self.momentum)
+            torch._foreach_add_(moments["momentum"], way)
+            way = list(torch._foreach_mul(moments["momentum"], 1.0))
+        _subtract(weights, way, _paced(self.lr, rate))
+
+
+@dataclass(frozen=True)
+class Adagrad(_Values):
+    """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as torch.optim.Adagrad has it:
+    v ← v + g², w ← w − lr g / (√v + ε).
+
+    lr:           learning rate.
+    weight_decay: λ in g + λ w.
+    eps:          ε.
+    """
+
+    lr: float = 0.01
+    weight_decay: float = 0.0
+    eps: float = 1e-10
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The sum of the gradients' squares."""
+        return ("v",)
+
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
+        """One step in place (see `Optimizer`)."""
+        if self.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
+        torch._foreach_addcmul_(moments["v"], gradients, gradients)
+        _subtract(weights, _divided(gradients, moments["v"], self.eps), _paced(self.lr, rate))
+
+
+def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list[Tensor]:
+    """g / (√v + ε)."""
+    below = list(torch._foreach_sqrt(squares))
+    torch._foreach_add_(below, eps)
+    return list(torch._foreach_div(gradients, below))
+
+
+def _subtract(weights: list[Tensor], way: list[Tensor], lr: float | Tensor) -> None:
+    """w ← w − lr d; `way` is changed, too."""
+    torch._foreach_mul_(way, lr)
+    torch._foreach_sub_(weights, way)
+
+
 MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
-OPTIMIZERS: dict[str, Callable[[float, float], Optimizer]] = {"adam": Adam, "sgd": Sgd}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "sgd": Sgd,
+    "rmsprop": RmsProp,
+    "adagrad": Adagrad,
+}
+
+
+def optimizer_of(
+    name: str,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> Optimizer:
+    """The optimizer of that name in `OPTIMIZERS`, with the settings that it has.
+
+    Raises:
+        ValueError: a setting is out of range, or another than its default where the optimizer does not have it.
+    """
+    if not 0 <= momentum < 1:
+        raise ValueError(f"local_momentum is {momentum}; it must be at least 0 and below 1")
+    if any(not 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas is {list(betas)}; both must be at least 0 and below 1")
+    given = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
+    has = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
+    for setting, (value, default) in given.items():
+        if value != default and setting not in has:
+            takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
+            shown = "local_momentum" if setting == "momentum" else setting
+            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or take {takers}")
+    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in given.items() if key in has})
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:

@@ -22,6 +22,7 @@ from fedweave.experiment.runs.described import check_described, described
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.selection import Judging
+from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
     from torch import nn
@@ -179,6 +180,8 @@ def train(
     fair_margin: float = 0.0,
     judging: Judging | None = None,
     *,
+    patience: int = 0,
+    min_delta: float = 0.0,
     out: str | Path | None = None,
     overwrite: bool = False,
     init_from: str | Path | None = None,
@@ -190,8 +193,9 @@ def train(
     cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
     federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
     replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
-    `metrics.measured.fairest`. judging: by what rounds are judged, with the number of the positive class. init_from:
-    the directory of an earlier run, whose weights training begins from, while optimizers begin anew.
+    `metrics.measured.fairest`. judging: by what rounds are judged, with the number of the positive class. patience,
+    min_delta: whether fewer rounds may be enough (`metrics.stopping.Stopping`). init_from: the directory of an earlier
+    run, whose weights training begins from, while optimizers begin anew.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -204,7 +208,8 @@ def train(
         started = None if isinstance(resume, bool) else resume
         if init_from is not None and started is None:
             _begin(fed, algorithm, Path(init_from).expanduser())
-        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
+        stopping = Stopping(patience, min_delta)
+        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(
             "with out, resume is True or False: the directory has the state that the run goes on from.",
@@ -218,8 +223,8 @@ def train(
     earlier = None if init_from is None else str(Path(init_from).expanduser())
     general = General(origin.seed, rounds, eval_every, fair_margin, earlier)
     config, data = described(algorithm, origin, general, directory)
-    if judging is not None:
-        config = replace(config, evaluation=EvaluationSettings(**asdict(judging)))
+    evaluation = EvaluationSettings(**asdict(judging)) if judging is not None else config.evaluation
+    config = replace(config, evaluation=replace(evaluation, patience=patience, min_delta=min_delta))
     built = Built(data, origin.partition, algorithm, fed, found_in(fed), own=origin.own)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)

@@ -142,6 +142,8 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
             console.print(people, highlight=False, soft_wrap=True, markup=False)
         for note in of_gaps(metrics).values():
             console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+    if "stopped" in summary:
+        console.print(summary["stopped"], highlight=False, soft_wrap=True, markup=False)
     if "best_val/round" in metrics:
         console.print(_chosen(metrics, judged_by(metrics)), highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:

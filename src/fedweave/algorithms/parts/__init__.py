@@ -8,6 +8,7 @@ from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
 from fedweave.algorithms.parts.part import (
     Context,
     Needs,
@@ -38,6 +39,7 @@ __all__ = [
     "GraphCrossEntropy",
     "Krum",
     "LinkPrediction",
+    "LocalEpochs",
     "Median",
     "MemberNoise",
     "MixedStart",
@@ -50,8 +52,10 @@ __all__ = [
     "Outputs",
     "Part",
     "Protection",
+    "RateSchedule",
     "Round",
     "SampledCrossEntropy",
+    "Schedule",
     "SecureSum",
     "TrainedModel",
     "Training",

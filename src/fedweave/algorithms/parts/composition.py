@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
-from fedweave.algorithms.parts.conflicts import check, mechanisms, shown
+from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import (
@@ -64,11 +64,22 @@ class Composition(dict[str, Part]):
         check(shown(self))
 
     @classmethod
-    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part], example: str = "node") -> "Composition":
+    def of(
+        cls, parts: Sequence[Part], defaults: Mapping[str, Part], example: str = "node", batch: int = 0
+    ) -> "Composition":
         """`parts`, and for each of the hooks `defaults` that none of them has, its part; unless one of them trains on
-        the examples' classes, the cross-entropy or, where the `example` is a "link", what draws pairs that are none."""
-        usual = LinkPrediction() if example == "link" else CrossEntropy()
-        supervised = () if any(part.needs.supervised for part in parts) else (usual,)
+        the examples' classes, the cross-entropy, of a `batch` of examples if that is not 0, or, where the `example` is
+        a "link", what draws pairs that are none.
+
+        Raises:
+            ValueError: a batch is asked for, and another part says what a step is of.
+        """
+        teachers = [part for part in parts if part.needs.supervised]
+        usual: Part = LinkPrediction() if example == "link" else CrossEntropy(batch)
+        if batch and (teachers or example == "link"):
+            name = called((*teachers, usual)[0])
+            raise ValueError(f"batch_size is {batch}, and {name} says what a step is of; leave batch_size out")
+        supervised = () if teachers else (usual,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 

@@ -1,7 +1,7 @@
 """Which parts can be combined: what is refused before training, naming the parts and what to do."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import FunctionType
 from typing import Literal
@@ -114,7 +114,8 @@ class Combination:
                    that the server does not send them. remembers: what else they train from than what they are told, as
                    the setting that says so; "" if nothing.
     participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
-                   that is one step, from the received weights.
+                   that is one step, from the received weights. pace: {setting: value} of what makes local training
+                   something else than local_steps steps at the rate lr (`part.Needs.excludes`).
     """
 
     share: bool
@@ -124,6 +125,11 @@ class Combination:
     optimizer: str
     lr: float
     one_step: bool
+    pace: Mapping[str, object] = field(default_factory=dict)
+
+    def excluded(self, part: Part) -> str:
+        """The setting that a part cannot go with, and its value; "" if there is none."""
+        return next((f"{name} = {self.pace[name]!r}" for name in part.needs.excludes if name in self.pace), "")
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
@@ -330,6 +336,16 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
         "{one} takes updates for sums of gradients, which those of {given.optimizer} are not; set optimizer = "
         "'{part.needs.optimizer}'",
     ),
+    (
+        lambda part: part.needs.optimizer == "sgd",
+        lambda part, given: "local_momentum" in given.pace,
+        "{one} takes updates for sums of gradients, which those of momentum are not; set local_momentum = 0",
+    ),
+    (
+        lambda part: bool(part.needs.excludes),
+        lambda part, given: given.excluded(part),
+        "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
+    ),
 )
 
 
@@ -355,7 +371,8 @@ def check_settings(parts: Parts, given: Combination) -> None:
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, given):
-                raise ValueError("parts: " + sentence.format(one=name, part=part, given=given))
+                told = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
+                raise ValueError("parts: " + sentence.format(**told))
 
 
 def check_exchange(parts: Parts) -> None:

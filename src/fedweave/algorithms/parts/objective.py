@@ -3,19 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import COUNTS, BoundsExamples, Context, Forward, Needs, Outputs, Part, Training, has
+from fedweave.algorithms.parts.part import (
+    BATCHES,
+    COUNTS,
+    RATE,
+    BoundsExamples,
+    Context,
+    Forward,
+    Needs,
+    Outputs,
+    Part,
+    Training,
+    batches,
+    has,
+)
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import NO_LINKS
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree, check, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
 from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.sampling.graphs import GraphBatches
 
 # ----------------------------------------------------------------------------------------------------
 # What the hooks of parts give, checked where it is taken, so that a slip in somebody's own part is told by the part's
@@ -165,13 +183,39 @@ _WITHIN, _SHARE, _COUNTS = "within", "share", "class counts"
 
 @dataclass(frozen=True)
 class CrossEntropy(Part):
-    """Mean cross-entropy over the client's training examples."""
+    """Mean cross-entropy over the client's training examples.
 
-    needs = Needs(supervised=True)
+    batch: training examples of a step, drawn without replacement until all have been drawn, and then anew; all in each
+        step if 0. Messages pass along the whole graph.
+    """
+
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        check_least(0, batch=self.batch)
+
+    @property
+    def needs(self) -> Needs:
+        """The examples' classes."""
+        return Needs(supervised=True, bounds=("batch",) if self.batch else ())
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """{"chosen": bool [steps, e]}, the mini-batch of each step; {} of all examples."""
+        if not self.batch:
+            return {}
+        rows, real = GraphBatches(self.batch).draw(graph, key, steps)
+        count = graph.masks.shape[-1]
+        chosen = torch.zeros(steps, count + 1, dtype=torch.bool, device=rows.device)
+        return {"chosen": chosen.scatter(1, torch.where(real, rows, count), True)[:, :count]}
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        return GraphBatches(self.batch).least(graph, steps) if self.batch else int(graph.masks[TRAIN].sum())
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without training examples."""
-        return outputs.cross_entropy(outputs.logits, outputs.graph.masks[TRAIN])
+        chosen = outputs.drawn["chosen"] if self.batch else outputs.graph.masks[TRAIN]
+        return outputs.cross_entropy(outputs.logits, chosen)
 
 
 @dataclass(frozen=True)
@@ -216,7 +260,8 @@ class Objective:
         for name, part in self.parts.items():
             bounds = {setting: getattr(part, setting) for setting in part.needs.bounds if hasattr(part, setting)}
             if isinstance(part, BoundsExamples):
-                least = part.least_examples(graph, self.training.local_steps)
+                training, count = self.training, int(graph.masks[TRAIN].sum())
+                least = part.least_examples(graph, training.local_epochs * count or training.local_steps)
             else:
                 least = min([int(graph.masks[TRAIN].sum()), *(size for size in bounds.values() if size > 0)])
             result[f"{name} ({', '.join(bounds)})" if bounds else name] = least
@@ -237,7 +282,7 @@ class Objective:
         within: Tree | None = None,
         share: Tensor | float | None = None,
     ) -> Fit:
-        """`local_steps` steps from `w`.
+        """`local_steps` steps from `w`, or as many as passes over the training examples take, at the round's rate.
 
         given: {part: what it was sent, and recalls}. anchor: the received weights for penalties; without it there are
         none. state: of the optimizer, fresh if None. penalty: in place of the parts' penalties; a method that lasts,
@@ -246,7 +291,10 @@ class Objective:
         taken at those of `w` or, with a `share`, at share · w + (1 − share) · within.
         """
         training, graph = self.training, client.graph
-        steps = training.local_steps if steps is None else steps
+        if steps is None and limit is None and training.local_epochs and training.batch_size:
+            steps = training.local_epochs * (given or {})[BATCHES]["batches"]
+            limit = training.local_epochs * batches(graph.masks[TRAIN].sum(), training.batch_size)
+        steps = training.steps if steps is None else steps
         optimizer = training.update_rule if optimizer is None else optimizer
         extra = self._penalties if anchor is not None and penalty is None else {}
         args = {name: value for name, value in (given or {}).items() if name in self._terms or name in extra}
@@ -271,6 +319,8 @@ class Objective:
             rows=frozenset() if moves_all else self._feature_rows & {path for path, _ in leaves(w)},
             state=state,
             limit=limit,
+            rate=(given or {}).get(RATE, {}).get("rate"),
+            clip=training.clip_gradient,
         )
 
     def recalled(self, ctx: Context) -> Tree:
@@ -280,12 +330,14 @@ class Objective:
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
         plain step of length 1 subtracts."""
+        given = {name: value for name, value in (given or {}).items() if name != RATE}
         return sub(w, self._one_step.fit(w, client, key, given).w)
 
     @cached_property
     def _one_step(self) -> "Objective":
-        step = replace(self.training, local_steps=1, optimizer="sgd", lr=1.0, weight_decay=0.0, optimizer_state="fresh")
-        return Objective(self.parts, step)
+        plain: dict[str, Any] = {"optimizer": "sgd", "lr": 1.0, "weight_decay": 0.0, "optimizer_state": "fresh"}
+        plain |= {"local_epochs": 0, "clip_gradient": 0.0, "local_momentum": 0.0, "nesterov": False}
+        return Objective(self.parts, replace(self.training, local_steps=1, betas=(0.9, 0.999), **plain))
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         drawn = args.get("drawn", {})

@@ -1,7 +1,8 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -18,7 +19,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import OPTIMIZERS, Criterion, Fit, NumberLoss, Optimizer, Penalty, check_training
+from fedweave.learn import Criterion, Fit, NumberLoss, Optimizer, Penalty, check_training, optimizer_of
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -27,9 +28,13 @@ from fedweave.partition.client_data import Precompute
 # How a client trains: the settings that all algorithms with local training share.
 
 
-OptimizerName = Literal["adam", "sgd"]
+OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 OptimizerState = Literal["kept", "fresh"]
 COUNTS = "ClassCounts"  # the part that sends how many training examples of each "classes" all clients have
+RATE, BATCHES = (
+    "RateSchedule",
+    "LocalEpochs",
+)  # parts that send the factor "rate" of lr, and how many "batches" are most
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
 
 
@@ -76,13 +81,40 @@ def weighing(algorithm: WeighsClasses) -> Criterion:
     return replace(criterion, number_loss=algorithm.number_loss, quantile=algorithm.quantile)
 
 
+def batches(count: Tensor, batch: int) -> Tensor:
+    """How many mini-batches `count` examples make: ⌈count / batch⌉, int64."""
+    return -(-count // batch)
+
+
+class TrainsLocally(WeighsClasses, Protocol):
+    """An algorithm with the settings of `Training`."""
+
+    local_steps: int
+    optimizer: OptimizerName
+    lr: float
+    weight_decay: float
+    optimizer_state: OptimizerState
+    local_epochs: int
+    batch_size: int
+    clip_gradient: float
+    local_momentum: float
+    nesterov: bool
+    betas: tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Training:
     """A model and how it is trained locally.
 
-    local_steps:     optimizer steps per round. optimizer, lr, weight_decay: of these.
+    local_steps:     optimizer steps per round. optimizer, lr, weight_decay, local_momentum, nesterov, betas: of these.
     optimizer_state: "kept" from round to round, or "fresh" in each.
     loss:            of the classes, which all cross-entropies are.
+    local_epochs:    passes over the training examples in the place of local_steps; 0 for these.
+    batch_size:      training examples of a step; 0 for all.
+    clip_gradient:   norm of a step's gradient at most; 0 for any.
+
+    Raises:
+        ValueError: a setting is out of range, or settings do not go together.
     """
 
     model: Model
@@ -92,19 +124,44 @@ class Training:
     weight_decay: float
     optimizer_state: OptimizerState
     loss: Criterion = field(default_factory=Criterion)
+    local_epochs: int = 0
+    batch_size: int = 0
+    clip_gradient: float = 0.0
+    local_momentum: float = 0.0
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
+        if not 0 <= self.clip_gradient < math.inf:
+            raise ValueError(f"clip_gradient is {self.clip_gradient}; it must be finite and at least 0")
+        if self.local_epochs and self.batch_size and self.kept and self.update_rule.moments:
+            raise ValueError(
+                f"local_epochs is {self.local_epochs} and batch_size {self.batch_size}, so that clients take different "
+                "numbers of steps and their optimizers start afresh; set optimizer_state = 'fresh'"
+            )
+
+    @classmethod
+    def of(cls, algorithm: TrainsLocally, model: Model) -> "Training":
+        """Of an algorithm's settings."""
+        names = [own.name for own in fields(cls) if own.name not in ("model", "loss")]
+        return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 
     @cached_property
     def update_rule(self) -> Optimizer:
         """The optimizer."""
-        return OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
+        how = self.local_momentum, self.nesterov, self.betas
+        return optimizer_of(self.optimizer, self.lr, self.weight_decay, *how)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a round where all clients take as many: `local_steps`, or epochs of one step each."""
+        return self.local_epochs if self.local_epochs and not self.batch_size else self.local_steps
 
     @property
     def reach(self) -> float:
         """How far a gradient of 1 carries a weight in a round of plain gradient descent."""
-        return self.local_steps * self.lr
+        return self.steps * self.lr
 
     @property
     def kept(self) -> bool:
@@ -237,7 +294,7 @@ class Context:
     def keep_alike(self, memory: Tree) -> None:
         """`keep` trees like the weights, of which clients that took equally many local steps have the same in the rows
         that no feature of theirs touches, as of an optimizer's state: there they train the touched rows alone."""
-        steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.local_steps
+        steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.steps
         self.keep(memory | {"steps": steps})
 
     def remembered(self, key: str, like: Tree) -> Tree:
@@ -389,6 +446,7 @@ class Needs:
                     if nothing.
     everyone:       every client takes part in each round.
     optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
+    excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that it cannot go with.
     suits:          the one that it is made for, where others are noted; None if any.
     pull:           s of its term s/2 ‖w − …‖², for a note where plain steps are too long for it; 0 if none.
     several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
@@ -423,6 +481,7 @@ class Needs:
     finder: Precompute | None = None
     everyone: bool = False
     optimizer: OptimizerName | None = None
+    excludes: tuple[str, ...] = ()
     suits: OptimizerName | None = None
     pull: float = 0.0
     several_steps: str = ""

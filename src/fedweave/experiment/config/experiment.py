@@ -36,6 +36,7 @@ from fedweave.experiment.config.plugins import (
 )
 from fedweave.experiment.config.toml import Document, check_keys, dumps, load, override, section
 from fedweave.metrics.selection import Judging
+from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
     from fedweave.core.links import Links
@@ -118,6 +119,9 @@ class EvaluationSettings(Judging):
     """The section [evaluation], whose values are checked against these types.
 
     clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
+    patience: rounds without an improvement, on validation examples, of the metric that decides, after which the run
+              ends; 0: it has all its rounds.
+    min_delta: what an improvement must exceed.
     features: whether a logistic regression on features alone stands beside the models ("features/…" in the summary):
               "auto" where that costs little: one of all clients' up to 100 million nonzero features times classes, one
               of each client's up to 40 clients times classes. Of simulations.
@@ -128,12 +132,19 @@ class EvaluationSettings(Judging):
     threshold: Threshold = "auto"
     intervals: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clients: Annotated[int, Field(ge=0)] = 0
+    patience: Annotated[int, Field(ge=0)] = 0
+    min_delta: Annotated[float, Field(ge=0)] = 0.0
     features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
         """See `Judging.plain`; what nobody asked for is left out."""
-        usual = {"intervals": 0.0, "clients": 0, "features": "auto"}
+        usual = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0, "features": "auto"}
         return {key: value for key, value in super().plain().items() if key not in usual or value != usual[key]}
+
+    @property
+    def stopping(self) -> Stopping:
+        """When the run ends before its last round."""
+        return Stopping(self.patience, self.min_delta)
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,7 @@ _IN_SUMMARY = {
     "privacy_total": list,
     "init_from": str,
     "note": str,
+    "stopped": str,
     "missed": dict,
     "edges": dict,
 }

@@ -103,7 +103,7 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
     summary = read_summary(directory / SUMMARY)
     done = summary["rounds"]
     check_rounds(done, config, directory)
-    return summary if done == config.general.rounds else None
+    return summary if done == config.general.rounds or "stopped" in summary else None
 
 
 def check_replaceable(directory: Path) -> None:

@@ -275,24 +275,25 @@ def _train(
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     length = general.rounds, general.eval_every
-    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin, judging)
+    how = general.fair_margin, judging, config.evaluation.stopping
+    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, *how)
     for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         summary = step.summary or files.reached.summary
-        if step.round == general.rounds and isinstance(built, Built):  # sites' examples are not here
+        if step.last and isinstance(built, Built):  # sites' examples are not here
             plain = without_graph(built, judging, config.evaluation.features, summary)
             files.add(rows_of(step.round, plain))
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
-        last = stop.signal is not None or step.round == general.rounds
+        last = stop.signal is not None or step.last
         if last or time.monotonic() >= due:
             saving = time.monotonic()
             files.save(whole=last or config.between_sites)  # sites' files are sent one by one
             due = time.monotonic() + (every and max(every, _BETWEEN * (time.monotonic() - saving)))
-        if stop.signal is not None and step.round < general.rounds:
+        if stop.signal is not None and not step.last:
             raise Interrupted(stop.signal, files.saved, general.rounds)
         try:
             yield step
@@ -322,6 +323,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
+        **({"stopped": why} if (why := _stopped(config, last)) else {}),
         **({"missed": missed} if (missed := files.missed) else {}),  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
@@ -336,6 +338,12 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with that of the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
+
+
+def _stopped(config: Config, last: Checkpoint) -> str:
+    """Why the run ended before the rounds that it was to have; "" if it did not."""
+    early = last.round < config.general.rounds
+    return config.evaluation.stopping.told(last.round, last.summary) if early else ""
 
 
 def _bounded(*ledgers: pa.Table) -> list[Record]:

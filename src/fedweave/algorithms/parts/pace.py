@@ -1,0 +1,133 @@
+"""How far a round's training goes: the learning rate over rounds, and passes over a client's training examples.
+
+Both come from settings of the FedAvg family and of local training, not from a list of parts (`timing`).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Part, batches
+from fedweave.core.algorithm import Round
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN
+from fedweave.core.ranges import Whole
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+
+Schedule = Literal["constant", "linear", "cosine", "step"]
+_STEPS = Sends("how many mini-batches the client's training examples make", within=Whole())
+
+
+@dataclass(frozen=True)
+class RateSchedule(Part):
+    """The learning rate of round t of T is lr · f(s) with s = (t − w) / (T − w), t from 0, after w rounds of warm-up in
+    which it is lr · (t + 1) / w.
+
+    The server sends the factor with each round. A run that is continued beyond the rounds that it began with goes on at
+    the last one's.
+
+    kind:   f(s) is 1 ("constant"), 1 − s ("linear"), ½ (1 + cos π s) ("cosine", Loshchilov and Hutter 2017), or 1, .1
+            from s = ½ on and .01 from s = ¾ on ("step", He et al. 2016, section 4.2).
+    warmup: w.
+
+    Raises:
+        ValueError: w is negative.
+    """
+
+    kind: Schedule = "constant"
+    warmup: int = 0
+    recorded = True
+    client_learns: ClassVar = {"rate": "by which factor of its learning rate it trains in this round"}
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise ValueError(f"warmup is {self.warmup}; it must be at least 0, in rounds")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"round": none done yet, "rounds": T}.
+
+        Raises:
+            UserError: nobody said how many rounds there are, or all of them are warm-up.
+        """
+        if not fed.rounds:
+            raise UserError(
+                "schedule: the run does not say how many rounds it has. Train with fedweave.train(…, rounds=…).",
+                code="user.schedule",
+            )
+        if self.warmup >= fed.rounds:
+            raise UserError(
+                f"algorithm.warmup = {self.warmup}: the run has {fed.rounds} rounds. Set it below that.",
+                code="user.schedule",
+            )
+        return {"round": torch.zeros((), dtype=torch.int64, device=fed.device), "rounds": fed.rounds}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """{"rate": the factor, float64 scalar}."""
+        return {"rate": self.factor(state["round"], state["rounds"])}, {}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """One round more."""
+        return self.after(state)
+
+    def after(self, state: Tree) -> Tree:
+        """The state after a round."""
+        return state | {"round": state["round"] + 1}
+
+    def factor(self, done: Tensor, rounds: int) -> Tensor:
+        """f of the round after `done` ones, an int64 scalar, of `rounds`: float64 scalar."""
+        t = done.clamp(max=rounds - 1).double()
+        s = ((t - self.warmup) / (rounds - self.warmup)).clamp(min=0)
+        if self.kind == "linear":
+            f = 1 - s
+        elif self.kind == "cosine":
+            f = 0.5 * (1 + torch.cos(math.pi * s))
+        elif self.kind == "step":
+            f = torch.where(s < 0.5, 1.0, torch.where(s < 0.75, 0.1, 0.01)).double()
+        else:
+            f = torch.ones_like(s)
+        return torch.where(t < self.warmup, (t + 1) / self.warmup, f) if self.warmup else f
+
+
+@dataclass(frozen=True)
+class LocalEpochs(Part):
+    """Clients take as many steps as their training examples make mini-batches, in each of their passes over these.
+
+    batch: examples of a mini-batch.
+    """
+
+    batch: int = 32
+    client_learns: ClassVar = {"batches": "how many mini-batches any member's training examples make at most"}
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The longest pass is agreed upon."""
+        return (self.count,)
+
+    @on_client(sends={"batches": _STEPS})
+    def count(self, client: Client, message: Tree) -> Tree:
+        """{"batches"}: of one pass, scalar."""
+        return {"batches": batches(client.graph.masks[TRAIN].sum(), self.batch)}
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """How many mini-batches any client has at most."""
+        return {"batches": max(1, int(fed.map(self.count).stack("batches").max()))}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """That."""
+        return {"batches": state["batches"]}, {}
+
+
+def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:
+    """The parts that these settings ask for.
+
+    Raises:
+        ValueError: one of them is out of range.
+    """
+    if not (local_epochs >= 0 and batch_size >= 0):
+        raise ValueError(f"local_epochs is {local_epochs} and batch_size {batch_size}; they must be at least 0")
+    paced = (RateSchedule(kind, warmup),) if kind != "constant" or warmup else ()
+    return (*paced, *((LocalEpochs(batch_size),) if local_epochs and batch_size else ()))

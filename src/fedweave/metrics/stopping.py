@@ -1,0 +1,69 @@
+"""Early stopping: when a run ends before its last round. Nothing here needs torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedweave.errors import UserError
+from fedweave.metrics.selection import judged_by, rank, title_of
+
+STOPPING = "stopping"  # "stopping/round" and "stopping/score" in a summary: of the last improvement on validation
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """When a run ends before its last round: once the metric that decides has not improved on validation examples, as
+    the mean over clients, by more than `min_delta` for `patience` rounds.
+
+    patience:  in rounds; 0 never stops. Only rounds that are evaluated count.
+    min_delta: what an improvement must exceed.
+    """
+
+    patience: int = 0
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patience < 0 or not 0 <= self.min_delta < math.inf:
+            raise UserError(
+                f"patience is {self.patience} and min_delta {self.min_delta}; they must be at least 0, and finite.",
+                code="user.stopping",
+            )
+
+    def improves(self, metric: str, score: float, best: float) -> bool:
+        """Whether a score of a metric is better than the best one before by more than `min_delta`."""
+        return rank(metric, score) - rank(metric, best) > self.min_delta
+
+    def watched(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
+        """What the summary of the evaluation after a round says of the last improvement.
+
+        score: the mean on validation examples (`measured.Measurement.validated`). summary: of the evaluation before,
+        with what says by which metric the run is judged.
+
+        Raises:
+            UserError: no evaluation has had a score.
+        """
+        if not self.patience:
+            return {}
+        before = {name: value for name, value in summary.items() if name.startswith(f"{STOPPING}/")}
+        if score is None and not before:
+            raise UserError(
+                f"evaluation.patience = {self.patience}: {judged_by(summary)} is of no client's validation examples. "
+                "Leave examples for validation (partition.val), or leave patience out.",
+                code="user.no-validation",
+            )
+        if score is None or (before and not self.improves(judged_by(summary), score, before[f"{STOPPING}/score"])):
+            return before
+        return {f"{STOPPING}/round": float(number), f"{STOPPING}/score": score}
+
+    def stops(self, number: int, summary: Mapping[str, float]) -> bool:
+        """Whether the run ends after a round with such a summary."""
+        return self.patience > 0 and number - summary.get(f"{STOPPING}/round", number) >= self.patience
+
+    def told(self, number: int, summary: Mapping[str, float]) -> str:
+        """Why it does, as a sentence."""
+        best, score = int(summary[f"{STOPPING}/round"]), summary[f"{STOPPING}/score"]
+        return (
+            f"stopped after round {number}: {title_of(judged_by(summary))} on validation examples "
+            f"has not improved by more than {self.min_delta:g} since round {best} ({score:.4f}; patience "
+            f"{self.patience})"
+        )
