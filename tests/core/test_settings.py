@@ -24,7 +24,7 @@ DATA = {"data": {"name": "digits"}}
 @pytest.mark.parametrize(
     ("values", "code", "named"),
     [
-        ({"optimizer": "adamw"}, "config.value", "optimizer"),
+        ({"optimizer": "adamax"}, "config.value", "optimizer"),
         ({"local_steps": 1.5}, "config.value", "local_steps"),
         ({"local_steps": True}, "config.value", "local_steps"),
         ({"lr": "0.1"}, "config.value", "lr"),
