@@ -66,6 +66,7 @@ METRICS: dict[str, Metric] = {
     "loss": Metric("loss", (CLASS, NUMBER, LABELS), "low", judges=False),
 }
 OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
+OF_RANKS = ("mrr", *(name for name in METRICS if name.startswith("hits_at_")))  # of links
 OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
 

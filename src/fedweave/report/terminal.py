@@ -19,6 +19,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
     OF_POSITIVE,
+    OF_RANKS,
     OF_SCORES,
     PLAIN,
     POSITIVES,
@@ -174,16 +175,17 @@ def _result(summary: Values, directory: Path) -> Table:
     if metric == RMSE:
         row("  the mean of training examples", f"{{}}/{RMSE_OF_MEAN}")
     row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
-    for name in dict.fromkeys((metric, *_ALSO)):
+    for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else _BESIDE))):
         if name != metric:
             row(title_of(name), f"{{}}/{name}")
         if (together := metrics.get(f"pooled/{name}")) is not None:
-            table.add_row(f"{title_of(name)}, members ranked together", _short(together), "", "")
+            table.add_row("  members ranked together", _short(together), "", "")
     return table
 
 
 # What is shown beside the metric that decides:
-_ALSO = ("accuracy", "macro_f1", "auc", "average_precision", RMSE, "mae", "r2")
+_BESIDE = ("accuracy", "macro_f1", "auc", "average_precision", RMSE, "mae", "r2")
+_BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
 
 
 def _worst(metrics: Values, metric: str, directory: Path) -> str:
