@@ -39,6 +39,15 @@ def test_other_settings_are_named(finished: Path) -> None:
         examine(resolved(**changes), finished, True)
 
 
+def test_settings_that_came_after_a_run_was_made_have_their_defaults(finished: Path) -> None:
+    saved = resolved().plain()
+    del saved["algorithm"]["quantile"], saved["evaluation"]["metric"]
+    (finished / "config.toml").write_text(config.dumps(saved))
+    assert examine(resolved(), finished, True) is not None
+    with refusal("user", "algorithm.quantile"):
+        examine(resolved(algorithm={"quantile": 0.9}), finished, True)
+
+
 def test_what_changes_no_number_may_change(finished: Path) -> None:
     changes = {"eval_every": 2, "engine": {"mode": "loop", "chunk": 3, "threads": 1, "checkpoint_seconds": 1.0}}
     assert examine(resolved(**changes), finished, True) is not None

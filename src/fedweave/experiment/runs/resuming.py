@@ -4,13 +4,13 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.config import Config, differences, load
+from fedweave.experiment.config import Config, differences, load, resolve
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
@@ -73,6 +73,13 @@ def _move(source: Path, target: Path) -> None:
             (source / name).replace(target / name)
 
 
+def _completed(saved: Record) -> Record:
+    """The configuration of a run with the defaults of settings that came after it was made."""
+    with suppress(UserError):
+        return resolve(saved).plain()
+    return saved
+
+
 def examine(config: Config, directory: Path, resume: bool) -> Record | None:
     """Check, by reading only, that `config` may be run in `directory`; returns the summary if that is done already.
 
@@ -91,7 +98,7 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
             "directory with --out.",
             code="user.not-empty",
         )
-    saved, wanted = load(directory / CONFIG), config.plain()
+    saved, wanted = _completed(load(directory / CONFIG)), config.plain()
     changed = [key for key in differences(saved, wanted) if not may_change(key)]
     if changed:
         raise UserError(
