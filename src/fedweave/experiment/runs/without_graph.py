@@ -145,8 +145,8 @@ def _held(own: Dataset) -> Held:
 
 
 def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
-    """`scoring.pairs_of` a regression that learns from `train`, of the examples of each of those it is judged `on`, test
-    alone."""
+    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each of those it is judged
+    `on`."""
     every, ends = _joined(on), np.cumsum([len(held.y) for held in on])[:-1]
     found = []
     for score, held in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
