@@ -147,7 +147,7 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
 
 def _scores(metrics: Values) -> list[Table]:
     """The final models on the test split, and how alike members are in them."""
-    kinds = ("global", "local", *(["trained"] if "trained/loss" in metrics else []))
+    kinds = ("global", "local", *(["trained"] if any(key.startswith("trained/") for key in metrics) else []))
     names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
     table = Table("test split", box=SIMPLE_HEAD)
     for heading in kinds:
