@@ -97,7 +97,7 @@ def test_labels_in_a_sum_have_the_same_scores():
     ("example", "plugin", "part"),
     [
         ("node", SAGE(hidden=8, layers=2), SampledCrossEntropy(batch=8, fan_out=3)),
-        ("graph", None, GraphCrossEntropy(batch=8)),
+        ("graph", GIN(hidden=16, layers=2, pool="mean", dropout=0.0), GraphCrossEntropy(batch=8)),
     ],
 )
 def test_mini_batches_learn_what_is_no_class(make, example, plugin, part):
@@ -105,6 +105,14 @@ def test_mini_batches_learn_what_is_no_class(make, example, plugin, part):
     name = "local/loss"
     first = summary_of(data, 1, plugin=plugin, parts=(part,), lr=0.0001)[name]
     assert summary_of(data, 8, plugin=plugin, parts=(part,), lr=0.02, local_steps=5)[name] < 0.9 * first
+
+
+@pytest.mark.parametrize("make", [numbers, several_labels])
+def test_one_mini_batch_of_all_graphs_is_the_whole_step(make):
+    data, plugin = make("graph", targets=2), GIN(hidden=8, layers=2, pool="mean", dropout=0.0)
+    whole = summary_of(data, 2, plugin=plugin)
+    batched = summary_of(data, 2, plugin=plugin, parts=(GraphCrossEntropy(batch=100),))
+    assert batched["local/loss"] == pytest.approx(whole["local/loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", "huber", "quantile"])
