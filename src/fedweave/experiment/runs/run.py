@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
-from fedweave.core.types import Record
+from fedweave.core.types import CLASS, Record
 from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
@@ -317,6 +317,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
+        **_targets(built),
         **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
@@ -336,6 +337,14 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with that of the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
+
+
+def _targets(built: Ready) -> Record:
+    """What is predicted, where that is no class: its kind, and how many there are, and what they are called."""
+    data = built.data
+    if data.target == CLASS:
+        return {}
+    return {"target": data.target, "outputs": data.outputs, **({"targets": list(data.targets)} if data.targets else {})}
 
 
 def _bounded(*ledgers: pa.Table) -> list[Record]:
