@@ -191,6 +191,7 @@ _IN_SUMMARY = {
     "rounds": int,
     "metrics": dict,
     "classes": list,
+    "targets": list,
     "groups": list,
     "devices": list,
     "privacy": list,
@@ -200,10 +201,9 @@ _IN_SUMMARY = {
     "missed": dict,
     "edges": dict,
     "target": str,
-    "targets": list,
     "outputs": int,
 }
-_NAMES = ("classes", "groups", "devices", "targets")
+_NAMES = ("classes", "targets", "groups", "devices")
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"
