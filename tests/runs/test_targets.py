@@ -99,9 +99,12 @@ def test_new_nodes_get_what_the_same_nodes_get(tmp_path: Path) -> None:
     assert before.keys() == after.keys()
     np.testing.assert_allclose([before[name] for name in after], [*after.values()], rtol=1e-6)
     assert error_of(new) is not None
-    unknown = "\n".join(",".join(line.split(",")[:3]) for line in (folder / "nodes.csv").read_text().splitlines())
-    (folder / "nodes.csv").write_text(unknown + "\n")
-    bare = predictions(tmp_path / "run", folder)
+    rows = [line.split(",")[:3] for line in (folder / "nodes.csv").read_text().splitlines()]
+    unknown = tmp_path / "unknown"
+    unknown.mkdir()
+    (unknown / "nodes.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    (unknown / "edges.csv").write_text((folder / "edges.csv").read_text())
+    bare = predictions(tmp_path / "run", unknown)
     assert bare.column_names == ["client", "node", "id", "predicted"]
     np.testing.assert_allclose(bare["predicted"].to_numpy(), new["predicted"].to_numpy())
 
@@ -175,20 +178,13 @@ def test_several_labels_of_small_graphs(tmp_path: Path, asked: dict[str, Any]) -
 def test_an_exported_model_answers_in_the_datas_units(tmp_path: Path, log: bool) -> None:
     pytest.importorskip("torch_geometric")
     folder = nodes_folder(tmp_path / "d", log=log)
-    data = of_numbers(folder, "price", "rent", normalise="none")
-    data |= {"targets": ["price"], "ignore": ["rent"], "target_log": log}
+    data = of_numbers(folder, "price", normalise="none", target_log=log)
     made(tmp_path / "run", FAST, data, model={"name": "gcn", "hidden": 16})
     expected = predictions(tmp_path / "run", folder)["predicted"].to_numpy()
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 0, said.output
-    held = load(
-        "folder",
-        str(folder),
-        ignore=["price", "rent"],
-        normalise="none",
-        **{"target": "number"}
-        | {key: value for key, value in data.items() if key in ("targets", "target_log", "ignore")},
-    )
+    asked = {key: data[key] for key in ("target", "targets", "target_log", "ignore", "normalise")}
+    held = load("folder", str(folder), **asked)
     with torch.no_grad():
         found = loaded(tmp_path / "run/export")(torch.as_tensor(np.asarray(held.x)), torch.from_numpy(held.edges))
     np.testing.assert_allclose(found[:, 0].numpy(), expected, rtol=1e-5)
