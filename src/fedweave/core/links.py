@@ -40,6 +40,7 @@ class Links:
                     of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks.
     filter:         which links are no candidates in ranks: all that the "member" knows, or "all" of the data.
     users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
+    relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
     seed:           of the split and of the pairs that are no links; the run's.
     relations:      what the kinds of links are called; () where all are of one.
     """
@@ -51,6 +52,7 @@ class Links:
     filter: Literal["member", "all"] = "member"
     users: str | None = None
     items: str | None = None
+    relation: bool = True
     seed: int = 0
     relations: tuple[str, ...] = ()
 

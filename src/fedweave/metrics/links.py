@@ -8,8 +8,8 @@ from torch import Tensor
 from fedweave.core.graph import ASKED, QUERY
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import on_grid
+from fedweave.metrics.selection import HITS
 
-HITS = (1, 3, 10, 50, 100)
 OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
     **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
