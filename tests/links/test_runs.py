@@ -153,6 +153,35 @@ def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     assert set(top["relation"].to_pylist()) <= {"likes", "knows"}
 
 
+def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
+    tables(tmp_path / "data")
+    for scores in ("each", "sum"):
+        algorithm = {"name": "fedavg", "scores": scores}
+        run_experiment(resolve(document(tmp_path / "data") | {"algorithm": algorithm}), tmp_path / scores, Quiet())
+    each, total = metrics_of(tmp_path / "each"), metrics_of(tmp_path / "sum")
+    for name in ("global/auc", "global/mrr", "global/hits_at_3", "local/mrr", "local/auc"):
+        assert total[name] == pytest.approx(each[name], abs=1e-6)
+
+
+def test_users_and_items_are_kinds_of_nodes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"u{number}" for number in range(15)] + [f"i{number}" for number in range(30)]
+    kinds = ["person"] * 15 + ["film"] * 30
+    (tmp_path / "data").mkdir()
+    csv.write_csv(pa.table({"id": names, "kind": kinds, "a": rng.normal(size=45)}), tmp_path / "data" / "nodes.csv")
+    pairs = sorted({(int(u), int(v)) for u, v in zip(*rng.integers(0, (15, 30), (200, 2)).T, strict=True)})
+    edges = {"source": [f"i{v}" for _, v in pairs], "target": [f"u{u}" for u, _ in pairs]}
+    csv.write_csv(pa.table(edges), tmp_path / "data" / "edges.csv")
+    given = document(tmp_path / "data", users="person", items="film")
+    del given["data"]["rank_negatives"]
+    run_experiment(resolve(given | {"evaluation": {"metric": "ndcg_at_20"}}), tmp_path / "run", Quiet())
+    metrics = metrics_of(tmp_path / "run")
+    assert 0 < metrics["global/ndcg_at_20"] <= 1
+    assert "best_val/val/ndcg_at_20" in metrics
+    top = predictions(tmp_path / "run", asked=Asked(node="u1", top=3))
+    assert all(name.startswith("i") for name in top["target"].to_pylist())
+
+
 def test_pytorch_geometrics_splits_are_read() -> None:
     torch = pytest.importorskip("torch")
     geometric = pytest.importorskip("torch_geometric")

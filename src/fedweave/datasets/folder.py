@@ -26,6 +26,7 @@ from fedweave.datasets.schema import (
     elsewhere,
     ids_of,
     labels_in,
+    owners_of,
     refuse_numerals,
     refuse_several,
     split_of,
@@ -35,6 +36,7 @@ from fedweave.datasets.tables import Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
 TASKS = ("nodes", "edges", "links")
+KIND = "kind"  # column of nodes where links are predicted, such as users and items
 OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicted
 OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 
@@ -46,7 +48,8 @@ class Folder(Tabular):
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "auto" takes the values of the training rows, sorted. "edges.currency" is the column of edges.
     task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
-                "links" are predicted: edges may have a column split and, if there are several relations, label.
+                "links" are predicted: edges may have a column split and, if there are several relations, label, and
+                nodes a column kind.
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
@@ -81,7 +84,8 @@ class Folder(Tabular):
     @property
     def known(self) -> tuple[str, ...]:
         """See `Tabular.known`."""
-        return (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
+        more = (self.owner, self.node_time, KIND if self.task == "links" else None)
+        return (*NODES, *(name for name in more if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -106,7 +110,9 @@ class Folder(Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        owned = self.known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
+        owned = (
+            [name for name in self.known[len(NODES) :] if name != KIND] if labelled else ()
+        )  # whose or when a node to be predicted is does not matter
         named = NODES[: 1 + (labelled and not self.of_edges)]
         check_columns(tables.nodes, required=(*named, *owned), known=self.known)
         super().check_form(tables, labelled)
@@ -131,6 +137,9 @@ class Folder(Tabular):
             rows = rows[np.maximum(*ends) < nodes]
             found |= {"ends": (inside.ends, rows), "carried": None if found["carried"] is None else inside}
         fields = super().finished(tables, found)
+        if self.task == "links" and KIND in tables.nodes.columns:
+            kinds = owners_of(tables.nodes, KIND)
+            fields |= {"node_labels": tables.nodes.kinds(KIND, kinds), "node_kinds": kinds}
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)

@@ -214,6 +214,7 @@ def means(pairs: Tree) -> Tree:
     metrics = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
     f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
     metrics["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
+    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in OF_RANKS if name in pairs}
     area = _defined(pairs["auc"][:, 0], pairs["auc"][:, 1])
     if "average_precision" not in pairs:
         return metrics | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}

@@ -84,6 +84,8 @@ NOTES = {
     "within/average_precision": "mean over positives, each at its own member",
     "mrr": "mean of 1 / rank of a link among pairs that are none",
     **{f"hits_at_{most}": f"links whose rank is at most {most}" for most in HITS},
+    "recall_at_20": "share of a user's items among the first 20 of its list",
+    "ndcg_at_20": "of these lists",
     "majority": "accuracy of always predicting the most frequent class of training",
     "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",

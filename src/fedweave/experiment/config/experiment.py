@@ -94,6 +94,8 @@ Metric = Literal[
     "hits_at_10",
     "hits_at_50",
     "hits_at_100",
+    "recall_at_20",
+    "ndcg_at_20",
 ]
 Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
@@ -617,8 +619,8 @@ def resolve(document: Document) -> Config:
     with faults:
         noise = _noise(document)
     if links is not None and evaluation.metric == "auto":
-        metric: Metric = "mrr" if links.rank_negatives else "average_precision"
-        positive = None if links.rank_negatives else 1
+        metric: Metric = "mrr" if links.candidates else "average_precision"
+        positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
