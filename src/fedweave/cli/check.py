@@ -152,7 +152,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             "gaps between groups of people are not measured: no party has both labels and groups. Add the column sens "
             "to the tables of a party with labels"
         )
-    if config.data.name == "members":
+    if config.data.name == "members" and built.data.links is None:
         yield from _at_several(built)
     yield from _in_no_epsilon(config, built)
     trained = np.concatenate([part.examples[part.masks[TRAIN]] for part in parts])
@@ -167,6 +167,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
+    if built.data.links is not None:
+        return
     for number in np.flatnonzero(np.bincount(y[trained], minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number
         there = int((y == number).sum())

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from fedweave.core.types import CLASS, LABELS, NUMBER, TOLD, Kind, Record, Values
 from fedweave.errors import ConfigError
 
+HITS = (1, 3, 10, 50, 100)
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
@@ -20,6 +21,7 @@ NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
+REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
 POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
 
 
@@ -55,7 +57,9 @@ METRICS: dict[str, Metric] = {
     "precision": Metric("precision", (CLASS,), positive=True, judges=False),
     "f1_positive": Metric("F1 of the positive class", (CLASS,), positive=True),
     "mrr": Metric("MRR", (CLASS,)),
-    **{f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,)) for most in (1, 3, 10, 50, 100)},
+    **{f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,)) for most in HITS},
+    "recall_at_20": Metric("recall@20", (CLASS,)),
+    "ndcg_at_20": Metric("NDCG@20", (CLASS,)),
     RMSE: Metric("RMSE", (NUMBER,), "low", fair=NRMSE),
     "mae": Metric("MAE", (NUMBER,), "low", fair=NRMSE),
     "r2": Metric("R²", (NUMBER,)),
@@ -66,7 +70,7 @@ METRICS: dict[str, Metric] = {
     "loss": Metric("loss", (CLASS, NUMBER, LABELS), "low", judges=False),
 }
 OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
-OF_RANKS = ("mrr", *(name for name in METRICS if name.startswith("hits_at_")))  # of links
+OF_RANKS = ("mrr", *(f"hits_at_{most}" for most in HITS), "recall_at_20", "ndcg_at_20")  # of links
 OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
-from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, PLAIN, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, HITS, METRICS, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
 from fedweave.report.reading import Group, Run, spread
 
 
@@ -102,6 +102,10 @@ NOTES = {
     "flagged": "share of examples from the threshold on",
     "threshold": "probability from which on an example is flagged, by all members' validation examples",
     "within/average_precision": "mean over positives, each at its own member",
+    "mrr": "mean of 1 / rank of a link among pairs that are none",
+    **{f"hits_at_{most}": f"links whose rank is at most {most}" for most in HITS},
+    "recall_at_20": "share of a user's items among the first 20 of its list",
+    "ndcg_at_20": "of these lists",
     "majority": "accuracy of always predicting the most frequent class of training",
     "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",
@@ -214,6 +218,8 @@ def explained(name: str) -> str:
         return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
     if within.startswith(f"{WITHOUT_GRAPH}/"):
         return "of a regression on features alone, which knows no graph"
+    if within.startswith(f"{REFERENCE}/"):
+        return "of a score that knows the training edges alone, on the same test pairs"
     return NOTES.get(within, NOTES.get(last, ""))
 
 

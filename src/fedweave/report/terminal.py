@@ -23,6 +23,7 @@ from fedweave.metrics.selection import (
     OF_SCORES,
     PLAIN,
     POSITIVES,
+    REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
     WITHOUT_GRAPH,
@@ -180,6 +181,9 @@ def _result(summary: Values, directory: Path) -> Table:
     if metric == RMSE:
         row("  the mean of training examples", f"{{}}/{RMSE_OF_MEAN}")
     row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
+    for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
+        if (value := metrics.get(f"{REFERENCE}/{kind}/{metric}")) is not None:
+            table.add_row(f"  {kind.replace('_', ' ')}", _short(value), "", "")
     for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else _BESIDE))):
         if name != metric:
             row(title_of(name), f"{{}}/{name}")
@@ -246,6 +250,9 @@ def _scores(metrics: Values) -> list[Table]:
     for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
             table.add_row(f"{name}, features alone", *map(_number, values))
+    for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
+        for name in dict.fromkeys((metric, "auc", "average_precision")):
+            table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
     for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))) if chosen else ():
         best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
         table.add_row(f"{name}, best val", *best)
