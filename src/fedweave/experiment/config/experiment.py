@@ -273,6 +273,20 @@ def links_of(table: Document) -> tuple[Document, "Links | None"]:
     return {name: value for name, value in table.items() if name not in (*fields, "task")}, Links(**values)
 
 
+def learned_of(table: Document) -> tuple[Document, bool]:
+    """[data] without `features` where that is a word, and whether these are learned, a vector for each node.
+
+    Raises:
+        ConfigError: it is another word.
+    """
+    features = table.get("features")
+    if not isinstance(features, str):  # a data set may have a setting of that name
+        return table, False
+    if features not in ("given", "learned"):
+        raise ConfigError(f"data.features: must be 'given' or 'learned', got {features!r}", code="config.value")
+    return {key: value for key, value in table.items() if key != "features"}, features == "learned"
+
+
 def decoder_of(table: Document, links: "Links | None") -> tuple[Document, str]:
     """[model] without `decoder`, where links are the examples, and that.
 
@@ -307,7 +321,8 @@ class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
     (`partition.external`); `own` are the models that members have instead of `model`; `links` says how links are the
-    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`)."""
+    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` says whether nodes
+    have a column each in the place of their features (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
@@ -323,6 +338,7 @@ class Config:
     own: OwnModels = field(default_factory=OwnModels)
     links: "Links | None" = None
     decoder: str = DECODER
+    learned: bool = False
 
     @property
     def between_sites(self) -> bool:
@@ -363,6 +379,8 @@ class Config:
         if self.links is not None:
             sections["data"] |= {"task": "links", **self.links.plain()}
             sections["model"]["decoder"] = self.decoder
+        if self.learned:
+            sections["data"]["features"] = "learned"
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
         more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
         return {**self.general.plain(), **sections, **more}
@@ -578,7 +596,7 @@ def resolve(document: Document) -> Config:
     with faults:
         top = checked_values("", document, general)
     folder, across, own_of, links = None, Record(), OwnModels(), None
-    decoder = DECODER
+    decoder, learned = DECODER, False
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
@@ -587,6 +605,7 @@ def resolve(document: Document) -> Config:
                 table, folder = _located(table)
                 across = of_edges(table)
                 table, links = links_of(table)
+                table, learned = learned_of(table)
             if name == "model":
                 table, decoder = decoder_of(table, links)
                 chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
@@ -610,11 +629,14 @@ def resolve(document: Document) -> Config:
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
-    across |= {"links": links, "decoder": decoder}
+    across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
         message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
         raise ConfigError(message, code="config.sampled")
+    if learned and config.between_sites:
+        message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
+        raise ConfigError(message, code="config.sites")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")
