@@ -115,7 +115,7 @@ def relational(name: str) -> Callable[[int, int], Layer]:
     def made(width: int, kinds: int) -> Layer:
         if decoder.halves and width % 2:
             raise ConfigError(
-                f"model.hidden = {width}: {name} reads a vector as complex numbers, real parts first. Take an even one.",
+                f"model.hidden = {width}: {name} reads vectors as complex numbers, in halves. Take an even one.",
                 code="config.value",
             )
 
