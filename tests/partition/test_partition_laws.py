@@ -17,7 +17,7 @@ from fedweave.partition import (
     PARTITIONS,
     Column,
     Dirichlet,
-    Edges,
+    EdgeGroups,
     EgoNetworks,
     Folders,
     GraphsIID,
@@ -129,7 +129,7 @@ def test_registry_names_and_types() -> None:
         ("metis", Metis),
         ("louvain_plus", LouvainPlus),
         ("metis_plus", MetisPlus),
-        ("edges", Edges),
+        ("edges", EdgeGroups),
     ]
     for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed", "metis", "louvain_plus"):
         assert PARTITIONS[name]().clients == 10

@@ -112,7 +112,7 @@ def relational(name: str) -> Callable[[int, int], Layer]:
     """The decoder of `models.relations` with that name, which has a vector for each relation."""
     decoder = relations.DECODERS[name]
 
-    def made(width: int, kinds: int) -> Layer:
+    def with_vectors(width: int, kinds: int) -> Layer:
         if decoder.halves and width % 2:
             raise ConfigError(
                 f"model.hidden = {width}: {name} reads vectors as complex numbers, in halves. Take an even one.",
@@ -125,7 +125,7 @@ def relational(name: str) -> Callable[[int, int], Layer]:
         layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score)
         return layer._replace(by_relation=("relation",))
 
-    return made
+    return with_vectors
 
 
 DECODERS: dict[str, Callable[[int, int], Layer]] = {
