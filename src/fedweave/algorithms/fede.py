@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Round
+from fedweave.algorithms.parts import Part, Round
 from fedweave.algorithms.parts.part import Context, Training
 from fedweave.algorithms.parts.secure_sum import InSum
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
@@ -153,7 +153,8 @@ class HoldersSum(InSum):
 
         def term(path: str, leaf: Tensor) -> Tensor:
             n = counts[HELD][rows[path]] if path in rows else counts["n"]
-            return n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+            weighted: Tensor = n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+            return weighted
 
         return nest({path: term(path, leaf) for path, leaf in leaves(update)})
 
@@ -197,6 +198,6 @@ class FedE:
     share: tuple[str, ...] = ("0/*",)
     secure_sum: bool = False
 
-    def parts(self) -> tuple[Holders | HoldersSum]:
+    def parts(self) -> tuple[Part, ...]:
         """The means over holders, in the clear or in a sum."""
         return (part_of(self, HoldersSum if self.secure_sum else Holders),)
