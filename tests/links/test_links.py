@@ -305,11 +305,12 @@ def losses(score: Tensor, there: Tensor) -> dict[str, Tensor]:
     return {
         "cross_entropy": F.binary_cross_entropy_with_logits(torch.cat([first, second.flatten()]), labels),
         "bpr": -F.logsigmoid(first[:, None] - second).mean(),
+        "margin": F.margin_ranking_loss(first[:, None], second, torch.ones_like(second), margin=2.0),
         "self_adversarial": adversarial.mean(),
     }
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "bpr", "self_adversarial"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "bpr", "margin", "self_adversarial"])
 def test_losses_are_their_formulas(loss: str) -> None:
     from fedweave.algorithms.parts.part import Forward, Outputs
 

@@ -16,7 +16,7 @@ from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from fedweave.partition import Edges, cut
+from fedweave.partition import EdgeGroups, cut
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import pooled, shares
 from fedweave.partition.edges import WAYS, spans
@@ -43,7 +43,7 @@ def held(partition: Partition) -> list[list[int]]:
 def test_a_member_of_each_kind_holds_the_ends_of_its_edges_and_no_edge_of_another_by_hand():
     """Nodes 0 and 1 are joined by an edge of each of two kinds: each member has its own alone."""
     whole = data()
-    made = cut(Edges(by="relation", clients=3, train=1.0, val=0.0, test=0.0), whole, 0)
+    made = cut(EdgeGroups(by="relation", clients=3, train=1.0, val=0.0, test=0.0), whole, 0)
     assert sorted(held(made)) == [[0, 2, 6], [1, 3], [4, 5]]
     by_kind = {tuple(part.examples.tolist()): part for part in made.parts}
     nodes = {kind: part.nodes.tolist() for kind, part in by_kind.items()}
@@ -64,10 +64,10 @@ def test_a_member_of_each_kind_holds_the_ends_of_its_edges_and_no_edge_of_anothe
 
 def test_owners_and_spans_of_time_by_hand():
     whole = data()
-    by_owner = cut(Edges(by="owner"), whole, 0)
+    by_owner = cut(EdgeGroups(by="owner"), whole, 0)
     assert by_owner.names == ("x", "y")
     assert held(by_owner) == [[0, 2, 4, 5, 6], [1, 3]]
-    assert held(cut(Edges(by="time", clients=3), whole, 0)) == [[0, 1, 2], [3, 4], [5, 6]]
+    assert held(cut(EdgeGroups(by="time", clients=3), whole, 0)) == [[0, 1, 2], [3, 4], [5, 6]]
     assert spans(np.array([5.0, 1.0, 1.0, 1.0, 9.0, 9.0]), 2).tolist() == [1, 0, 0, 0, 1, 1]
     assert spans(np.array([1.0, 1.0, 1.0, 1.0, 9.0]), 2).tolist() == [0, 0, 0, 0, 1]  # no moment is divided
 
@@ -79,7 +79,7 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
     ends, kind = draw.integers(0, nodes, (2, edges)), draw.integers(0, 3, edges)
     whole = data(ends, kind, nodes, draw.integers(0, 9, edges).astype(np.float64))
     try:
-        made = cut(Edges(by=by, clients=clients), whole, seed)
+        made = cut(EdgeGroups(by=by, clients=clients), whole, seed)
     except ConfigError as refused:
         assert refused.code == "config.too-few"  # noqa: PT017  whether it is refused depends on what was drawn
         return
@@ -98,21 +98,21 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
 
 def test_random_shares_are_equal_and_differ_by_seed():
     whole = data(np.random.default_rng(0).integers(0, 6, (2, 31)), np.arange(31) % 3)
-    sizes = [len(edges) for edges in held(cut(Edges(clients=4), whole, 0))]
+    sizes = [len(edges) for edges in held(cut(EdgeGroups(clients=4), whole, 0))]
     assert sorted(sizes) == [7, 8, 8, 8]
-    assert held(cut(Edges(clients=4), whole, 0)) != held(cut(Edges(clients=4), whole, 1))
+    assert held(cut(EdgeGroups(clients=4), whole, 0)) != held(cut(EdgeGroups(clients=4), whole, 1))
 
 
 def test_a_split_by_time_and_the_datas_own():
     whole = data()
-    by_time = cut(Edges(by="relation", clients=3, split="time", train_until=2.0, val_until=4.0), whole, 0)
+    by_time = cut(EdgeGroups(by="relation", clients=3, split="time", train_until=2.0, val_until=4.0), whole, 0)
     for part in by_time.parts:
         times = whole.carried.time[part.examples]
         assert part.masks[TRAIN].tolist() == (times <= 2).tolist()
         assert part.masks[VAL].tolist() == ((times > 2) & (times <= 4)).tolist()
         assert part.until == (2.0, 4.0)
     own = replace(whole, public=np.arange(7) % 3 == np.arange(3)[:, None])
-    published = cut(Edges(clients=2, public_split=True), own, 0)
+    published = cut(EdgeGroups(clients=2, public_split=True), own, 0)
     assert all((part.masks == own.public[:, part.examples]).all() for part in published.parts)
     assert published.parts[0].masks[TEST].any()
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_cut_is_refused(how, change, code):
     if change.get("examples") is False:
         changed = replace(changed, y=np.zeros(6, np.int64))
     with refusal(code):
-        cut(Edges(**how), changed, 0)
+        cut(EdgeGroups(**how), changed, 0)
 
 
 def test_tables_name_relation_and_owner_and_members_train(tmp_path):
@@ -166,4 +166,4 @@ def test_tables_name_relation_and_owner_and_members_train(tmp_path):
         state = built.algorithm.init(built.fed)
         built.fed.begin(1)
         built.algorithm.evaluate(built.algorithm.round(state, built.fed), built.fed)
-        assert held(built.partition) == held(cut(Edges(by=by, clients=3), again, 0))
+        assert held(built.partition) == held(cut(EdgeGroups(by=by, clients=3), again, 0))

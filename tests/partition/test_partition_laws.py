@@ -17,7 +17,7 @@ from fedweave.partition import (
     PARTITIONS,
     Column,
     Dirichlet,
-    Edges,
+    EdgeGroups,
     EgoNetworks,
     Folders,
     GraphsIID,
@@ -131,7 +131,7 @@ def test_registry_names_and_types() -> None:
         ("metis", Metis),
         ("louvain_plus", LouvainPlus),
         ("metis_plus", MetisPlus),
-        ("edges", Edges),
+        ("edges", EdgeGroups),
         ("scaffold", Scaffolds),
         ("scaffold_dirichlet", ScaffoldDirichlet),
     ]

@@ -25,7 +25,7 @@ from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
-from fedweave.algorithms.fede import Holders, HoldersSum
+from fedweave.algorithms.fede import FedE, Holders, HoldersSum
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
@@ -86,6 +86,7 @@ ALGORITHMS: Record = {
     "fairaug": FairAug,
     "adafgl": AdaFGL,
     "feddep": FedDEP,
+    "fede": FedE,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "eu": EU,
@@ -248,6 +249,7 @@ __all__ = [
     "FedDC",
     "FedDEP",
     "FedDyn",
+    "FedE",
     "FedEgo",
     "FedGCN",
     "FedGTA",

@@ -14,20 +14,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Round
+from fedweave.algorithms.parts import Part, Round
 from fedweave.algorithms.parts.part import Context, Training
 from fedweave.algorithms.parts.secure_sum import InSum
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import RELATION, SOURCE, TARGET, TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.ops.sparse import Sparse
 from fedweave.privacy.secure_sum import tells_beyond
 
-SOURCE, TARGET, RELATION = 0, 1, 2  # rows of a graph's pairs
 HELD = "held"
 _MOST = 1 << 40  # examples of a client
 Count = Literal["uniform", "examples"]
@@ -45,12 +45,10 @@ def counted_nodes(graph: Graph, count: Count) -> Tensor:
     if count == "uniform":
         return graph.real.to(graph.x.dtype)
     train = graph.masks[TRAIN].to(graph.x.dtype)
-    if getattr(graph, "pairs", None) is None:
+    if graph.pairs is None:
         return train
     none = torch.zeros_like(graph.real, dtype=train.dtype)
-    return none.index_add(0, getattr(graph, "pairs", None)[SOURCE], train).index_add(
-        0, getattr(graph, "pairs", None)[TARGET], train
-    )
+    return none.index_add(0, graph.pairs[SOURCE], train).index_add(0, graph.pairs[TARGET], train)
 
 
 def held_counts(ctx: Context, count: Count) -> Tree:
@@ -62,8 +60,8 @@ def held_counts(ctx: Context, count: Count) -> Tree:
     if "features" in sizes:
         by_column = x.transposed(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
         counts["features"] = by_column[:, 0]
-    if "relations" in sizes and getattr(graph, "pairs", None) is not None:
-        of = getattr(graph, "pairs", None)[RELATION].clamp(min=0)
+    if "relations" in sizes and graph.pairs is not None:
+        of = graph.pairs[RELATION].clamp(min=0)
         counts["relations"] = nodes.new_zeros(sizes["relations"]).index_add(0, of, train.to(nodes.dtype))
     most = 1 if count == "uniform" else _MOST
     return {kind: (n.round().clamp(0, most) * train.any()).to(torch.int64) for kind, n in counts.items()}
@@ -155,7 +153,8 @@ class HoldersSum(InSum):
 
         def term(path: str, leaf: Tensor) -> Tensor:
             n = counts[HELD][rows[path]] if path in rows else counts["n"]
-            return n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+            weighted: Tensor = n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+            return weighted
 
         return nest({path: term(path, leaf) for path, leaf in leaves(update)})
 
@@ -184,3 +183,21 @@ class HoldersSum(InSum):
 def _check(count: Count, training: Training) -> None:
     if count == "examples" and models.example(training.model) in ("edge", "graph"):
         raise ValueError("count = 'examples' counts nodes and links; set count = 'uniform' for other examples")
+
+
+@preset_of(Holders)
+class FedE:
+    """Embeddings of entities, averaged row by row over the members that hold the entity; relations' vectors stay home.
+
+    share:      patterns of the weights that are shared: the entities' vectors, as in the paper; "*" shares the
+                relations' as well.
+    secure_sum: rows and counts leave in a secure sum, so that the server learns neither a member's rows nor which
+                entities it holds.
+    """
+
+    share: tuple[str, ...] = ("0/*",)
+    secure_sum: bool = False
+
+    def parts(self) -> tuple[Part, ...]:
+        """The means over holders, in the clear or in a sum."""
+        return (part_of(self, HoldersSum if self.secure_sum else Holders),)

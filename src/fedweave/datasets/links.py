@@ -71,6 +71,11 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
     have relations."""
     attributes = data.carried
+    if attributes is not None and attributes.relation is not None:
+        attributes = attributes._replace(y=attributes.relation)
+    if attributes is not None and attributes.examples and data.public is not None:
+        split = np.where(data.public.any(0), data.public.argmax(0), -1)
+        attributes = attributes._replace(split=split)
     if attributes is None:
         relation = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
@@ -96,7 +101,7 @@ def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...
     """What the relations are called; () where all links are of one."""
     if attributes.y is None or attributes.y.max(initial=0) < 1:
         return ()
-    called = data.edge_kinds if data.carried is None else data.labels
+    called = data.edge_kinds if data.carried is None else attributes.relations or data.labels
     return called or tuple(map(str, range(int(attributes.y.max()) + 1)))
 
 

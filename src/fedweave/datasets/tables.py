@@ -119,8 +119,10 @@ class Carrying(Classified):
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
-SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing")
-SETTINGS += ("relation", "edge_owner")
+SETTINGS = (
+    *("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing"),
+    *("relation", "edge_owner"),
+)
 
 
 def check_carrying(kind: Carrying) -> None:

@@ -123,7 +123,8 @@ def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
 
 
 def _places(cells: pa.ChunkedArray, names: pa.Array) -> np.ndarray:
-    return pc.index_in(cells.combine_chunks(), names).to_numpy(zero_copy_only=False).astype(np.int64)
+    places: np.ndarray = pc.index_in(cells.combine_chunks(), names).to_numpy(zero_copy_only=False).astype(np.int64)
+    return places
 
 
 def _split(table: pa.Table, path: Path) -> np.ndarray | None:

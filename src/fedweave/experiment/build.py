@@ -24,6 +24,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, scaled_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.tables import scaled, scaled_like
+from fedweave.datasets.triples import learned
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -103,6 +104,8 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
     values = {**values} | ({"edge_normalise": "none"} if how != "none" else {})
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    if config.learned:
+        data = learned(data)
     if config.links is not None:
         data = as_links(data, replace(config.links, seed=seed))
     partition = cut(config.partition.make(), data, seed)

@@ -14,7 +14,7 @@ from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_
 from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import blocks
+from fedweave.models import blocks, relations
 from fedweave.models.edges import WIDTH
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import gather_rows
@@ -29,7 +29,8 @@ class OnPairs:
     [0, s(u, v)], so that σ(s) is the probability of a link. The width of h is that of `of`.
 
     of:        the model, such as models.GCN(), whose `pool` is "none".
-    decoder:   s: "dot", h_u · h_v, or "mlp", an MLP of one hidden layer on h_u ⊙ h_v.
+    decoder:   s: "dot", h_u · h_v, or "mlp", an MLP of one hidden layer on h_u ⊙ h_v; "distmult",
+               "complex", "transe" or "rotate", with a vector for each relation (`models.relations`).
     relations: how many kinds of links there are, for decoders that tell them apart.
     """
 
@@ -107,4 +108,28 @@ def mlp(width: int, relations: int) -> Layer:
     return decoding(init, score)
 
 
-DECODERS: dict[str, Callable[[int, int], Layer]] = {"dot": dot, "mlp": mlp}
+def relational(name: str) -> Callable[[int, int], Layer]:
+    """The decoder of `models.relations` with that name, which has a vector for each relation."""
+    decoder = relations.DECODERS[name]
+
+    def with_vectors(width: int, kinds: int) -> Layer:
+        if decoder.halves and width % 2:
+            raise ConfigError(
+                f"model.hidden = {width}: {name} reads vectors as complex numbers, in halves. Take an even one.",
+                code="config.value",
+            )
+
+        def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+            return decoder.score(first, gather_rows(w["relation"], relation), second)
+
+        layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score)
+        return layer._replace(by_relation=("relation",))
+
+    return with_vectors
+
+
+DECODERS: dict[str, Callable[[int, int], Layer]] = {
+    "dot": dot,
+    "mlp": mlp,
+    **{name: relational(name) for name in relations.DECODERS},
+}

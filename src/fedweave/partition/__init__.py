@@ -14,7 +14,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check, statistics, totals
 from fedweave.partition.communities import Louvain, LouvainPlus, Metis, MetisPlus
 from fedweave.partition.divided import Column, Divided, Folders
-from fedweave.partition.edges import Edges
+from fedweave.partition.edges import EdgeGroups
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
@@ -40,7 +40,7 @@ PARTITIONS: dict[str, type] = {
     "metis": Metis,
     "louvain_plus": LouvainPlus,
     "metis_plus": MetisPlus,
-    "edges": Edges,
+    "edges": EdgeGroups,
     "scaffold": Scaffolds,
     "scaffold_dirichlet": ScaffoldDirichlet,
 }
@@ -51,7 +51,7 @@ __all__ = [
     "PARTITIONS",
     "Column",
     "Dirichlet",
-    "Edges",
+    "EdgeGroups",
     "EgoNetworks",
     "Folders",
     "GraphSkew",

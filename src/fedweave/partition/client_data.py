@@ -77,8 +77,8 @@ def _carried(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeA
     (`Part.edges`) does not have."""
     if part.edges is None or part.carried is None or data.carried is None:
         return None if induced is None or part.edges is not None else induced._replace(until=part.until)
-    own = data.carried.taken(part.carried, np.searchsorted(part.nodes, data.carried.ends[:, part.carried]))
-    return own._replace(until=part.until)
+    ends = np.searchsorted(part.nodes, data.carried.ends[:, part.carried])
+    return data.carried.taken(part.carried, ends)._replace(until=part.until)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:

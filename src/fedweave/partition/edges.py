@@ -18,7 +18,7 @@ WAYS = ("relation", "owner", "random", "time")
 
 
 @dataclass(frozen=True)
-class Edges(Divided):
+class EdgeGroups(Divided):
     """A client for each group of edges; it holds the ends of its edges, which other clients may hold, too, and no edge
     of another client, even between its own nodes. No client holds a node without edges.
 

@@ -23,21 +23,24 @@ class LinkPrediction(Part):
     """A client's training links against pairs that are no links.
 
     negatives:   pairs that are none, drawn anew in each step for each link.
-    loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "self_adversarial",
-                 −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p = softmax(α s⁻) and no gradient through it (Sun et al.
-                 2019, eq. 5 and 6).
+    loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "margin", max(0, γ +
+                 s⁻ − s⁺) (Bordes et al. 2013); "self_adversarial", −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p =
+                 softmax(α s⁻) and no gradient through it (Sun et al. 2019, eq. 5 and 6).
     margin:      γ.
     temperature: α.
+    batch:       training links of a step, drawn at random with replacement; 0 takes all.
     """
 
     negatives: int = 1
-    loss: Literal["cross_entropy", "bpr", "self_adversarial"] = "cross_entropy"
+    loss: Literal["cross_entropy", "bpr", "margin", "self_adversarial"] = "cross_entropy"
     margin: float = 9.0
     temperature: float = 1.0
-    needs = Needs(supervised=True, links=True, bounds=())
+    batch: int = 0
+    needs = Needs(supervised=True, links=True)
 
     def __post_init__(self) -> None:
         check_least(1, negatives=self.negatives)
+        check_least(0, batch=self.batch)
 
     def check(self, training: Training) -> None:
         """Refuse models of other examples, and weights of classes."""
@@ -50,18 +53,33 @@ class LinkPrediction(Part):
             )
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"pairs": int64 [steps, 3, k negatives] that are no links, those of the first training link first, and
-        "there": bool [steps, k, negatives], where one was found}."""
-        links, real = training_links(graph)
-        size, keys = links.shape[1], random.fold(key, torch.arange(steps, device=key.device))
-        columns = links[:, :, None].expand(3, size, self.negatives).reshape(3, -1)
-        each = [no_links(graph, columns, keys[step]) for step in range(steps)]
+        """{"pairs": int64 [steps, 3, k negatives] that are no links, those of the first of k training links first, and
+        "there": bool [steps, k, negatives], where one was found; "links": int64 [steps, k], places of the training
+        links, where these are a batch}."""
+        keys, batches = random.fold(key, torch.arange(steps, device=key.device)), dict[str, Tensor]()
+        if self.batch:
+            total = training_links(graph)[1].sum().clamp(min=1)
+            words = random.bits(random.fold(key, "links"), steps * self.batch) & 0x3FFFFFFFFFFFFFFF
+            batches["links"] = words.view(steps, self.batch) % total
+        each = list[tuple[Tensor, Tensor]]()
+        for step in range(steps):
+            links, real = self._chosen(graph, {name: rows[step] for name, rows in batches.items()})
+            columns = links[:, :, None].expand(3, len(real), self.negatives).reshape(3, -1)
+            pairs, there = no_links(graph, columns, keys[step])
+            each.append((pairs, there.view(len(real), self.negatives) & real[:, None]))
         pairs, there = (torch.stack(part) for part in zip(*each, strict=True))
-        return {"pairs": pairs, "there": there.view(steps, size, self.negatives) & real[:, None]}
+        return batches | {"pairs": pairs, "there": there}
+
+    def _chosen(self, graph: Graph, drawn: Tree) -> tuple[Tensor, Tensor]:
+        """`training_links` of a step."""
+        links, real = training_links(graph)
+        if not self.batch:
+            return links, real
+        return links.gather(1, drawn["links"].expand(3, -1)), real.gather(0, drawn["links"])
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without training links."""
-        links, real = training_links(outputs.graph)
+        links, real = self._chosen(outputs.graph, outputs.drawn)
         scores = outputs.scores(torch.cat([links, outputs.drawn["pairs"]], 1))[:, 1]
         first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
         there = outputs.drawn["there"]
@@ -70,6 +88,9 @@ class LinkPrediction(Part):
             return total / (real.sum() + there.sum()).clamp(min=1)
         if self.loss == "bpr":
             total = (F.softplus(second - first[:, None]) * there).sum()
+            return total / there.sum().clamp(min=1)
+        if self.loss == "margin":
+            total = (F.relu(self.margin + second - first[:, None]) * there).sum()
             return total / there.sum().clamp(min=1)
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
         each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
@@ -88,14 +109,14 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """For each of `links` int64 [3, m] a pair of the client's nodes that is no link that it knows, int64 [3, m], and
     bool [m] where one was found in `TRIES`.
 
-    Both ends are drawn; of links of several relations one, heads and tails in turn; of those to items the item.
+    Both ends are drawn; of links of several relations one, head or tail; of those to items the item.
     """
     nodes, known = graph.real.sum(), graph.found(KNOWN)
     source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
     items = graph.extra.get(ITEMS)
     several = known.shape[0] > 0 and graph.several
-    head = torch.arange(links.shape[1], device=links.device) % 2 == 0
-    bad = torch.ones_like(head)
+    bad = torch.ones_like(source, dtype=torch.bool)
+    head = random.bits(random.fold(key, "head"), links.shape[1]) & 1 == 0
     for attempt in range(TRIES):
         words = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
         first, second = words.view(2, -1).unbind(0)

@@ -286,6 +286,20 @@ def accepts_links(table: Document) -> bool:
     return task is not None and accepts(task, "links")
 
 
+def learned_of(table: Document) -> tuple[Document, bool]:
+    """[data] without `features` where that is a word, and whether these are learned, a vector for each node.
+
+    Raises:
+        ConfigError: it is another word.
+    """
+    features = table.get("features")
+    if not isinstance(features, str):  # a data set may have a setting of that name
+        return table, False
+    if features not in ("given", "learned"):
+        raise ConfigError(f"data.features: must be 'given' or 'learned', got {features!r}", code="config.value")
+    return {key: value for key, value in table.items() if key != "features"}, features == "learned"
+
+
 def decoder_of(table: Document, of_links: bool) -> tuple[Document, str]:
     """[model] without `decoder`, where links are the examples, and that.
 
@@ -320,7 +334,8 @@ class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
     (`partition.external`); `own` are the models that members have instead of `model`; `links` says how links are the
-    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`)."""
+    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` says whether nodes
+    have a column each in the place of their features (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
@@ -336,6 +351,7 @@ class Config:
     own: OwnModels = field(default_factory=OwnModels)
     links: "Links | None" = None
     decoder: str = DECODER
+    learned: bool = False
 
     @property
     def between_sites(self) -> bool:
@@ -376,6 +392,8 @@ class Config:
         if self.links is not None:
             sections["data"] |= {"task": "links", **self.links.plain()}
             sections["model"]["decoder"] = self.decoder
+        if self.learned:
+            sections["data"]["features"] = "learned"
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
         more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
         return {**self.general.plain(), **sections, **more}
@@ -591,7 +609,7 @@ def resolve(document: Document) -> Config:
     with faults:
         top = checked_values("", document, general)
     folder, across, own_of, links = None, Record(), OwnModels(), None
-    decoder = DECODER
+    decoder, learned = DECODER, False
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
@@ -602,6 +620,7 @@ def resolve(document: Document) -> Config:
                 table, links = links_of(table)
                 if links is not None and accepts_links(table):
                     table = {**table, "task": "links"}
+                table, learned = learned_of(table)
             if name == "model":
                 table, decoder = decoder_of(table, section(document, "data").get("task") == "links")
                 chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
@@ -625,13 +644,16 @@ def resolve(document: Document) -> Config:
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
-    across |= {"links": links, "decoder": decoder}
+    across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
         message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
         raise ConfigError(message, code="config.sampled")
     if links is not None and config.between_sites:
         message = "data.task: links are predicted in simulations; between sites nothing agrees on their split yet"
+        raise ConfigError(message, code="config.sites")
+    if learned and config.between_sites:
+        message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
         raise ConfigError(message, code="config.sites")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"

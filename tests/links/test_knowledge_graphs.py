@@ -1,0 +1,190 @@
+"""Knowledge graphs: from triples to ranks, by members who share entities."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedweave.algorithms.parts.links import LinkPrediction, training_links
+from fedweave.core import random
+from fedweave.core.links import Codes
+from fedweave.core.tree import leaves
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.models.relations import DECODERS
+from tests.refusals import refusal
+
+ENTITIES, WIDTH = 18, 8
+KINDS = ("after", "below", "near")
+
+
+def triples(folder: Path, seed: int = 0) -> Path:
+    """Entities on a circle: the next one, the fifth, and whoever is beside; one triple of ten validates, two test."""
+    rows = [(f"e{i:02}", "after", f"e{(i + 1) % ENTITIES:02}") for i in range(ENTITIES)]
+    rows += [(f"e{i:02}", "below", f"e{(i + 5) % ENTITIES:02}") for i in range(ENTITIES)]
+    rows += [(f"e{i:02}", "near", f"e{(i + d) % ENTITIES:02}") for i in range(ENTITIES - 2) for d in (-1, 1)]
+    table = pd.DataFrame(rows, columns=["head", "relation", "tail"])
+    at = np.random.default_rng(seed).permutation(len(table))
+    table["split"] = np.where(at % 10 == 0, "val", np.where(at % 10 < 3, "test", "train"))
+    table.to_csv(folder / "triples.csv", index=False)
+    return folder
+
+
+def document(folder: Path, algorithm: dict, decoder: str = "distmult", mode: str = "vmap", **data: object) -> dict:
+    return {
+        "rounds": 3,
+        "data": {"name": "triples", "path": str(folder), "task": "links", "rank_negatives": "all", **data},
+        "partition": {"name": "edges", "by": "relation", "clients": 3},
+        "model": {"name": "embedding", "hidden": WIDTH, "decoder": decoder},
+        "algorithm": {"local_steps": 4, "lr": 0.05, **algorithm},
+        "engine": {"threads": 1, "mode": mode},
+    }
+
+
+def trained(made: dict, rounds: int = 3):
+    built = build(resolve(made))
+    built.fed.begin(0)
+    state = built.algorithm.init(built.fed)
+    for round in range(1, rounds + 1):
+        built.fed.begin(round)
+        state = built.algorithm.round(state, built.fed)
+    return built, state, built.algorithm.evaluate(state, built.fed)
+
+
+def shared(state: dict) -> dict:
+    return {path: leaf.materialize() if hasattr(leaf, "materialize") else leaf for path, leaf in leaves(state["w"])}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
+    """The mean reciprocal rank of a member's test triples, by the formula for each query, one candidate at a time."""
+    made = document(triples(tmp_path), {"name": "fedavg"}, decoder)
+    built, state, scores = trained(made)
+    w = {path: leaf.double() for path, leaf in shared(state).items()}
+    vectors, relations = w["0/weight"], w["1/relation"]
+    data = built.data
+    for client, part in zip(scores.clients.clients, built.partition.parts, strict=True):
+        ends, kind = data.carried.ends[:, part.examples], data.carried.relation[part.examples]
+        known = set(zip(ends[0].tolist(), kind.tolist(), ends[1].tolist(), strict=True))
+        found = []
+        for (h, t), r in zip(ends[:, part.masks[2]].T.tolist(), kind[part.masks[2]].tolist(), strict=True):
+            score = lambda a, b, r=r: float(DECODERS[decoder].score(vectors[a], relations[r], vectors[b]))  # noqa: E731
+            for changed in ([(h, n) for n in part.nodes.tolist()], [(n, t) for n in part.nodes.tolist()]):
+                others = [score(a, b) for a, b in changed if (a, r, b) not in known and a != b]
+                own = score(h, t)
+                found.append(
+                    1 / (1 + sum(s > own + 1e-6 for s in others) + sum(abs(s - own) <= 1e-6 for s in others) / 2)
+                )
+        total, count = dict(leaves(scores.clients[client]))["own/mrr"][2].tolist()
+        assert count == len(found)
+        assert total / count == pytest.approx(np.mean(found), abs=1e-6)
+
+
+@pytest.mark.parametrize("share", [["0/*"], ["*"]])
+def test_a_secure_sum_gives_fede_the_same_numbers(tmp_path, share):
+    triples(tmp_path)
+    plain, summed = (
+        trained(document(tmp_path, {"name": "fede", "share": share, "secure_sum": secret}))[1]
+        for secret in (False, True)
+    )
+    for path, leaf in shared(plain).items():
+        torch.testing.assert_close(shared(summed)[path], leaf, atol=1e-5, rtol=0)
+
+
+def test_executors_agree_and_what_nobody_holds_stays(tmp_path):
+    """By time of training, rows of entities without a triple at any member are as they began."""
+    folder = triples(tmp_path)
+    table = pd.read_csv(folder / "triples.csv")
+    batched, one = (trained(document(folder, {"name": "fede"}, mode=mode)) for mode in ("vmap", "loop"))
+    for path, leaf in shared(batched[1]).items():
+        torch.testing.assert_close(shared(one[1])[path], leaf, atol=1e-5, rtol=0)
+    assert list(shared(batched[1])) == ["0/weight"]  # the relations' vectors stay home
+    assert batched[0].data.nodes == len(set(table["head"]) | set(table["tail"]))
+
+
+def test_relations_that_are_shared_are_averaged_over_those_who_have_them(tmp_path):
+    """Each relation is at one member: shared, its vector moves as if it had stayed there, not by a third of that."""
+    folder = triples(tmp_path)
+    algorithm = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "share": ["*"]}
+    before = build(resolve(document(folder, {"name": "fedavg", **algorithm})))
+    before.fed.begin(0)
+    start = shared(before.algorithm.init(before.fed))["1/relation"]
+    moved = {}
+    for name in ("fedavg", "fede"):
+        _, state, _ = trained(document(folder, {"name": name, **algorithm}), rounds=1)
+        moved[name] = (shared(state)["1/relation"] - start).norm(dim=1)
+    assert (moved["fede"] > 1.5 * moved["fedavg"]).all()
+
+
+def test_learned_features_of_any_data_are_a_vector_for_each_node(tmp_path):
+    nodes = pd.DataFrame({"id": range(12), "label": np.arange(12) % 2, "age": np.arange(12.0)})
+    edges = pd.DataFrame({"source": range(12), "target": np.roll(range(12), 1)})
+    nodes.to_csv(tmp_path / "nodes.csv", index=False)
+    edges.to_csv(tmp_path / "edges.csv", index=False)
+    made = {
+        "rounds": 1,
+        "data": {"name": "folder", "path": str(tmp_path), "features": "learned"},
+        "partition": {"name": "random", "clients": 2},
+        "model": {"name": "gcn", "hidden": 4},
+        "algorithm": {"name": "fedavg"},
+    }
+    config = resolve(made)
+    built = build(config)
+    assert built.data.features == 12
+    assert {graph.x.shape[1] for graph in built.fed.graphs.values()} == {12}
+    assert resolve(config.plain()) == config
+    given = resolve({**made, "data": {**made["data"], "features": "given"}})
+    assert build(given).data.features == 1
+    with refusal("config.value"):
+        resolve({**made, "data": {**made["data"], "features": "made up"}})
+
+
+def test_a_complex_decoder_wants_an_even_width(tmp_path):
+    made = document(triples(tmp_path), {"name": "fede"}, "rotate")
+    made["model"]["hidden"] = 7
+    with refusal("config.value"):
+        build(resolve(made))
+
+
+def test_a_member_trains_the_rows_of_its_own_entities_alone(tmp_path):
+    """On real triples of which a member has few entities; what it sends of others is what all have in common."""
+    folder = triples(tmp_path)
+    built = build(resolve(document(folder, {"name": "fede", "weight_decay": 0.0})))
+    built.fed.begin(0)
+    state = built.algorithm.init(built.fed)
+    built.fed.begin(1)
+    replies = built.fed.map(built.algorithm.train, {"w": state["w"], "init": state["init"]})
+    for client, part in zip(replies.clients, built.partition.parts, strict=True):
+        update = dict(leaves(replies[client]))["update/0/weight"]
+        others = np.setdiff1d(np.arange(built.data.nodes), part.nodes)
+        assert not update[others].any()
+
+
+def test_a_batch_is_of_training_triples_and_replaces_heads_and_tails_alike(tmp_path):
+    built = build(resolve(document(triples(tmp_path), {"name": "fedavg"})))
+    part = LinkPrediction(negatives=3, batch=40)
+    for graph in built.fed.graphs.values():
+        drawn = part.draw(built.algorithm.model, graph, random.key(1), 5)
+        links, real = training_links(graph)
+        assert drawn["links"].shape == (5, 40)
+        assert int(drawn["links"].max()) < int(real.sum())
+        assert len(drawn["links"].unique()) > 0.9 * int(real.sum())  # 200 draws of about 15 miss none, nearly
+        own = links[:, drawn["links"]].repeat_interleave(3, 2).movedim(1, 0)
+        changed = (drawn["pairs"] != own)[:, :2].flatten(2).transpose(0, 1).flatten(1)
+        assert not (changed[0] & changed[1]).any()
+        assert 0.4 < float(changed[0].double().mean() / changed.any(0).double().mean()) < 0.6
+        assert (drawn["pairs"][:, 2] == own[:, 2]).all()
+    made = document(tmp_path, {"name": "fede", "parts": [{"name": "link_prediction", "batch": 8, "negatives": 2}]})
+    batched, one = (trained({**made, "engine": {"threads": 1, "mode": mode}})[1] for mode in ("vmap", "loop"))
+    for path, leaf in shared(batched).items():
+        torch.testing.assert_close(shared(one)[path], leaf, atol=1e-5, rtol=0)
+
+
+def test_candidates_are_no_known_triples():
+    """Codes tell relations apart."""
+    from fedweave.core.edge_attributes import EdgeAttributes
+
+    codes = Codes(EdgeAttributes(np.array([[0, 1], [1, 2]]), True, y=np.array([0, 1])), 3)
+    assert codes.holds(np.array([0, 0, 1]), np.array([1, 1, 2]), np.array([0, 1, 1])).tolist() == [True, False, True]
