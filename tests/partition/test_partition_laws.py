@@ -31,8 +31,8 @@ from fedweave.partition import (
     Partition,
     Perturbed,
     Random,
-    Scaffolds,
     ScaffoldDirichlet,
+    Scaffolds,
     Vertical,
 )
 from fedweave.partition.base import Part

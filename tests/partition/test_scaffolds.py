@@ -17,7 +17,7 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
-from fedweave.partition import Dirichlet, Partition, Random, Scaffolds, ScaffoldDirichlet, cut
+from fedweave.partition import Dirichlet, Partition, Random, ScaffoldDirichlet, Scaffolds, cut
 from tests.refusals import refusal
 
 NUMBERS = st.lists(st.integers(0, 12), min_size=8, max_size=120)

@@ -19,7 +19,7 @@ from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
-from fedweave.partition.scaffolds import Scaffolds, ScaffoldDirichlet
+from fedweave.partition.scaffolds import ScaffoldDirichlet, Scaffolds
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {
@@ -65,8 +65,8 @@ __all__ = [
     "Partition",
     "Perturbed",
     "Random",
-    "Scaffolds",
     "ScaffoldDirichlet",
+    "Scaffolds",
     "Vertical",
     "cut",
     "statistics",
