@@ -252,11 +252,11 @@ def test_a_few_examples_to_be_predicted_may_be_alike(tmp_path: Path) -> None:
         ("f", pa.array([[1.0], [2.0, 3.0]]), "row 1: 'f' holds 1 numbers, not 2"),
         ("f", pa.array(["1", "red"]), "row 2: 'f' is 'red'"),
         ("f", pa.array([1.0, None]), "row 2: feature 'f' is empty"),
-        ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5. Round or bin such numbers"),
+        ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5. To predict numbers: [data] target"),
         (
             "label",
             pa.array(["0.0", "0.5"]),
-            "row 2: label is '0.5', a number, but not one like 0, 1 or 2. Round or bin",
+            "row 2: label is '0.5', a number, but not one like 0, 1 or 2. To predict numbers: [data] target",
         ),
         ("label", pa.array([[1], [2]]), "column 'label' holds list"),
         ("id", pa.array([b"1", b"2"]), "column 'id' holds binary"),

@@ -9,7 +9,8 @@ import torch
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.metrics.classification import counts
-from fedweave.metrics.measured import DIVERGED, MISSING, ROUNDED_SCORES, measure
+from fedweave.metrics.kinds import DIVERGED
+from fedweave.metrics.measured import MISSING, ROUNDED_SCORES, measure
 from fedweave.metrics.selection import Judging
 from fedweave.report.notes import caught, notes
 from tests.refusals import refusal

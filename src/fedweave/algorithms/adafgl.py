@@ -57,7 +57,7 @@ class AdaFGL(FedAvg):
     hidden: int = 64
     drop: float = 0.5
 
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, nodes=True)
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, nodes=True, classes=True)
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients go on with other models"}
     test_settings: ClassVar[Record] = {"joint": 1, "hidden": 8, "lr": 0.02}
 

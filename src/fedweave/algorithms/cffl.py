@@ -31,7 +31,7 @@ class Credibility(TellsExamples):
     """
 
     a: float = 5.0
-    needs = Needs(whole_models=True)
+    needs = Needs(whole_models=True, classes=True)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike.

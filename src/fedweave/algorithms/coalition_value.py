@@ -33,7 +33,7 @@ class CoalitionValue(Part):
     every: int = 1
     exact: int = 8
     permutations: int = 32
-    needs = Needs(one_model=True, everyone=True)
+    needs = Needs(one_model=True, everyone=True, classes=True)
 
     def __post_init__(self) -> None:
         if self.every < 1 or not 1 <= self.exact <= MOST_EXACT:

@@ -77,7 +77,7 @@ class FairPenalty(Part):
     """
 
     alpha: float = 1.0
-    needs = Needs(sens=True)
+    needs = Needs(sens=True, classes=True)
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
@@ -104,7 +104,7 @@ class DivergenceStart(Part):
 
     js: Distance = "nodes"
     recorded = True
-    needs = Needs(judged_global=True, whole_graphs=True)
+    needs = Needs(judged_global=True, whole_graphs=True, classes=True)
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
     }
@@ -169,7 +169,7 @@ class GroupWeights(Part):
     tau: float = 0.05
     prefer: Prefer = "fair"
     recorded = True
-    needs = Needs(sens=True, nodes=True, whole_graphs=True)
+    needs = Needs(sens=True, nodes=True, whole_graphs=True, classes=True)
     sends: ClassVar = {
         "gaps": Sends(
             "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",

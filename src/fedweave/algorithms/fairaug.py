@@ -131,7 +131,7 @@ class FairAugmented(Part):
 
     mask: float = 0.5
     keep: float = 0.8
-    needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True)
+    needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True, classes=True)
 
     def __post_init__(self) -> None:
         check_part(mask=self.mask, keep=self.keep)

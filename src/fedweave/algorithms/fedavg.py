@@ -39,7 +39,7 @@ from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
-from fedweave.learn import where_trained
+from fedweave.learn import NumberLoss, where_trained
 from fedweave.partition.client_data import Precompute
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
@@ -66,6 +66,8 @@ class FedAvg(Deployable, SumsScores):
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
+    number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
+    quantile:        which one the quantile loss is for, such as 0.9.
     scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
         alone, in which no client tells its own.
     """
@@ -84,6 +86,8 @@ class FedAvg(Deployable, SumsScores):
     focal: float = 0.0
     logit_adjustment: float = 0.0
     scores: Literal["each", "sum"] = "each"
+    number_loss: NumberLoss = "mse"
+    quantile: float = 0.5
 
     capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal", "score_sum"))
 

@@ -125,7 +125,7 @@ class FedEgo(Deployable):
     focal: float = 0.0
     logit_adjustment: float = 0.0
 
-    capabilities: ClassVar[Capabilities] = Capabilities(nodes=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(nodes=True, classes=True)
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
     }

@@ -113,7 +113,7 @@ class NeighborSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
-    needs = Needs(ids=True, nodes=True, finder=Places())
+    needs = Needs(ids=True, nodes=True, finder=Places(), classes=True)
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):

@@ -54,7 +54,7 @@ class TopologyMix(Part):
         ),
         "certainty": Sends("sum of the degrees of its nodes, weighted by how sure their classes are", within=Real()),
     }
-    needs = Needs(personal=True, nodes=True, whole_graphs=True)
+    needs = Needs(personal=True, nodes=True, whole_graphs=True, classes=True)
 
     def __post_init__(self) -> None:
         if min(self.orders, self.hops) < 1 or not 0 <= self.alpha <= 1:

@@ -40,7 +40,7 @@ class ClassPrototypes(Part):
     lam: float = 1.0
     how: Literal["size", "mean"] = "size"
     least: int = 2
-    needs = Needs(any_models=True)
+    needs = Needs(any_models=True, classes=True)
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
         "count": Sends("how many of the client's training examples are of each class", within=Whole()),

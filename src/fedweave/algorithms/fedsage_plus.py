@@ -79,7 +79,7 @@ class MissingNeighbours(Generates):
     peers: int = 3
     sample: int = 64
     rounding: Literal["floor", "nearest", "random"] = "random"
-    needs = Needs(nodes=True, bounds=("sample",))
+    needs = Needs(nodes=True, bounds=("sample",), classes=True)
     least: ClassVar[Mapping[str, int]] = {**Generates.least, "exchanges": 0, "peers": 0, "sample": 1}
 
     def __post_init__(self) -> None:

@@ -141,7 +141,7 @@ class GLASU(Settings):
     logit_adjustment: float = 0.0
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        vertical=True, nodes=True, predicts=True, evaluation=("infer_full", "score")
+        vertical=True, nodes=True, classes=True, predicts=True, evaluation=("infer_full", "score")
     )
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train parts of one model on mini-batches",

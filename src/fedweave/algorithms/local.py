@@ -30,7 +30,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree
-from fedweave.learn import where_trained
+from fedweave.learn import NumberLoss, where_trained
 
 # Hooks that nobody asks for.
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
@@ -51,6 +51,8 @@ class Local(Deployable):
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
+    number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
+    quantile:        which one the quantile loss is for, such as 0.9.
     """
 
     model: Model
@@ -64,6 +66,8 @@ class Local(Deployable):
     class_weight: ClassWeights = "none"
     focal: float = 0.0
     logit_adjustment: float = 0.0
+    number_loss: NumberLoss = "mse"
+    quantile: float = 0.5
 
     def __post_init__(self) -> None:
         self.take_model()

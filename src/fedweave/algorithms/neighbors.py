@@ -127,7 +127,7 @@ class Generates(Part):
     hide: float = 0.5
     epochs: int = 20
     hidden: tuple[int, ...] = (256, 64)
-    needs = Needs(nodes=True)
+    needs = Needs(nodes=True, classes=True)
     least: ClassVar[Mapping[str, int]] = {"slots": 1, "epochs": 1}
 
     def __post_init__(self) -> None:

@@ -12,14 +12,31 @@ from fedweave.core.federation import Client, Declaration, Federation, Sends, Ste
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Model
-from fedweave.core.ranges import Pairs, Whole
+from fedweave.core.ranges import ANY, Pairs, Whole
 from fedweave.core.replies import Replies
+from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn import compute_on_server, where_trained
-from fedweave.metrics import groups
-from fedweave.metrics.classification import ALWAYS, counts, means
+from fedweave.metrics import groups, intervals, labels, numbers
+from fedweave.metrics.classification import counts
+from fedweave.metrics.kinds import always, means
 from fedweave.metrics.ranking import MARGINS, histograms
 from fedweave.privacy.secure_sum import FixedPoint
+
+
+def _of_numbers(key: str, model: str, where: str) -> Declaration:
+    """What a client that predicts numbers declares besides errors."""
+    return {
+        f"{key}/moments": Sends(
+            f"sums over {where} of the numbers and of what {model} predicts, of their squares and of their products",
+            within=ANY,
+        ),
+        f"{key}/spearman": Sends(f"how well {model} orders {where} by their numbers", within=ANY),
+        f"{key}/group_errors": Sends(
+            f"how far {model} is off on {where} of each sensitive group, upwards or downwards", within=ANY
+        ),
+    }
+
 
 SCORES: Declaration = {
     "own": Sends(
@@ -38,6 +55,7 @@ SCORES: Declaration = {
         within=Pairs(),
     ),
     "trained": Sends("the loss and hits of the client's own trained model on its examples", within=Pairs()),
+    **_of_numbers("own", "the model", "the client's examples"),
 }
 PERSONAL_SCORES: Declaration = {
     **SCORES,
@@ -56,6 +74,7 @@ PERSONAL_SCORES: Declaration = {
         "orders correctly",
         within=Pairs(),
     ),
+    **_of_numbers("global_test", "the client's own model", "the global test graph"),
 }
 
 
@@ -67,18 +86,31 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     """
     logits = models.judged(model, w, graph)
     if not members:
-        return pairs_of(logits, graph.y, graph.masks, graph.sens, whole)
+        return pairs_of(logits, graph.y, graph.masks, graph.sens, whole, graph.scale)
 
     def own(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
-        return pairs_of(logits[at], graph.y[at], masks, None if graph.sens is None else graph.sens[at], whole)
+        sens = None if graph.sens is None else graph.sens[at]
+        return pairs_of(logits[at], graph.y[at], masks, sens, whole, graph.scale)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(own)(rows) for rows in members))
 
 
-def pairs_of(logits: Tensor, y: Tensor, masks: Tensor, sens: Tensor | None, whole: bool = True) -> Tree:
-    """The pairs of `measure` of logits [n, c]; masks: bool [S, n]."""
+def pairs_of(
+    logits: Tensor,
+    y: Tensor,
+    masks: Tensor,
+    sens: Tensor | None,
+    whole: bool = True,
+    scale: Tensor | None = None,
+) -> Tree:
+    """The pairs of `measure` of a model's outputs, by what `y` says is predicted: logits [n, c] or [n, t]; masks: bool
+    [S, n]; scale: see `core.graph.Graph`."""
+    if (target := kind_of(y)) != CLASS:
+        if target == NUMBER:
+            return numbers.counts(logits, y, masks, scale, sens, whole)
+        return labels.counts(logits, y, masks, whole)
     pairs = counts(logits, y, masks, whole)
     if not whole or sens is None or logits.shape[-1] != 2:
         return pairs
@@ -93,11 +125,11 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, re
     pairs = measure(model, w, client.graph, members=client.members)
     trained = client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
-        after = {name: pairs[name] if trained is w else torch.zeros_like(pairs[name]) for name in ALWAYS}
+        after = {name: pairs[name] if trained is w else torch.zeros_like(pairs[name]) for name in always(pairs)}
     else:
         after = measure(model, trained, client.graph, whole=False, members=client.members)
         if not remembered:
-            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: pairs[name] for name in ALWAYS})
+            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: pairs[name] for name in always(pairs)})
     return {"own": pairs, "trained": after}
 
 
@@ -112,7 +144,12 @@ def personal_score(
     """`score`, and the client's own model on the global test graph where there is one, as `test_model` if that is
     another."""
     result = score(model, w, client, trained, remembered)
-    return result if client.test is None else result | {"global_test": measure(test_model or model, w, client.test)}
+    if client.test is None:
+        return result
+    test = client.test
+    if client.graph.scale is not None:  # of the client's own model's outputs
+        test = test._replace(scale=client.graph.scale)
+    return result | {"global_test": measure(test_model or model, w, test)}
 
 
 def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
@@ -142,8 +179,10 @@ class _Measuring:
 
 # What is added up below "own", by the binary digits behind the point; whole numbers, or halves, unless it is here.
 MEAN, HISTOGRAM = "mean", "histogram"
+# Sums of numbers in the data's units, of any size, in two words: multiples of 256, and what is left.
+HIGH, LOW, RESIDUALS, _STEP = "high", "low", "histogram/residuals", 256.0
 _FRACTIONS = {"": 1, "loss": 30, "average_precision": 30, "recall_at_1": 30, "precision_at_1": 30, MEAN: 30}
-_FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0}
+_FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0, RESIDUALS: 0, HIGH: 0, LOW: 48}
 _MOST = 2.0**56  # a sum of losses of 67 million, of each of 127 members; words of 64 bits hold that
 SUM = "own"  # the key of what is added up
 
@@ -155,10 +194,15 @@ def summed(everyone: bool) -> Declaration:
         "loss": "the loss of all members' examples",
         MEAN: "the means over members of what is measured on each one's examples",
         HISTOGRAM: "how many of all members' examples of each class have which score",
+        RESIDUALS: "how many of all members' numbers are predicted how far off",
+        HIGH: "the errors of all members' numbers, and the means over members of what is measured on each one's",
+        LOW: "the errors of all members' numbers, and the means over members of what is measured on each one's",
     }
 
     def own(name: str) -> Sends:
-        what = reveals.get(name.partition("/")[0], f"{name.replace('_', ' ')} of all members together")
+        what = reveals.get(name) or reveals.get(
+            name.partition("/")[0], f"{name.replace('_', ' ')} of all members together"
+        )
         mechanism = SecureSum(2, everyone, _words(name).bits, _words(name).fraction, 0 if everyone else 1)
         return Sends(f"nothing by itself; with the others' {what}", mechanism)
 
@@ -169,15 +213,22 @@ def _words(name: str) -> FixedPoint:
     """Of what is called so below "own"."""
     while name not in _FRACTIONS:
         name = name.rpartition("/")[0]
-    return FixedPoint(32 if name.endswith(MARGINS) else 64, _FRACTIONS[name])
+    return FixedPoint(32 if name.endswith((MARGINS, RESIDUALS)) else 64, _FRACTIONS[name])
 
 
 def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     """{"own": words} of what `measure` says of `w`, of its values on the client's own examples ("mean"), and of
     histograms of its scores ("histogram"), to be added up over clients."""
     logits = models.judged(model, w, graph)
-    pairs = pairs_of(logits, graph.y, graph.masks, graph.sens)
-    values = {**pairs, MEAN: means(pairs), HISTOGRAM: histograms(logits, graph.y, graph.masks)}
+    pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, scale=graph.scale)
+    values: Tree = {**pairs, MEAN: means(pairs)}
+    if graph.target == CLASS:
+        values[HISTOGRAM] = histograms(logits, graph.y, graph.masks)
+    elif graph.target == NUMBER:
+        high = map_leaves(lambda leaf: (leaf / _STEP).floor(), values)
+        low = map_leaves(lambda leaf, above: leaf - above * _STEP, values, high)
+        residuals = intervals.histograms(logits, graph.y, graph.masks, graph.scale)
+        values = {HIGH: high, LOW: low, HISTOGRAM: {"residuals": residuals}}
     return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(values)})}
 
 
@@ -189,7 +240,11 @@ def _most(path: str) -> float:
 def totals(replies: Replies) -> Tree:
     """Undo `sum_score` for the sum: float64."""
     sums = leaves(replies.total(SUM))
-    return nest({path: _words(path).decode(words, torch.float64) for path, words in sums})
+    total = nest({path: _words(path).decode(words, torch.float64) for path, words in sums})
+    if HIGH not in total:
+        return total
+    whole = map_leaves(lambda above, rest: above * _STEP + rest, total[HIGH], total[LOW])
+    return whole | {HISTOGRAM: total[HISTOGRAM]}
 
 
 class SumsScores:

@@ -55,6 +55,11 @@ class Asking(Protocol):
         """See `Capabilities`."""
         ...
 
+    @property
+    def classes(self) -> bool:
+        """See `Capabilities`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Capabilities:
@@ -66,6 +71,7 @@ class Capabilities:
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
     nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
+    classes:     it is about the classes of examples: no numbers or several labels in their place.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
@@ -78,14 +84,15 @@ class Capabilities:
     sens: bool = False
     graph_level: bool = False
     nodes: bool = False
+    classes: bool = False
     model: str = ""
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
         """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
-        sens, ids = any(one.sens for one in (self, *needs)), any(one.ids for one in (self, *needs))
-        return replace(self, sens=sens, ids=ids, nodes=any(one.nodes for one in (self, *needs)))
+        names = ("sens", "ids", "nodes", "classes")
+        return replace(self, **{name: any(getattr(one, name) for one in (self, *needs)) for name in names})
 
 
 def capabilities(algorithm: object) -> Capabilities:

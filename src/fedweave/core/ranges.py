@@ -39,6 +39,9 @@ class Real:
         return f"{path} is not of numbers" if values is None else _outside(path, values, self.least, self.most)
 
 
+ANY = Real(-math.inf)
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Additive pairs [S, 2, …] of a sum and a count (`metrics.classification`), by the name of the metric.
@@ -47,7 +50,7 @@ class Pairs:
     metrics are of pairs of examples.
     """
 
-    mean: tuple[str, ...] = ("loss",)
+    mean: tuple[str, ...] = ("loss", "squared", "absolute")
     pairs: tuple[str, ...] = ("auc", "group_auc")
 
     def fault(self, path: str, leaf: object) -> str:

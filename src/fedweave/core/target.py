@@ -6,16 +6,16 @@ have gaps. The form of `y` says which, in a `Dataset` and in a `Graph` alike:
 "labels": int64 [e, t], 0 or 1, -1 where a label is missing.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 from torch import Tensor
 
-Kind = Literal["class", "number", "labels"]
-CLASS: Kind = "class"
-NUMBER: Kind = "number"
-LABELS: Kind = "labels"
+from fedweave.core.types import CLASS as CLASS
+from fedweave.core.types import LABELS as LABELS
+from fedweave.core.types import NUMBER as NUMBER
+from fedweave.core.types import TOLD as TOLD
+from fedweave.core.types import Kind as Kind
+
 SHIFT, DIVISOR, LOG = 0, 1, 2  # rows of a scale, float64 [3, t]
 
 
@@ -69,7 +69,9 @@ def to_scale(y: Tensor, scale: Tensor) -> Tensor:
     return (values - scale[SHIFT]) / scale[DIVISOR]
 
 
-def from_scale(outputs: Tensor, scale: Tensor) -> Tensor:
-    """A model's outputs [e, t] in the data's units, float64: the inverse of `to_scale`."""
+def from_scale(outputs: Tensor, scale: Tensor | None) -> Tensor:
+    """A model's outputs [e, t] in the data's units, float64: the inverse of `to_scale`; as they are without a scale."""
+    if scale is None:
+        return outputs.to(torch.float64)
     values = outputs.to(torch.float64) * scale[DIVISOR] + scale[SHIFT]
     return torch.where(scale[LOG] > 0, torch.exp(torch.where(scale[LOG] > 0, values, 0.0)), values)

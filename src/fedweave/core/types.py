@@ -1,7 +1,7 @@
 """Names with values of which a type can say no more: rows of tables, objects of JSON and TOML, settings."""
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]  # a row of a table, or an object of a file
 Values: TypeAlias = Mapping[str, Any]  # the same to read: settings, measurements
@@ -11,6 +11,12 @@ Values: TypeAlias = Mapping[str, Any]  # the same to read: settings, measurement
 # Words that are importable without heavy dependencies: what calls are for, what is not part of a message, and names
 # that no client may have.
 
+
+Kind = Literal["class", "number", "labels"]  # what is predicted of an example (`core.target`)
+CLASS: Kind = "class"
+NUMBER: Kind = "number"
+LABELS: Kind = "labels"
+TOLD: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
 
 TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples together, and of the server
 

@@ -12,7 +12,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
-from fedweave.core.target import Kind, kind_of, labeled
+from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
+from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
 
@@ -232,6 +233,7 @@ CARRIED = {  # array: field of `EdgeAttributes`
     "edge_split": "split",
 }
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
+TARGETS = "target_names"  # of the columns of y
 UNTIL = "split_until"  # the last times of training and of validation
 EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
@@ -248,6 +250,7 @@ NAMES = {  # names: what a dataset calls them
     "owner_names": "owners",
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
+    TARGETS: "targets",
 }
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
@@ -404,10 +407,17 @@ class Dataset:
         """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
         graphs = f"{self.examples:,} graphs, " if self.example == "graph" else ""
         edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
-        return (
-            f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, "
-            f"{self.features:,} features, {self.classes} classes"
-        )
+        what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
+        return f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, {self.features:,} features, {what}"
+
+    @property
+    def target_summary(self) -> str:
+        """What is predicted, such as "3 classes (C, N, O)", "1 number (solubility)" or "2 labels (toxic, active)"."""
+        if self.target == CLASS:
+            named = ", ".join(self.labels) if self.labels else f"0 to {self.classes - 1}"
+            return f"{counted(self.classes, 'class')} ({named})"
+        named = ", ".join(self.targets) if self.targets else f"0 to {self.outputs - 1}"
+        return f"{counted(self.outputs, 'number' if self.target == NUMBER else 'label')} ({named})"
 
     def save(self, path: str | Path) -> Path:
         """Write it to an `.npz` file, which `[data] path` or `datasets.load("npz", path)` reads again, and return its
@@ -429,8 +439,12 @@ class Dataset:
             raise UserError(
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
-        options = {} if self.carried is None else {"loops": "keep"}
+        options: Values = {} if self.carried is None else {"loops": "keep"}
         options["normalise"] = "auto" if self.scaling == "auto" else "none"
+        if self.target != CLASS:
+            options["target"] = self.target
+        if self.target_scale is not None:
+            options |= {"target_normalise": self.target_scaling, "target_log": bool(self.target_scale[LOG].any())}
         object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **options})
         return file
 

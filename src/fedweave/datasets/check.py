@@ -45,8 +45,9 @@ class Rows(Protocol):
         """Refuse a row."""
 
 
-def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str) -> None:
+def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str, code: str = "row") -> None:
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
+    The error's code is data.`code`.
 
     Raises:
         DataError: names the first of all rows of a file in which the same is wrong; of more than three such faults the
@@ -68,7 +69,7 @@ def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy
         if len(alike) > Fault.SHOWN
         else [Fault.of([example], remedy) for example in examples]
     )
-    raise DataError(*faults, code=f"{DataError.code}.row")
+    raise DataError(*faults, code=f"{DataError.code}.{code}")
 
 
 def first(bad: np.ndarray) -> int | None:

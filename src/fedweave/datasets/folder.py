@@ -69,12 +69,12 @@ class Folder(Tabular):
     @property
     def said(self) -> tuple[str, ...]:
         """See `Carrying.said`."""
-        return OF_EXAMPLES if self.of_edges else ()
+        return (*OF_EXAMPLES, *(self.targets or ())) if self.of_edges else ()
 
     @property
     def known(self) -> tuple[str, ...]:
         """See `Tabular.known`."""
-        return (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
+        return (*super().known, *(name for name in (self.owner, self.node_time) if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -98,8 +98,8 @@ class Folder(Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        owned = self.known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
-        named = NODES[: 1 + (labelled and not self.of_edges)]
+        owned = self.known[len(super().known) :] if labelled else ()  # of a node to be predicted neither matters
+        named = ("id", *(self.answers if labelled and not self.of_edges else ()))
         check_columns(tables.nodes, required=(*named, *owned), known=self.known)
         super().check_form(tables, labelled)
 
@@ -135,16 +135,13 @@ def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str])
     named = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
     if not named and len(rows) < edges.rows:
         named = tuple(map(str, rows.tolist()))
-    of_rows = {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in _OF_ROWS}
-    held: Record = {"ids": named, "node_ids": fields["ids"]} | of_rows
+    held: Record = {"ids": named, "node_ids": fields["ids"], "y": fields["y"][rows]}
+    held |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
     if unused:
         held["notes"] = (
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
         )
     return held
-
-
-_OF_ROWS = ("y", "sens", "public")
 
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -352,10 +349,11 @@ class GraphFolder(Tabular):
         """See `Tabular.check_form`."""
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
-            (*GRAPHS[:2], *owner_columns) if labelled else GRAPHS[:1]
+            ("id", *self.answers, *owner_columns) if labelled else GRAPHS[:1]
         )  # whose a graph to be predicted is does not matter
         hint = "" if owner_columns else "data.owner names one that says whose each graph is"
-        check_columns(self.examples(tables), required, (*GRAPHS, *owner_columns), closed=True, hint=hint)
+        known = (*GRAPHS, *(self.targets or ()), *owner_columns)
+        check_columns(self.examples(tables), required, known, closed=True, hint=hint)
         check_columns(tables.nodes, required=GRAPH_NODES[:2], known=GRAPH_NODES)
         super().check_form(tables, labelled)
 

@@ -61,8 +61,9 @@ def from_networkx(
     """The graph of a `networkx.Graph`, undirected unless `directed` is True; what nodes have besides `label`, "sens"
     and "split" are features.
 
-    label: the attribute with the class, which every node, or with `task` "edges" every edge, has; None where it is
-    unlabeled. features: the nodes' attributes to take, in order; by default all. options: see `from_frames`; what
+    label: the attribute with the class, or number, which every node, or with `task` "edges" every edge, has; None where
+    it is unlabeled. With `targets`, in the options, these attributes are predicted, which none need have.
+    features: the nodes' attributes to take, in order; by default all. options: see `from_frames`; what
     edges have is refused unless `edge_features`, `edge_weight` or `edge_time` takes it, `ignore` names it, such as
     "edges.date", or it is a "weight" that is 1 everywhere; as examples they may have "sens", "split" and "id", too.
     Loops are dropped unless `loops` is "keep".
@@ -77,14 +78,18 @@ def from_networkx(
         if known and key not in held:
             refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
     examples = options.get("task") == "edges"
-    if examples:
+    targets = tuple(map(str, options.get("targets") or ()))
+    if targets:
+        _check_targets(graph, targets, examples, held, name)
+    elif examples:
         _check_labels(
             [((a, b), _named(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
         )
     else:
         _check_labels([*known.items()], label, "node", name)
     of_nodes = "label" if examples else label  # which no model reads, if there is one
-    chosen = sorted(held - {of_nodes, "sens", "split"}) if features is None else list(features)
+    chosen = sorted(held - {of_nodes, "sens", "split", *targets}) if features is None else list(features)
+    chosen += [] if examples else targets  # which `Folder` knows by their names
     metadata = [options[key] for key in ("owner", "node_time") if options.get(key) in held]  # which are no features
     chosen += [key for key in metadata if key not in chosen]
     if taken := sorted(set(chosen) & set(NODES)):
@@ -94,12 +99,23 @@ def from_networkx(
         if (
             column in chosen
             or any(attribute in attributes for attributes in known.values())
-            or (column == "label" and not examples)
+            or (column == "label" and not examples and not targets)
         ):
             columns[column] = [attributes.get(attribute) for attributes in known.values()]
-    dataset = from_frames(_columns(columns), _edges(graph, options, label if examples else None, name), name, **options)
+    edges = _edges(graph, options, label if examples and not targets else None, name)
+    dataset = from_frames(_columns(columns), edges, name, **options)
     lost = one_way(dataset.carried, not graph.is_directed(), options.get("directed"))
     return replace(dataset, notes=(*dataset.notes, *lost))
+
+
+def _check_targets(graph: Any, targets: Sequence[str], edges: bool, held: set[str], name: str) -> None:
+    """Refuse targets that no node, or no edge, has."""
+    if edges:
+        held = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
+    if absent := [target for target in targets if target not in held]:
+        what = "edge" if edges else "node"
+        said = f"no {what} has the attribute {absent[0]!r}, which `targets` names"
+        refuse(name, said, _attributes(absent[0], held, what), "column-named")
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:

@@ -8,6 +8,9 @@ of small graphs. `feature_names`, `label_names` and `group_names`, text: what th
 from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
 `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
 
+Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e] or [e, t], NaN at gaps, or labels also
+int64, -1 at gaps; `target_names`, text, what its columns are called.
+
 Edges as examples: `edge_y` int64 [E] in the place of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test
 and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes, and each edge stands in `edge_index`
 once.
@@ -33,6 +36,7 @@ import scipy.sparse as sp
 
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import (
     CARRIED,
@@ -52,6 +56,7 @@ from fedweave.datasets.base import (
     OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
+    TARGETS,
     UNTIL,
     Dataset,
     Outside,
@@ -71,13 +76,17 @@ from fedweave.datasets.features import (
 )
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import as_edges, once, scaled, skeleton
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
 
-def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
+def read(
+    path: Path, name: str, labelled: bool = True, loops: str = "refuse", target: Targeted | None = None
+) -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
 
-    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
+    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many. target:
+    what is predicted, by default a class.
 
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
@@ -85,18 +94,22 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
     arrays = _loopless(_arrays(path), path) if loops == "drop" else _arrays(path)
     of_edges = "y" not in arrays
     key = EDGE_Y if of_edges else "y"
-    check_array(arrays[key], key, np.int64, (None,), path)
-    y, x = arrays[key], _features(arrays, path)
+    target, called = target or Targeted(), _target_names(arrays, key, path)
+    target.refuse_other(arrays[key], key, path)
+    if target.by_class:
+        check_array(arrays[key], key, np.int64, (None,), path)
+    y = arrays[key] if target.by_class else target.of_array(arrays[key], key, path, called)
+    x = _features(arrays, path)
     nodes = x.shape[0] if of_edges else len(arrays["graph_of"]) if "graph_of" in arrays else len(y)
     attributes = _edge_attributes(arrays, nodes, loops, path)
-    names = _names(arrays, x.shape[1], path)
+    names = _names(arrays, x.shape[1], path, target.by_class)
     dataset = Dataset(
         name=name,
         x=x,
         edges=arrays["edge_index"] if attributes is None else skeleton(attributes.ends, nodes),
         carried=attributes,
         y=y,
-        classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
+        classes=len(names.get("labels", ())) or (int(y.max(initial=-1)) + 1 if target.by_class else 0),
         public=_split_of_edges(arrays, len(y), path) if of_edges else _split(arrays, len(y), path),
         sens=arrays.get("sens"),
         graph_of=arrays.get("graph_of"),
@@ -109,7 +122,14 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]
     )
+    dataset = replace(dataset, **target.fields(y, target.names_of_array(called)))
     return check(with_constant(dataset), path, labelled)
+
+
+def _target_names(arrays: dict[str, np.ndarray], key: str, path: Path) -> tuple[str, ...]:
+    """What the columns of `y` are called; () where the file does not say."""
+    held = arrays[key]
+    return _text(arrays, TARGETS, held.shape[1] if held.ndim == 2 else 1, f"one for each column of {key}", path)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -256,15 +276,18 @@ def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str,
     return _text(arrays, IDS, examples, "one for each label in y", path)
 
 
-def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str, tuple[str, ...]]:
-    """{what a dataset calls them: names}, () where the file has none."""
+def _names(arrays: dict[str, np.ndarray], features: int, path: Path, classes: bool) -> dict[str, tuple[str, ...]]:
+    """{what a dataset calls them: names}, () where the file has none. classes: whether y has these, which may have
+    names."""
     wanted = {"feature_names": (features, "one for each column of x")}
     for key, numbers in NUMBERED.items():
+        if key == "label_names" and not classes:
+            continue
         numbers = EDGE_Y if numbers == "y" and "y" not in arrays else numbers
         most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
         count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
         wanted[key] = (count, f"one for each number in {numbers}, from 0")
-    return {field: _text(arrays, key, *wanted[key], path) for key, field in NAMES.items()}
+    return {field: _text(arrays, key, *wanted[key], path) for key, field in NAMES.items() if key in wanted}
 
 
 def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path: Path) -> tuple[str, ...]:
@@ -318,7 +341,7 @@ def holds_graphs(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Archive:
+class Archive(Targeted):
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
     normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
@@ -335,6 +358,7 @@ class Archive:
     task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_normalize(self.normalise)
         check_loops(self.loops, carries=True)
         check_edge_normalize(self.edge_normalise)
@@ -349,9 +373,10 @@ class Archive:
             raise ConfigError('The dataset "npz" needs a file: set [data] path to it.', code="config.missing")
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
-        data = without_sens(read(root, root.stem, loops=self.loops), root, self.sens_feature)
+        data = without_sens(read(root, root.stem, loops=self.loops, target=self), root, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         remedy = "Number the classes from 0, without gaps."
-        refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
+        if data.target == CLASS:
+            refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
         return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalise, data.name)

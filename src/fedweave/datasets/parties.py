@@ -57,6 +57,7 @@ class PartyFolders(Classified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.refuse_unless_classes("data of several parties, who share nodes,")
         check_gaps(self.missing, self.categories)
 
     def load(self, root: Path | None, seed: int) -> Dataset:

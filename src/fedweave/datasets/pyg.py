@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from numbers import Real
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias, cast
@@ -24,6 +24,8 @@ from fedweave.datasets.features import (
 )
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import alike_both_ways, mirrored, once, one_way, skeleton
+from fedweave.datasets.targets import Targeted
+from fedweave.errors import ConfigError
 
 # ----------------------------------------------------------------------------------------------------
 # A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one whose features say which.
@@ -147,6 +149,7 @@ _FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text.
 _CLASSES = "Number the classes from 0; -1 is unlabeled."
 _GROUPS = "Number the groups from 0; -1 is unknown."
 _ENDS = "Number the nodes from 0, by their rows in x."
+_MEASURED = ' If numbers are predicted: target = "number"; several yes-or-no labels: target = "labels".'
 _GAPLESS = (
     "Number the classes from 0 without gaps: labelled = y >= 0; "
     "y[labelled] = torch.unique(y[labelled], return_inverse=True)[1]."
@@ -163,6 +166,7 @@ def from_pyg(
     task: Literal["nodes", "edges"] = "nodes",
     flatten: bool = False,
     normalise: str = "auto",
+    **targets: Any,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabeled; without val_mask,
@@ -170,6 +174,8 @@ def from_pyg(
 
     data: such a graph, an `InMemoryDataset` of one; or a list, or an `InMemoryDataset` of several, which are small
     graphs with one y, and one sens, each, and where none has an x, one-hot degrees as features.
+    targets: what is predicted (`datasets.targets.Targeted`), such as target = "number" for a y [n], or [n, t] of t
+    numbers, or target = "labels" for yes-or-no labels, with NaN, or -1 of labels, at gaps; of small graphs y [1, t].
     ignore: attributes that do not count, such as "edge_weight"; other arrays that are not read are noted. Weights, or
     features of edges, that are 1 everywhere count as none.
     sens_feature: allow a feature column that says the same as sens.
@@ -182,16 +188,23 @@ def from_pyg(
     normalise: how features are scaled (`datasets.features.normalise`).
 
     Raises:
+        ConfigError: see `Targeted`.
         DataError: one of the three is missing, `ignore` names what is not there, the labels are of pairs
             (edge_label_index, as of RandomLinkSplit), or the data breaks what `Dataset` promises.
     """
+    if odd := [key for key in targets if key not in (known := [one.name for one in fields(Targeted)])]:
+        raise ConfigError(
+            f"from_pyg: there is no setting {odd[0]!r}; it has {', '.join(known)}, too.", code="config.unknown-key"
+        )
+    target = Targeted(**targets)
     graphs = _several(data, name) or [data]
     _refuse_links(graphs, ignore, task, name)
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
         flat, columns, of_edges = flattened(graphs[0], name, flatten, task)
-        dataset = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task, normalise=normalise)
+        ways = directed is not False
+        dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalise=normalise, **targets)
         named = dataset.carried and dataset.carried._replace(columns=of_edges if dataset.carried.width else ())
         return replace(dataset, columns=columns, carried=named)
     label = CLASSES[task]
@@ -202,8 +215,8 @@ def from_pyg(
         held, graph_of = _held(graphs[0], name, ignore, label, bare=task == "edges"), None
         held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
-        held, graph_of = _merged(graphs, name, ignore)
-    dataset = _dataset(held, graph_of, label, directed, loops, name)
+        held, graph_of = _merged(graphs, name, ignore, target)
+    dataset = _dataset(held, graph_of, label, directed, loops, name, target)
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
     dataset = without_sens(check(with_constant(dataset), name), name, sens_feature)
     return scaled_by_holders(dataset, normalise, name)
@@ -216,34 +229,39 @@ def _dataset(
     directed: bool | None,
     loops: str,
     name: str,
+    target: Targeted,
 ) -> Dataset:
-    """The data set of what was read; label: what says the classes."""
+    """The data set of what was read; label: what says the classes, or what else is the target."""
     nodes, edged = len(held["x"]), label != CLASSES["nodes"]
-    examples = held["edge_index"].size // 2 if edged else nodes if graph_of is None else held[label].size
-    _check_shapes(held, label, examples, name)
+    examples = held["edge_index"].size // 2 if edged else nodes if graph_of is None else len(held[label])
+    _check_shapes(held, label, examples, name, target)
     ends = _ends(held["edge_index"], nodes, name)
     mask = np.ones(ends.shape[1], bool) if loops == "keep" else ends[0] != ends[1]
     of = mask if edged else np.ones(examples, bool)  # the examples that stay
-    y = _whole(held[label].reshape(examples), label, _CLASSES, name)
-    refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
+    if target.by_class:
+        y = _whole(held[label].reshape(examples), label, _CLASSES + _MEASURED, name)
+        refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
+    else:
+        y = target.of_array(_numbers(held[label], label, "Give numbers.", name), label, name)
     split, notes = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
     attributes = _edge_attributes(held, ends[:, mask], mask, edged or directed, name)
     if edged:
         both = attributes or EdgeAttributes(ends[:, mask], True)
         attributes = both._replace(directed=directed is not False, examples=True)
-    return Dataset(
+    dataset = Dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
         carried=attributes,
         y=y[of],
-        classes=int(y.max(initial=-1)) + 1,
+        classes=int(y.max(initial=-1)) + 1 if target.by_class else 0,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
         public=None if split is None else split[:, of],
         ids=() if of.all() else tuple(map(str, np.flatnonzero(of).tolist())),
         graph_of=graph_of,
         notes=(*notes, *one_way(attributes, mirrored(ends[:, mask]), directed)),
     )
+    return replace(dataset, **target.fields(dataset.y, target.names_of_array(())))
 
 
 def _several(data: object, name: str) -> list[object]:
@@ -272,7 +290,9 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
         refuse(name, what, f"Predicting links is not a task of fedweave. {remedy}", "links")
 
 
-def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _merged(
+    graphs: Sequence[object], name: str, ignore: Sequence[str], target: Targeted
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """What is read of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
     inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
@@ -285,9 +305,14 @@ def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple
         where = f"{name}, graph {at}"
         if odd := sorted(held.keys() ^ inputs[0].keys()):
             refuse(where, f"it and graph 0 do not both have {odd[0]}", "Give it to all graphs, or to none.")
-        if held["y"].size != 1:
-            what = f"y has {held['y'].size} values"
-            refuse(where, what, "Give one class for each graph; a single graph with a class for each node is no list.")
+        if target.by_class and held["y"].size != 1:
+            what, remedy = f"y has {held['y'].size} values", "Give one class for each graph; a single graph with a "
+            refuse(where, what, f"{remedy}class for each node is no list.{_MEASURED}", "target")
+        if not target.by_class:
+            held["y"] = held["y"].reshape(1, -1)
+            if held["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
+                what = f"y has {held['y'].size} values, and that of graph 0 {inputs[0]['y'].size}"
+                refuse(where, what, "Give y [1, t] with the same t in all graphs, NaN at gaps.", "target")
         if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != inputs[0]["x"].shape[1:]):
             what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(inputs[0]['x'].shape)}"
             refuse(where, what, "Give x [n, d] with the same d in all graphs.")
@@ -307,12 +332,14 @@ def _check_pairs(pairs: np.ndarray, name: str) -> None:
         refuse(name, f"the shapes do not fit: edge_index {list(pairs.shape)}", "Give edge_index [2, E].")
 
 
-def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, name: str) -> None:
+def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, name: str, target: Targeted) -> None:
     x, y, pairs = (held[key] for key in ("x", label, "edge_index"))
-    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((examples,), (examples, 1)):
+    fits = y.shape[:1] == (examples,) and (y.ndim == 1 or (y.ndim == 2 and (y.shape[1] == 1 or not target.by_class)))
+    if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or not fits:
         shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), (label, y)))
         each = "a class per node, y [n]" if label == "y" else "a class per edge, edge_label [E], -1 where it is unknown"
-        refuse(name, f"the shapes do not fit: {shapes}", f"Give x [n, d], edge_index [2, E] and {each}.")
+        remedy = f"Give x [n, d], edge_index [2, E] and {each}.{_MEASURED if target.by_class else ''}"
+        refuse(name, f"the shapes do not fit: {shapes}", remedy)
     if "sens" in held and held["sens"].size != examples:
         what = f"sens has {held['sens'].size} values, and there are {examples} examples"
         refuse(name, what, "Give one group for each, -1 where it is unknown.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
+from fedweave.core.target import LABELS, labeled
 from fedweave.core.text import counted
+from fedweave.core.types import Record
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import apart, by_holder, check_normalize, one_hot, repeated
@@ -41,6 +43,7 @@ from fedweave.datasets.table import (
     read,
     refuse_name,
 )
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError, DataError, Faults
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
@@ -426,7 +429,23 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
     own = others if len(others) == len(absent) else ["…"] * len(absent)
     pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
-    return f"If columns of another name say it: [data] columns = {{{pairs}}}. See docs/data-format.md for all columns."
+    several = f" {_several_targets(table, others)}" if "label" in absent else ""
+    said = f"If columns of another name say it: [data] columns = {{{pairs}}}.{several}"
+    return f"{said} See docs/data-format.md for all columns."
+
+
+def _several_targets(table: Table, columns: Sequence[str]) -> str:
+    """What to set where numbers or several labels are predicted, with those of the `columns` that may be they."""
+    if table.path.stem == "nodes":  # of which others are features
+        return 'If numbers or several labels are predicted: target = "number" or "labels", and targets = ["…"].'
+    kinds: dict[str, list[str]] = {}
+    for name in columns:
+        cells = table.data[name].combine_chunks()
+        if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
+            held = {value for value in cells.unique().to_pylist() if value is not None and value == value}
+            kinds.setdefault(LABELS if held <= {0, 1} else "number", []).append(name)
+    said = [f'target = "{kind}", targets = {json.dumps(names, ensure_ascii=False)}' for kind, names in kinds.items()]
+    return f"If numbers or several labels are predicted: {' or '.join(said)}." if said else ""
 
 
 def ids_of(nodes: Table) -> pa.Array:
@@ -603,7 +622,7 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
     remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
     refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
     what = f"the {example} is in a split but has no label"
-    refuse_rows(examples, (which >= 0) & (y < 0), lambda row: what, "Label it, or leave its split empty.")
+    refuse_rows(examples, (which >= 0) & ~labeled(y), lambda row: what, "Label it, or leave its split empty.")
     result: np.ndarray = which == np.arange(len(SPLITS))[:, None]
     return result
 
@@ -799,20 +818,22 @@ def refuse_numerals(table: Table, key: str) -> None:
 
 
 def _remedy(key: str) -> str:
+    predicted = 'To predict numbers: [data] target = "number". To predict classes: ' if key == "labels" else ""
     return (
-        "Round or bin such numbers into whole ones from 0; if they are names, give them as text and list all of them "
-        f"in data.{key}."
+        f"{predicted}Round or bin such numbers into whole ones from 0; if they are names, give them as text and list "
+        f"all of them in data.{key}."
     )
 
 
 @dataclass(frozen=True)
-class Classified:
+class Classified(Targeted):
     """What all data sets of a user's tables have in common.
 
     normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
-               all give the same `classes` or `labels`, since one site may lack a class.
+               all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of each
+               name and none called label, they are the `targets` of target = "labels".
     favorable: the class, by name or number, whose prediction is the favorable one where groups of people are
                compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
     sens_feature: allow a feature column that says the same as the column sens.
@@ -840,8 +861,11 @@ class Classified:
     categories: dict[str, str | tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_normalize(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
+        if not self.by_class:
+            self._check_targets()
         if self.classes is not None and self.labels is not None:
             raise ConfigError(
                 "data: give classes (labels are numbers) or labels (labels are names), not both.",
@@ -868,6 +892,41 @@ class Classified:
                 f"data: {min(both)!r} is in labels, so that it is a class, and in unlabeled.", code="config.conflict"
             )
         check_loops(self.loops, self.carries)
+
+    def _check_targets(self) -> None:
+        """Refuse what says something of classes, or something else of the targets' columns."""
+        of_classes = {"classes": self.classes, "favorable": self.favorable, "labels": self.labels}
+        alone = self.target == LABELS and self.targets is None  # then `labels` are their names
+        if odd := [
+            name for name, value in of_classes.items() if value is not None and not (alone and name == "labels")
+        ]:
+            raise ConfigError(
+                f'data.{odd[0]}: is of classes, and data.target = "{self.target}". Leave it out.',
+                code="config.conflict",
+            )
+        if alone and self.labels is None:
+            raise ConfigError(
+                'data.targets: is lacking; target = "labels" needs the columns of the labels. Name them in order.',
+                code="config.missing",
+            )
+        others = {*(self.categories or {}), *(self.ignore or ())}
+        if both := [name for name in self.targets or () if name in others]:
+            raise ConfigError(
+                f"data.targets: {both[0]!r} is a feature in data.categories, or left out in data.ignore. Name it once.",
+                code="config.conflict",
+            )
+
+    def settled(self, examples: Table) -> Self:
+        """These settings, where `labels` are columns of the examples' table, as those of several labels."""
+        if self.labels is None or "label" in examples.columns or self.targets is not None or self.by_number:
+            return self
+        columns = self.target == LABELS or set(self.labels) <= set(examples.columns)
+        return replace(self, target=LABELS, targets=self.labels, labels=None) if columns else self
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The columns of examples that say what is predicted."""
+        return self.targets or ("label",)
 
     def _check_favorable(self, name: str) -> None:
         if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
@@ -936,12 +995,15 @@ class Classified:
         first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
         order = [first_of, *(at for at in range(len(held)) if at != first_of)]
         result = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
-        if "label" in result[0].columns:
-            result[0] = result[0].emptied("label", self._unlabeled)
+        for name in self.settled(result[0]).answers:
+            if name in result[0].columns:
+                result[0] = result[0].emptied(name, self._unlabeled)
         return Tables(*(result[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
+        if not self.by_class:
+            return ()
         if "label" not in table.columns:
             return self.labels or ()
         if names := self._ordered(table):
@@ -951,12 +1013,14 @@ class Classified:
         return () if whole is not False else tuple(sorted(present.to_pylist()))
 
     def labels_of(self, table: Table, labelled: bool = True) -> tuple[np.ndarray, int]:
-        """Classes int64 [rows], -1 where a label is missing, and how many classes there are; without `labelled`, all
-        may be missing.
+        """Classes int64 [rows], -1 where a label is missing, and how many classes there are; or numbers or labels
+        [rows, t] (`core.target`), and 0. Without `labelled`, all may be missing.
 
         Raises:
             DataError: a label is not one of the configured ones; names file and row.
         """
+        if not self.by_class:
+            return self._targets_of(table, labelled), 0
         there = labelled or "label" in table.columns
         cells = labels_in(table, "labels") if there else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
@@ -984,6 +1048,25 @@ class Classified:
         odd = sorted(set(present.unique().to_pylist()) - set(classes))
         remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)
+
+    def _targets_of(self, table: Table, labelled: bool) -> np.ndarray:
+        """Numbers or labels [rows, t]; those of an absent column are gaps, without `labelled`."""
+        faults, values = Faults(DataError), list[np.ndarray]()
+        for name in self.answers:
+            with faults:
+                there = labelled or name in table.columns
+                own = table.targets(name) if there else np.full(table.rows, np.nan)
+                values.append(self.column(own, name, table))
+        faults.refuse()
+        y = self.joined(values)
+        if labelled and not labeled(y).any():
+            what = f"{', '.join(self.answers)}: empty in every row"
+            refuse(table.path, what, "Give at least one row a value.", "target")
+        return y
+
+    def of_targets(self, y: np.ndarray) -> Record:
+        """The fields of a `Dataset` that say what is predicted (`Targeted.fields`), by the owner's names of columns."""
+        return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
         y = table.whole("label", empty="unlabelled")

@@ -86,6 +86,7 @@ def of_number(texts: Sequence[str], gaps: str = MISSING) -> str:
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
 FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
+TARGET = "Give a number, and an empty cell where it is not known."
 TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
@@ -216,6 +217,29 @@ class Table:
         if apart:
             refuse_merged(exact(cells, values), f"feature {column!r}", self.refuse_at)
         return narrow
+
+    def targets(self, column: str) -> np.ndarray:
+        """The column as float64 [rows], NaN where a cell is empty or holds a word for that (`GAPS`); text and dates are
+        refused."""
+        cells = self.data[column].combine_chunks()
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
+        if pa.types.is_temporal(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", DATES, "target")
+        if pa.types.is_nested(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, "target")
+        if pa.types.is_boolean(cells.type) or pa.types.is_null(cells.type):
+            cells = cells.cast(pa.float64()) if pa.types.is_null(cells.type) else cells.cast(pa.uint8())
+        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(_truth_as_numbers(cells)))
+            cells = pc.if_else(pc.is_in(words, pa.array(["", *GAPS], words.type), skip_nulls=True), None, words)
+            number = pc.match_substring_regex(cells, rf"^({_NUMBER}|[+-]?inf(inity)?)$")
+            bad = _bools(pc.invert(number))
+            texts = [text for text in cells.filter(pa.array(bad)).to_pylist() if text is not None]
+            remedy = (of_number(texts, TARGET) if texts else "") or TARGET
+            refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}, no number", remedy, "target")
+        values: np.ndarray = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        return np.asarray(values, np.float64)
 
     def _refuse_words(self, column: str, cells: pa.Array, gaps: str) -> None:
         """Refuse a feature without any number at once, not row by row."""

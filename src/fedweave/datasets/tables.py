@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -445,11 +445,17 @@ class Tabular(Carrying):
             )
 
         check_gaps(self.missing, self.categories)
+        if both := [name for name in self.targets or () if name in (self.owner, *gaps_of(self.missing, self.of_edges))]:
+            raise ConfigError(
+                f"data.targets: {both[0]!r} is named in data.missing or data.owner, too. Name it once; targets may "
+                "have gaps as they are.",
+                code="config.conflict",
+            )
 
     @property
     def known(self) -> tuple[str, ...]:
         """The columns of nodes that are no features."""
-        return NODES
+        return (*NODES, *(() if self.of_edges else self.targets or ()))
 
     def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
         """The data set; `root` is what complaints about several tables name, its last part the data's name.
@@ -460,6 +466,8 @@ class Tabular(Carrying):
             DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of
                 the first 20 faults.
         """
+        if (settled := self.settled(self.examples(tables))) is not self:
+            return settled.made(tables, root, labelled)
         self.check_form(tables, labelled)
         if AUTO in (self.categories or {}).values():
             return replace(self, categories=self.seen_in(tables)).made(tables, root, labelled)
@@ -474,7 +482,9 @@ class Tabular(Carrying):
         faults.refuse()
         record["labels"] = self.names_of(self.examples(tables))
         record["y"], record["classes"] = record.pop("labelled")
-        data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, record)))
+        fields = self.finished(tables, record)
+        data = with_constant(Dataset(name=root.resolve().name, **(fields | self.of_targets(fields["y"]))))
+        data = replace(data, notes=(*data.notes, *self._unused(tables)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
         return check(data, root, labelled)
@@ -482,11 +492,17 @@ class Tabular(Carrying):
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""
         known = (*EDGES, *self.chosen, *self.said)
-        required = (*EDGES, *self.chosen, *(["label"] if self.of_edges and labelled else []))
+        required = (*EDGES, *self.chosen, *(self.answers if self.of_edges and labelled else []))
         hint = "data.edge_features takes them, and data.edge_weight and edge_time one"
         if "label" in tables.edges.columns and not self.said:
             hint += ", and data.task = 'edges' makes each an example"
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
+
+    def _unused(self, tables: Tables) -> Iterator[str]:
+        """A sentence on the column label where others say what is predicted."""
+        examples = self.examples(tables)
+        if "label" not in self.answers and "label" in examples.columns:
+            yield f"{examples.path}: the column label is not used, since data.targets names what is predicted"
 
     def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
         """The categories, those that are "auto" as the values of training rows: where the examples have a column split,

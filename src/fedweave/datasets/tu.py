@@ -36,6 +36,7 @@ from fedweave.datasets.lookup import (
     tu_names,
     unread,
 )
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError, DataError
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
@@ -43,8 +44,8 @@ SHOWN = 5  # numbers of graphs in a note
 AGAIN = "Get the file again; docs/data-format.md describes the layout."
 NUMBERS = "Give numbers with commas between them."
 REGRESSION = (
-    "A class is a whole number per graph. Numbers to predict (regression) are not learnt yet: write into "
-    "{}_graph_labels.txt a class for each graph, such as which of a few ranges its number is in."
+    'A class is a whole number per graph. To predict numbers (regression), set [data] target = "number", which reads '
+    "{}_graph_attributes.txt."
 )
 TEMPORAL = (
     "Lines of different lengths, times and labels in turn, are the temporal form of the layout, which is not read: "
@@ -76,7 +77,14 @@ class Lines:
             refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", AGAIN)
 
 
-def read(folder: Path, name: str, attributes: bool = False, labelled: bool = True, pattern: str = "*") -> Dataset:
+def read(
+    folder: Path,
+    name: str,
+    attributes: bool = False,
+    labelled: bool = True,
+    pattern: str = "*",
+    target: Targeted | None = None,
+) -> Dataset:
     """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order, and called
     like them; so are kinds of nodes and edges ("1, 3" where each has two labels), unless they are the numbers from 0.
     Graphs are in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
@@ -89,14 +97,19 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
 
     labelled: False for graphs to be predicted, which may have no graph labels.
 
-    pattern: of the names of files that are noted if they are not read.
+    pattern: of the names of files that are noted if they are not read. target: what is predicted, by default a class;
+    numbers or labels are the columns of the graphs' attributes, in order.
 
     Raises:
         DataError: a file is missing, damaged or refused; names file and line.
     """
+    target = target or Targeted()
     indicator = _required(folder, f"{name}_graph_indicator")
     numbers, graph_of = np.unique(_graphs(indicator), return_inverse=True)
-    classes, y, gaps = _classes(folder, name, numbers, indicator, labelled)
+    if target.by_class:
+        classes, y, gaps = _classes(folder, name, numbers, indicator, labelled)
+    else:
+        classes, (y, gaps) = np.zeros(0, np.int64), _targets(folder, name, numbers, target, labelled)
     edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
     labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
     node_labels, node_kinds = (None, ()) if labels is None else _numbered(labels)
@@ -125,9 +138,9 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
         edge_labels=edge_labels,
         node_kinds=node_kinds,
         edge_kinds=edge_kinds,
-        notes=(*gaps, *_unread(folder, name, attributes, pattern)),
+        notes=(*gaps, *_unread(folder, name, attributes, pattern, target)),
     )
-    return check(dataset, folder, labelled)
+    return check(replace(dataset, **target.fields(y, target.names_of_array(()))), folder, labelled)
 
 
 def _classes(
@@ -142,14 +155,32 @@ def _classes(
     return classes, y.astype(np.int64), gaps
 
 
+def _targets(
+    folder: Path, name: str, numbers: np.ndarray, target: Targeted, labelled: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The graphs' attributes as numbers or labels [e, t], all gaps where there are none and they need not be, and what
+    to say of graphs that are left out."""
+    stem = f"{name}_graph_attributes"
+    if not labelled and _file(folder, stem) is None:
+        gaps = np.full((len(numbers), len(target.targets or "1")), np.nan)
+        return target.joined([*gaps.T]), ()
+    lines = _optional(folder, stem, pa.float64())
+    if lines is None:
+        what = f"there is no {stem}.txt, and numbers or labels of graphs are predicted"
+        refuse(folder, what, "Add it, with a line for each graph and a column for each target.", "file-missing")
+    rows, gaps = _rows_of(numbers, lines, f"{name}_graph_indicator.txt")
+    return target.of_array(lines.values[rows], "graph attribute", lines.path), gaps
+
+
 def _names(numbers: np.ndarray) -> tuple[str, ...]:
     """What rising `numbers` [m] call things; () where they count these from 0."""
     return () if np.array_equal(numbers, np.arange(len(numbers))) else tuple(map(str, numbers.tolist()))
 
 
-def _unread(folder: Path, name: str, attributes: bool, pattern: str) -> Iterator[str]:
+def _unread(folder: Path, name: str, attributes: bool, pattern: str, target: Targeted) -> Iterator[str]:
     """What to say of files that are not read."""
-    attribute_stem, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in READ}
+    stems = READ if target.by_class else (*READ, "graph_attributes")
+    attribute_stem, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
     used = [path for path in (*held.values(), _file(folder, attribute_stem)) if path is not None]
     if not attributes and (path := _file(folder, attribute_stem)) is not None:
         yield f"{path} is not used; data.attributes = true takes the node attributes as features"
@@ -163,17 +194,24 @@ def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines
         refuse(targets, f"there are numbers for each graph, and no {stem}.txt beside them", remedy, "targets")
     lines = _required(folder, stem, remedy=remedy)
     labels = lines.one_column()
-    if len(labels) == len(numbers) == numbers[-1]:
-        return labels, ()
-    if len(labels) == len(numbers):
-        note = f"{indicator.path.name} leaves out numbers up to {numbers[-1]}; the labels are taken in order"
-        return labels, (note,)
-    if len(labels) < numbers[-1]:
-        lines.check_count(len(numbers), f"graphs in {indicator.path.name}, numbered up to {numbers[-1]}")
-    absent = np.setdiff1d(np.arange(1, len(labels) + 1), numbers).tolist()
+    rows, gaps = _rows_of(numbers, lines, indicator.path.name)
+    return labels[rows], gaps
+
+
+def _rows_of(numbers: np.ndarray, lines: Lines, indicator: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """int64 [e]: the line of each of the graphs `numbers` [e], sorted; and what to say of numbers left out."""
+    count = len(lines.values)
+    if count == len(numbers) == numbers[-1]:
+        return np.arange(count), ()
+    if count == len(numbers):
+        note = f"{indicator} leaves out numbers up to {numbers[-1]}; the labels are taken in order"
+        return np.arange(count), (note,)
+    if count < numbers[-1]:
+        lines.check_count(len(numbers), f"graphs in {indicator}, numbered up to {numbers[-1]}")
+    absent = np.setdiff1d(np.arange(1, count + 1), numbers).tolist()
     shown = ", ".join(map(str, absent[:SHOWN])) + (", …" if absent[SHOWN:] else "")
-    note = f"{counted(len(absent), 'graph')} of {len(labels):,} left out, without a node: {shown}"
-    return labels[numbers - 1], (note,)
+    note = f"{counted(len(absent), 'graph')} of {count:,} left out, without a node: {shown}"
+    return numbers - 1, (note,)
 
 
 def _graphs(indicator: Lines) -> np.ndarray:
@@ -369,7 +407,7 @@ COUNTED = ("graphs", "nodes", "edges", "features", "classes")
 
 
 @dataclass(frozen=True)
-class TU:
+class TU(Targeted):
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
@@ -382,6 +420,7 @@ class TU:
     example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_normalize(self.normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
@@ -401,7 +440,7 @@ class TU:
         return self._read(root, names[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
-        dataset = read(folder, name, self.attributes, pattern=pattern)
+        dataset = read(folder, name, self.attributes, pattern=pattern, target=self)
         return scaled_by_holders(dataset, self.normalise, name)
 
 
@@ -418,6 +457,10 @@ class PublicTU(TU):
     facts: ClassVar[Facts]
 
     normalise: str = "none"  # as published
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_unless_classes(f"the published collection {self.name!r}")
 
     own_name: ClassVar[str]  # in its file names
 

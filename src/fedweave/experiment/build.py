@@ -18,6 +18,7 @@ from fedweave.core.model import Model
 from fedweave.core.operators import Precomputed
 from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
+from fedweave.core.target import CLASS
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, scaled_by_holders
@@ -41,6 +42,7 @@ from fedweave.experiment.requirements import (
     check_ports,
     check_sampling,
     check_scaling,
+    check_target,
     check_widths,
     evaluated_clients,
     scales,
@@ -217,7 +219,9 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin
     model: Model = on_examples(kind, data.carried).build(width(data, seen), data.outputs)
     check_pooling(config, data, model)
     check_edges(config, model)
-    algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
+    labels = data.labels if data.target == CLASS else data.targets
+    algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(model)
+    check_target(data, algorithm, config.algorithm.name)
     timed = any(part.until is not None for part in seen.parts)
     check_sampling(config, data, [len(part.nodes) for part in seen.parts], timed, model, algorithm)
     return algorithm
@@ -382,6 +386,7 @@ def federation(
     Raises:
         ConfigError: there is no such device or client, or the algorithm shares weights, or prototypes of other widths.
     """
+    check_target(data, algorithm, type(algorithm).__name__)
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
     if members:

@@ -12,7 +12,8 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import drawn
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.composition import MadeOfParts
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS
+from fedweave.algorithms.parts.conflicts import shown
+from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, WeighsClasses, weighing
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
@@ -21,6 +22,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
+from fedweave.core.target import CLASS, LABELS, TOLD
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
@@ -127,6 +129,29 @@ def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbors, but the examples of {data.name} "
             f"are {data.example}s; take fedavg, or another of its family, or local.",
             code="config.node-algorithm",
+        )
+
+
+def check_target(data: Dataset, algorithm: object, name: str) -> None:
+    """Raise ConfigError where an algorithm, called `name`, or a part of it is about classes and numbers or several
+    labels are predicted, or weighs what there is not."""
+    if data.target != CLASS and needs(algorithm).classes:
+        parts = shown(algorithm.composed) if isinstance(algorithm, MadeOfParts) else {}
+        part = next((f", by its part {label!r}," for label, part in parts.items() if part.needs.classes), "")
+        raise ConfigError(
+            f"algorithm {name!r}{part} is about classes, and {data.name} has {TOLD[data.target]}. Take fedavg, "
+            "fedprox, local or centralized.",
+            code="config.class-algorithm",
+        )
+    if not isinstance(algorithm, WeighsClasses):
+        return
+    weighing(algorithm).check_target(data.target)
+    weights = algorithm.class_weight
+    if data.target == LABELS and isinstance(weights, tuple) and len(weights) != data.outputs:
+        raise ConfigError(
+            f"algorithm.class_weight: has {len(weights)} numbers, and there are {data.outputs} labels. Give one of "
+            "each.",
+            code="config.class-weight",
         )
 
 

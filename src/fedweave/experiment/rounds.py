@@ -190,16 +190,18 @@ class _Referee:
         how = self.judging.threshold
         how = "f1" if how == "auto" and positive_of(measured) is not None else how
         alarm = Alarm(positive_class(self.judging, measured), how)
+        share = self.judging.intervals
         if total is not None:
-            return pooled_sums(total, alarm)
+            return pooled_sums(total, alarm, share)
         if not (isinstance(self.fed, HoldsGraphs | JudgesExamples) and isinstance(self.algorithm, Deployable)):
             return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
         clients = self.fed.judged or self.fed.clients
         if isinstance(self.fed, HoldsGraphs):
-            return pooled(self.algorithm.net, w, [self.fed.graphs[client] for client in clients], alarm)
-        return pooled_examples(self.fed.judged_examples(w, clients), alarm)
+            graphs = [self.fed.graphs[client] for client in clients]
+            return pooled(self.algorithm.net, w, graphs, alarm, share)
+        return pooled_examples(self.fed.judged_examples(w, clients), alarm, share)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

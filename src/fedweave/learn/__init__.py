@@ -1,7 +1,7 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimizers it uses."""
 
 from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, where_trained
-from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, class_counts, cross_entropy
+from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
 from fedweave.learn.optimizers import MOST_STEPS, OPTIMIZERS, Adam, Optimizer, Sgd, check_training
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Criterion",
     "Fit",
     "Loss",
+    "NumberLoss",
     "Optimizer",
     "Penalty",
     "Sgd",

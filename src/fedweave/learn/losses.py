@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.core.target import CLASS, NUMBER, kind_of
+from fedweave.core.target import CLASS, LABELS, NUMBER, TOLD, Kind, kind_of
 from fedweave.errors import ConfigError
 
 ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `Criterion`
@@ -56,7 +56,8 @@ class Criterion:
     and of several labels the binary cross-entropy, both the mean over all that are known.
 
     class_weight:     w_c of each class c: "none", 1; "balanced", n / (C n_c) of n training examples in C classes;
-                      numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others.
+                      numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others. Of
+                      several labels it weighs a yes and a no of each, "balanced" by n / (2 n_c); numbers are of a yes.
     focal:            gamma of -w_c (1 - p_c)^gamma log p_c (Lin et al. 2017).
     logit_adjustment: tau; trains on the logits + tau log(n_c / n) (Menon et al. 2021), where a class without an
                       example counts as if it had one.
@@ -96,6 +97,27 @@ class Criterion:
         """Whether it is the cross-entropy."""
         return self.class_weight == "none" and not self.focal and not self.tau
 
+    def check_target(self, target: Kind) -> None:
+        """Refuse settings that are of another kind of target (`core.target`).
+
+        Raises:
+            ConfigError: names the first.
+        """
+        of = {
+            "class_weight": (self.class_weight != "none", (CLASS, LABELS)),
+            "focal": (self.focal > 0, (CLASS,)),
+            "logit_adjustment": (self.tau > 0, (CLASS,)),
+            "number_loss": (self.number_loss != "mse", (NUMBER,)),
+            "quantile": (self.quantile != 0.5, (NUMBER,)),
+        }
+        for name, (chosen, kinds) in of.items():
+            if chosen and target not in kinds:
+                raise ConfigError(
+                    f"algorithm.{name}: it is of {' or '.join(TOLD[kind] for kind in kinds)}, and the data has "
+                    f"{TOLD[target]}. Leave it out.",
+                    code="config.loss-target",
+                )
+
     def __call__(self, logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over the examples of weight 1, weighted by the weights of their classes; 0 without any. Arguments as
         `cross_entropy` takes them; counts: training examples of each class [c], where `counts_classes`."""
@@ -107,14 +129,17 @@ class Criterion:
     def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
         """The same, with the classes counted among the `train`ing examples, bool [e], of classes `y` int64 [e]."""
         if kind_of(y) != CLASS:
-            return self.several(logits, target, weight)
+            return self.several(logits, target, weight, self._of_labels(y, train))
         counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes and self.counts is None else None
         return self(logits, target, weight, counts)
 
-    def several(self, outputs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    def several(
+        self, outputs: Tensor, target: Tensor, weight: Tensor, of_labels: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """The mean over all known numbers, or labels, of the examples of weight 1, 0 without any.
 
-        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e].
+        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. of_labels: how much a
+        no and a yes of each label count, [t] each; 1 without.
         """
         numbers = kind_of(target) == NUMBER
         there = ~target.isnan() if numbers else target >= 0
@@ -123,7 +148,22 @@ class Criterion:
             number_errors(outputs, truth, self.number_loss, self.quantile) if numbers else label_errors(outputs, truth)
         )
         share = there * weight[:, None]
-        return (errors * share).sum() / share.sum().clamp(min=1)
+        if of_labels is None:
+            return (errors * share).sum() / share.sum().clamp(min=1)
+        share = share * torch.where(truth > 0, of_labels[1], of_labels[0]).to(outputs.dtype)
+        total = share.sum()
+        return (errors * share).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+    def _of_labels(self, y: Tensor, train: Tensor) -> tuple[Tensor, Tensor] | None:
+        """How much a no and a yes of each label count by `class_weight`: "balanced", n / (2 n_c) by the `train`ing
+        examples; numbers are of a yes. None where all count 1."""
+        if self.class_weight == "none" or y.is_floating_point():
+            return None
+        if self.class_weight == "balanced":
+            no, yes = (((y == value) & train[:, None]).to(torch.float64).sum(0) for value in (0, 1))
+            return (no + yes) / (2 * no.clamp(min=1)), (no + yes) / (2 * yes.clamp(min=1))
+        ones = torch.ones(y.shape[1], dtype=torch.float64, device=y.device)
+        return ones, torch.stack([ones[0] * value for value in self._numbers(y.shape[1])])
 
     def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over examples with a share of each class, `truth` [n, c], weighted by the weights of the classes."""

@@ -106,13 +106,29 @@ def _per_class(masks: Tensor, member: Tensor) -> Tensor:
 def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
 
-    truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set.
+    truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set, or
+    [S, c, n]: of each set and class.
 
     Of the set's examples let `below` count those of lower score than a positive one and `up_to` those not of higher:
     the sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is
     the statistic U of Mann and Whitney (1947).
     """
     return _correct(_ranked(score, truth, masks))
+
+
+def ordered_labels(score: Tensor, truth: Tensor, masks: Tensor) -> Tree:
+    """What `counts` says of order, "auc" and "average_precision", for several yes-or-no labels: [S, 2, c] each;
+    arguments as `ordered_pairs` has them."""
+    ranks = _ranked(score, truth, masks)
+    return {"auc": _correct(ranks), "average_precision": _alerted(ranks)["average_precision"]}
+
+
+def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
+    """The rank from 1 of each value within each set, ties averaged: float64 [S, c, n], of any value outside the sets;
+    values [n, c], masks [S, c, n]."""
+    tied = _tied(values, masks)
+    place = _Argsort.apply(tied.order).expand(masks.shape)  # the inverse of the order
+    return ((tied.below + tied.up_to + 1).to(torch.float64) / 2).gather(-1, place)
 
 
 class _Ranks(NamedTuple):
@@ -129,7 +145,19 @@ class _Ranks(NamedTuple):
     truer: Tensor
 
 
-def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
+class _Tied(NamedTuple):
+    """Examples by rising score: the `order` and the `first` place of each one's ties [c, n], whether each is `chosen`
+    [S, c, n], and the first of `_Ranks`."""
+
+    order: Tensor
+    first: Tensor
+    chosen: Tensor
+    below: Tensor
+    up_to: Tensor
+    total: Tensor
+
+
+def _tied(score: Tensor, masks: Tensor) -> _Tied:
     order = _Argsort.apply(score.mT)  # [c, n]
     ascending = score.mT.gather(-1, order)
     end = torch.ones_like(order[:, :1], dtype=torch.bool)
@@ -138,18 +166,18 @@ def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
     first = torch.where(torch.cat([end, differs], 1), place, 0).cummax(-1).values  # where an example's ties begin
     after = torch.where(torch.cat([differs, end], 1), place + 1, len(score)).flip(-1).cummin(-1).values.flip(-1)
     shape = (len(masks), *order.shape)
-    chosen = masks[:, None].expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
+    of_each = masks if masks.dim() == 3 else masks[:, None]
+    chosen = of_each.expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
     seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's examples, those before each place
     below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
+    return _Tied(order, first, chosen, below, up_to, seen[..., -1:])
+
+
+def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
+    order, first, chosen, below, up_to, total = _tied(score, masks)
     positive = chosen & truth.mT.gather(-1, order)
-    positives_before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
-    return _Ranks(
-        below,
-        up_to,
-        seen[..., -1:],
-        positive,
-        positives_before[..., -1:] - positives_before.gather(-1, first.expand(shape)),
-    )
+    before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
+    return _Ranks(below, up_to, total, positive, before[..., -1:] - before.gather(-1, first.expand(positive.shape)))
 
 
 def _correct(ranks: _Ranks) -> Tensor:

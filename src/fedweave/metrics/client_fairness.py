@@ -10,10 +10,15 @@ from scipy import stats
 from scipy.special import entr
 
 from fedweave.errors import DataError
+from fedweave.metrics.selection import PLAIN, lower
 
 
 def client_fairness(
-    losses: np.ndarray, accuracies: np.ndarray, train_losses: np.ndarray, clients: Sequence[str]
+    losses: np.ndarray,
+    accuracies: np.ndarray,
+    train_losses: np.ndarray,
+    clients: Sequence[str],
+    metric: str = PLAIN,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], and who is worst and
     best; beside it the spread of their training losses [P], by which FairGFL defines fairness. A model that memorizes
@@ -29,7 +34,7 @@ def client_fairness(
     "fairness/train_loss_variance", "fairness/train_loss_entropy": as above, of the training losses.
 
     Returns these and {"fairness/worst_client", "fairness/best_client"}: the first client of lowest and of highest
-    accuracy, empty if none is defined.
+    accuracy, empty if none is defined. metric: what A is, if it is no accuracy; it takes that one's place in the names.
 
     Raises:
         DataError: lengths differ, or a loss is negative.
@@ -48,15 +53,16 @@ def client_fairness(
     worst = best = np.nan
     if len(defined):
         low, high = defined[accuracy[defined].argmin()], defined[accuracy[defined].argmax()]
+        low, high = (high, low) if lower(metric) else (low, high)  # the worst, and the best
         worst, best = accuracy[low], accuracy[high]
         names = {"fairness/worst_client": clients[low], "fairness/best_client": clients[high]}
     tested, memorized = (of_clients[~np.isnan(of_clients)] for of_clients in (loss, trained))
     return {
         "fairness/test_loss_variance": variance(tested),
         "fairness/test_loss_entropy": entropy(tested),
-        "fairness/accuracy_deviation": float(np.sqrt(variance(accuracy[defined]))),
-        "fairness/worst_accuracy": float(worst),
-        "fairness/best_accuracy": float(best),
+        f"fairness/{metric}_deviation": float(np.sqrt(variance(accuracy[defined]))),
+        f"fairness/worst_{metric}": float(worst),
+        f"fairness/best_{metric}": float(best),
         "fairness/undefined_clients": float((np.isnan(loss) | np.isnan(accuracy)).sum()),
         "fairness/train_loss_variance": variance(memorized),
         "fairness/train_loss_entropy": entropy(memorized),

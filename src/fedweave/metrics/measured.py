@@ -1,7 +1,7 @@
 """What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,26 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
+from fedweave.core.graph import SPLITS, TEST, VAL
 from fedweave.core.replies import Replies, on_host
 from fedweave.core.tree import Tree, leaves
+from fedweave.core.types import NUMBER
 from fedweave.errors import FedweaveError, told_diverged
-from fedweave.metrics import classification, groups
+from fedweave.metrics import groups
 from fedweave.metrics import groups as between_groups
-from fedweave.metrics.classification import ALERTS, by_class, mean_values, personal, ratio, values
-from fedweave.metrics.client_fairness import client_fairness
-from fedweave.metrics.ranking import MARGINS
-from fedweave.metrics.selection import (
-    BEST,
-    JUDGED,
-    OF_POSITIVE,
-    PLAIN,
-    POSITIVES,
-    RAREST,
-    Judging,
-    judged_by,
-    positive_of,
+from fedweave.metrics.classification import mean_values
+from fedweave.metrics.kinds import (
+    Classes,
+    Measured,
+    Pairs,
+    judged_known,
+    kind_by,
+    mean,
+    with_pairs,
+    within,
 )
+from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -45,10 +44,7 @@ UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
-DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
-EXPLODED = 1e3  # nats; guessing has log(classes)
 _KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/"), "server/"
-WITHIN = "within"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
@@ -103,43 +99,49 @@ def measure(
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
-    judging, rarest = judging or Judging(), _rarest(everyone)
-    by = _verdict(everyone, rarest, judging, before or {})
+    judging, kind = judging or Judging(), kind_by(everyone or _first(server, global_test_pairs))
+    by = judged_known(before or {}) or kind.verdict(everyone, judging)
     positive = positive_class(judging, by)
-    per_client, of_groups = _measured(pairs, _majority(pairs), positive) if pairs else ({}, {})
-    common, mean = _majority(everyone), mean_values(_pairs(summed, "mean"), positive)
-    pooled, groups = _outside(server, global_test_pairs, common, positive) or _measured(everyone, common, positive)
-    after = {f"trained/{name}": value for name, value in values(_pairs(scores, "trained")).items()}
-    fairness = _between(per_client, judged_by(by), replies.clients) if per_client else {}
-    whole = _within(_with_pairs(per_client, summed), everyone, positive)
+    per_client, of_groups = kind.measured(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
+    common, means = kind.constant(everyone), mean_values(_pairs(summed, "mean"), positive)
+    outside = _outside(kind, server, global_test_pairs, common, positive)
+    pooled, groups = outside or kind.measured(everyone, common, positive)
+    after = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
+    fairness = kind.between(per_client, judged_by(by), replies.clients) if per_client else {}
+    whole = within(kind, with_pairs(kind, per_client, summed), everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
-    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in per_client.items()}
-    summary |= {f"local/{name}": float(value[TEST]) for name, value in mean.items()}
-    summary |= _matched(per_client) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= {f"local/{name}": mean(value[:, 2]) for name, value in per_client.items()}
+    summary |= {f"local/{name}": float(value[TEST]) for name, value in means.items()}
+    summary |= kind.matched(per_client) | {name: mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarized(of_groups, groups)
     chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
-    warned = _warned(everyone, rarest, after)
+    warned = kind.warned(everyone, after.get("trained/loss"))
     single |= {("train", name): value for name, value in warned.items()}
-    counted = _positives(pairs, positive) if positive_of(by) is not None else {}
-    counted |= _each_class(evaluation.server, global_test_pairs, everyone) if last else {}
+    counted = kind.counted(pairs, by, positive)
+    counted |= _of_each(kind, evaluation.server, global_test_pairs, everyone) if last else {}
     single |= {("test", name): value for name, value in counted.items()}
     single |= {("train", name): value for name, value in by.items()}
     summary |= counted | warned | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
-    each |= {("test", name): value for name, value in personal(global_test_pairs).items()}
-    if (left := _uncounted(summed)) > 0:
+    each |= {("test", name): value for name, value in kind.personal(global_test_pairs).items()}
+    if (left := kind.uncounted(summed)) > 0:
         summary[UNCOUNTED] = left
-    if pairs and (coarse := _coarse(pairs)).any():
+    if pairs and (coarse := kind.coarse(pairs)).any():
         summary[ROUNDED_SCORES], each["test", ROUNDED_SCORES] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
-    whole |= {f"local/{name}": value for name, value in mean.items()}
+    whole |= {f"local/{name}": value for name, value in means.items()}
     rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
     defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
-    return Measurement(rows, defined, _validated(per_client, mean, judged_by(by)), selection)
+    return Measurement(rows, defined, _validated(per_client, means, judged_by(by)), selection)
+
+
+def _first(server: Mapping[str, np.ndarray] | None, of_clients: Pairs) -> Pairs:
+    """The pairs on the global test set, of whom there are any."""
+    return of_clients if server is None else server
 
 
 def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
@@ -157,113 +159,21 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
 
 
-def _rarest(everyone: Mapping[str, np.ndarray]) -> float:
-    """`reference.rarest`; NaN where nobody tells what is counted by class."""
-    return classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
-
-
-def _verdict(
-    everyone: Mapping[str, np.ndarray], rarest: float, judging: Judging, before: Mapping[str, float]
-) -> dict[str, float]:
-    """What says that not accuracy judges: as the evaluation before has it, if it does, else as it is decided now."""
-    if known := {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}:
-        return known
-    if "classes" not in everyone:
-        return judging.verdict(0, rarest, 1)
-    return judging.verdict(everyone["classes"].shape[-1], rarest, _rarer(everyone["classes"]))
-
-
-def _rarer(counted: np.ndarray) -> int:
-    """The class with the fewest training examples, of equal ones the last."""
-    trained = counted[TRAIN, classification.TRUE][::-1]
-    return len(trained) - 1 - int(trained.argmin())
-
-
 def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
     """The class that metrics of one class are of; summary: what says by what is judged."""
     known = positive_of(summary)
     return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
 
 
-def _each_class(
-    server: Tree | None, client_pairs: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
+def _of_each(
+    kind: Classes, server: Tree | None, client_pairs: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
 ) -> dict[str, float]:
-    """Recall, precision and F1 of every class on the test examples of "global": of clients' own models added up."""
+    """What is said of each class, or target, on the test examples of "global": of clients' own models added up."""
     pairs = {name: pair.cpu().numpy() for name, pair in server.items()} if server is not None else everyone
     if server is None and client_pairs:
         pairs = {name: pair.sum(0) for name, pair in client_pairs.items()}
-    return {f"per_class/{name}": v for name, v in by_class({k: pair[TEST] for k, pair in pairs.items()}).items()}
-
-
-def _between(per_client: Mapping[str, np.ndarray], metric: str, clients: Sequence[str]) -> dict[str, float]:
-    """How evenly clients are served, also by the metric that judges."""
-    loss, accuracy = per_client["loss"], per_client["accuracy"]
-    return client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0] | _ends(per_client, metric)
-
-
-def _uncounted(summed: Mapping[str, np.ndarray]) -> float:
-    """The share of examples of the sums that are in none of the histograms."""
-    if not summed or not (examples := summed["accuracy"][:, 1].sum()):
-        return 0.0
-    return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
-
-
-def _positives(pairs: dict[str, np.ndarray], positive: int) -> dict[str, float]:
-    """How many examples are of the positive class, and alerts of test examples; {} where a member keeps that back."""
-    if "recall_at_1" not in pairs or _coarse(pairs).any():
-        return {}
-    held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
-    summary: dict[str, float] = {}
-    for name, split in (("test", TEST), ("val", VAL)):
-        counts = held[examples[:, split] > 0, split]
-        summary |= {
-            f"{POSITIVES}/{name}": float(counts.sum()),
-            f"{POSITIVES}/{name}_fewest": float(min(counts, default=0)),
-        }
-    within = pairs["precision_at_1"][:, TEST, 1, positive].sum()
-    together = math.ceil(examples[:, TEST].sum() / ALERTS)
-    return summary | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
-
-
-def _ends(per_client: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
-    """The client served worst and the one served best by the metric that judges, and how many have no such value; {} of
-    the accuracy, of which more is said."""
-    value = per_client[metric][:, TEST] if metric != PLAIN and metric in per_client else np.array([math.nan])
-    defined = value[~np.isnan(value)]
-    summary = {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
-    return summary | ({f"fairness/undefined_{metric}": float(len(value) - len(defined))} if summary else {})
-
-
-_BOTH: dict[str, Callable[[np.ndarray], float]] = {"worst": np.min, "best": np.max}
-
-
-def _with_pairs(per_client: Mapping[str, np.ndarray], summed: Mapping[str, np.ndarray]) -> np.ndarray:
-    """How many members have examples of several classes, float64 [3], as far as that is known."""
-    if summed:
-        return summed["mean/auc"][:, 1]
-    members: np.ndarray = (~np.isnan(per_client.get("auc", np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
-    return members
-
-
-def _within(members: np.ndarray, everyone: Mapping[str, np.ndarray], positive: int) -> dict[str, np.ndarray]:
-    """Over pairs of examples of the same member the AUC, float64 [3], how many `members` have such pairs, and of two
-    classes the average precision at members and the recall at a share of each one's alerts."""
-    if "auc" not in everyone:
-        return {}
-    ordered = {name: everyone[name] for name in ("auc", "average_precision", "recall_at_1") if name in everyone}
-    return {f"{WITHIN}/{name}": value for name, value in values(ordered, positive).items()} | {
-        f"{WITHIN}/members": np.where(members > 0, members, math.nan),
-    }
-
-
-def _warned(everyone: Mapping[str, np.ndarray], rarest: float, after: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """What scores are not to be read without: a class that is rare in training, a loss that says that it diverged."""
-    warnings = {} if math.isnan(rarest) else {RAREST: rarest}
-    losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
-    losses += [value for name, value in after.items() if name == "trained/loss"]
-    if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
-        warnings[DIVERGED] = worst
-    return warnings
+    of_test = {name: pair[TEST] for name, pair in pairs.items()}
+    return {f"{kind.each}/{name}": value for name, value in kind.of_each(of_test).items()}
 
 
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
@@ -282,63 +192,23 @@ def _pairs(scores: Mapping[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(f"{key}/"): leaf for name, leaf in scores.items() if name.startswith(f"{key}/")}
 
 
-Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
-
-
-def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether each client tells how many of its examples are classified right, but of no class how many, or no loss
-    where another tells its."""
-    examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
-    lossless = pairs["loss"][:, :, 1].sum(-1) == 0
-    result: np.ndarray = (examples > 0) & ((of_classes == 0) | (lossless & ~lossless.all()))
-    return result
-
-
-def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
-    """The most frequent class of training; None where classes were not counted."""
-    return classification.majority_classes(pairs["classes"]) if "classes" in pairs else None
-
-
-def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None, positive: int) -> Measured:
-    """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
-    them."""
-    metrics = values(pairs, positive)
-    if majority is not None and "classes" in pairs:
-        metrics |= classification.references(pairs["classes"], majority)
-    return metrics, between_groups.measures(pairs, metrics.get("accuracy"), metrics.get("auc"))
-
-
-def _matched(per_client: dict[str, np.ndarray]) -> dict[str, float]:
-    """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
-    if "majority" not in per_client:
-        return {}
-    accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
-    if not (no_majority & ~np.isnan(accuracy)).any():
-        return {}
-    return {"local/matched_accuracy": _mean(accuracy[~no_majority])}
-
-
 def _outside(
+    kind: Classes,
     server: dict[str, np.ndarray] | None,
     client_pairs: dict[str, np.ndarray],
-    majority: np.ndarray | None,
+    constant: np.ndarray | None,
     positive: int,
 ) -> Measured | None:
     """On the global test: of the server's model, or the mean over clients' own, whose pairs are `client_pairs`."""
     if server is not None:
-        return _measured(server, majority, positive)
+        return kind.measured(server, constant, positive)
     if not client_pairs:
         return None
     plain, groups = (
-        {name: np.apply_along_axis(_mean, 0, value) for name, value in metrics.items()}
-        for metrics in _measured(client_pairs, majority, positive)
+        {name: np.apply_along_axis(mean, 0, value) for name, value in metrics.items()}
+        for metrics in kind.measured(client_pairs, constant, positive)
     )
     return plain, groups
-
-
-def _mean(of_clients: np.ndarray) -> float:
-    defined = of_clients[~np.isnan(of_clients)]
-    return float(defined.mean()) if len(defined) else math.nan
 
 
 def _rows(
@@ -447,9 +317,17 @@ def best_validated(
     by = judged_by(summary)
     validation = f"{BEST}/val/{by}"
     missing = summary.get(MISSING, 0.0)
-    if score is None or (validation in before and (-missing, score) <= (-_missing(before, BEST), before[validation])):
+    if score is None:
         return _carry_over(BEST, before)
-    shown = dict.fromkeys(("accuracy", by, *(OF_POSITIVE if by in OF_POSITIVE else ())))
+    reached, last = (-missing, rank(by, score)), (-_missing(before, BEST), rank(by, before.get(validation, math.nan)))
+    if validation in before and reached <= last:
+        return _carry_over(BEST, before)
+    also = (
+        (name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges)
+        if NUMBER in METRICS[by].of
+        else ()
+    )
+    shown = dict.fromkeys(("accuracy", by, *(OF_POSITIVE if by in OF_POSITIVE else ()), *also))
     names = (f"{kind}/{name}" for kind in ("global", "local", "trained") for name in shown)
     test = {name: summary[name] for name in names if name in summary}
     return _chosen(BEST, round, missing) | {validation: score} | {f"{BEST}/{name}": v for name, v in test.items()}

@@ -14,8 +14,11 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
+from fedweave.core.target import CLASS, LABELS, NUMBER, Kind, from_scale, kind_of
 from fedweave.core.tree import Tree, device_of
+from fedweave.metrics import labels, numbers
 from fedweave.metrics.classification import mean_of_classes, on_grid, ordered, ratio, values
+from fedweave.metrics.intervals import intervals, intervals_of_counts
 from fedweave.metrics.selection import HALF, Flagging, Judging, Threshold, looked_for
 
 ALERTED = {"recall_at_1": 0.01, "recall_at_5": 0.05}
@@ -312,6 +315,7 @@ def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
 
 
 POOLED = "pooled"  # of all metrics' names
+_ALSO = ("average_precision",)
 
 
 class Alarm(NamedTuple):
@@ -321,23 +325,32 @@ class Alarm(NamedTuple):
     threshold: Threshold
 
 
-def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
+def pooled(
+    model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None = None, share: float = 0.0
+) -> dict[str, np.ndarray]:
     """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
     lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
-    classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide."""
-    return pooled_examples([judged_examples(model, w, graph) for graph in graphs], alarm)
+    classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide. Of
+    several labels also "pooled/average_precision"; of numbers "pooled/spearman" and, where a `share` of examples is
+    asked for, the `intervals` that cover it."""
+    return pooled_examples([judged_examples(model, w, graph) for graph in graphs], alarm, share)
 
 
 def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
-    """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]."""
+    """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]; of
+    numbers, in their place, predictions in the data's units."""
     graph = graph.to(device_of(w))
     used = graph.masks.any(0)
     with torch.no_grad():
-        return {"logits": models.judged(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
+        outputs = models.judged(model, w, graph)[used]
+        outputs = from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
+        return {"logits": outputs, "y": graph.y[used], "masks": graph.masks[:, used]}
 
 
-def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
+def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
     """`pooled` of what `judged_examples` has of each client."""
+    if (target := kind_of(found[0]["y"])) != CLASS:
+        return _of_targets(found, target, share)
     with torch.no_grad():
         named = (("logits", 0), ("y", 0), ("masks", 1))
         logits, y, masks = (torch.cat([own[name] for own in found], dim) for name, dim in named)
@@ -348,10 +361,32 @@ def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None) -> dict[s
     return {f"{POOLED}/{name}": value for name, value in whole.items()}
 
 
-def pooled_sums(total: Tree, alarm: Alarm) -> dict[str, np.ndarray]:
+def _of_targets(clients: Sequence[Tree], target: Kind, share: float) -> dict[str, np.ndarray]:
+    """`pooled_examples` of numbers or labels."""
+    with torch.no_grad():
+        outputs, y = (torch.cat([one[name] for one in clients]) for name in ("logits", "y"))
+        masks = torch.cat([one["masks"] for one in clients], 1)
+        if target == LABELS:
+            pairs = [labels.counts(outputs[mask], y[mask], mask[mask][None]) for mask in masks]
+            metrics, names = [labels.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs], ("auc", *_ALSO)
+        else:
+            pairs = [numbers.counts(outputs[mask], y[mask], mask[mask][None], None) for mask in masks]
+            metrics, names = [numbers.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs], ("spearman",)
+    whole = {f"{POOLED}/{name}": np.array([one[name] for one in metrics]) for name in names}
+    if target == LABELS or not share:
+        return whole
+    each = [(abs(one["logits"] - one["y"]).cpu().numpy(), one["masks"].cpu().numpy()) for one in clients]
+    return whole | intervals(each, share)
+
+
+def pooled_sums(total: Tree, alarm: Alarm, share: float = 0.0) -> dict[str, np.ndarray]:
     """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
     client has any."""
-    sums = {name: tensor.cpu().numpy() for name, tensor in total["histogram"].items()}
+    sums = {name: tensor.cpu().numpy() for name, tensor in total.get("histogram", {}).items()}
+    if "residuals" in sums:
+        return intervals_of_counts(sums["residuals"], share) if share else {}
+    if not sums:
+        return {}
     if not sums[MARGINS].any():
         return {}
     return {f"{POOLED}/{name}": v for name, v in pooled_from_histograms(sums, alarm.positive, alarm.threshold).items()}

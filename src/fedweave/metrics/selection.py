@@ -1,4 +1,5 @@
-"""By which metric runs are judged, which class is the positive one, and from which score on an example is flagged.
+"""Which metrics there are, by which of them runs are judged, which class is the positive one, and from which score on
+an example is flagged.
 
 Nothing here needs torch, so that the command line starts quickly.
 """
@@ -6,13 +7,11 @@ Nothing here needs torch, so that the command line starts quickly.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from fedweave.core.types import Record, Values
+from fedweave.core.types import CLASS, LABELS, NUMBER, TOLD, Kind, Record, Values
 from fedweave.errors import ConfigError
 
-OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
-OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
@@ -22,17 +21,72 @@ THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
 POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
-WORDS = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro F1",
-    "auc": "AUC",
-    "average_precision": "average precision",
-    "recall_at_1": "recall at 1 % of alerts",
-    "precision_at_1": "precision at 1 % of alerts",
-    "recall": "recall",
-    "precision": "precision",
-    "f1_positive": "F1 of the positive class",
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number that judges models.
+
+    title:    what it is called in prose.
+    of:       the kinds of targets that it is of (`core.target`).
+    better:   whether "high" or "low" values are.
+    positive: whether it is of one of two classes.
+    judges:   whether it may decide ([evaluation] metric).
+    fair:     the metric by which members are compared where this one judges; "" for itself.
+    """
+
+    title: str
+    of: tuple[Kind, ...]
+    better: Literal["high", "low"] = "high"
+    positive: bool = False
+    judges: bool = True
+    fair: str = ""
+
+
+RMSE, NRMSE, RMSE_OF_MEAN = "rmse", "nrmse", "rmse_of_mean"
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy", (CLASS, LABELS)),
+    "macro_f1": Metric("macro F1", (CLASS,)),
+    "auc": Metric("AUC", (CLASS, LABELS)),
+    "average_precision": Metric("average precision", (CLASS, LABELS), positive=True),
+    "recall_at_1": Metric("recall at 1 % of alerts", (CLASS,), positive=True),
+    "precision_at_1": Metric("precision at 1 % of alerts", (CLASS,), positive=True, judges=False),
+    "recall": Metric("recall", (CLASS,), positive=True, judges=False),
+    "precision": Metric("precision", (CLASS,), positive=True, judges=False),
+    "f1_positive": Metric("F1 of the positive class", (CLASS,), positive=True),
+    RMSE: Metric("RMSE", (NUMBER,), "low", fair=NRMSE),
+    "mae": Metric("MAE", (NUMBER,), "low", fair=NRMSE),
+    "r2": Metric("R²", (NUMBER,)),
+    "pearson": Metric("Pearson correlation", (NUMBER,)),
+    "spearman": Metric("Spearman correlation", (NUMBER,)),
+    NRMSE: Metric("RMSE / standard deviation", (NUMBER,), "low"),
+    RMSE_OF_MEAN: Metric("RMSE of the training mean", (NUMBER,), "low", judges=False),
+    "loss": Metric("loss", (CLASS, NUMBER, LABELS), "low", judges=False),
 }
+OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
+OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
+AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
+
+
+def title_of(metric: str) -> str:
+    """What a metric is called in prose: by its own name if that is no built-in one's, "result" without a name."""
+    return METRICS[metric].title if metric in METRICS else metric.replace("_", " ") or "result"
+
+
+def lower(name: str) -> bool:
+    """Whether lower values are better of a metric, such as "rmse", or of what a summary has of it, "global/rmse"."""
+    metric = METRICS.get(name.rpartition("/")[2])
+    return metric is not None and metric.better == "low"
+
+
+def rank(name: str, value: float) -> float:
+    """A value that is larger where that of the metric `name` is better."""
+    return -value if lower(name) else value
+
+
+def of_members(metric: str) -> str:
+    """The metric by which members are compared where `metric` judges."""
+    return METRICS[metric].fair or metric if metric in METRICS else metric
 
 
 Threshold = float | str | Values  # see `Judging`
@@ -44,31 +98,55 @@ class Judging:
 
     metric:    what everything that judges follows: best rounds, gains, stars, notes, sweeps. "auto" is the accuracy or,
                where a class is rare in training (`metrics.classification.rarest`), average precision of the rarer of
-               two classes, macro F1 of more.
+               two classes, macro F1 of more. Of numbers it is the RMSE, of several labels the mean AUC.
     positive:  the class, by name or number, that metrics of one class are of; without it the rarer of two in training
                where that is rare, else class 1.
     threshold: from which probability of the positive class on an example is flagged. "f1": the one with the highest F1
                on validation examples; {recall_at = 0.01}: the one that flags so many of these; {cost = {miss = 50,
                alarm = 1}}: the one with the lowest cost there; "auto": "f1" where a metric of the positive class
                judges, else 0.5.
+    intervals: the share of examples that prediction intervals of numbers are to cover, such as 0.9; 0 for none.
     """
 
     metric: str = "auto"
     positive: str | int | None = None
     threshold: Threshold = "auto"
+    intervals: float = 0.0
 
     def plain(self) -> Record:
         """The TOML table that resolves to it."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
-    def of(self, labels: Sequence[str], classes: int) -> "Judging":
+    def of(self, labels: Sequence[str], classes: int, target: Kind = CLASS) -> "Judging":
         """The same with the number of the positive class.
 
-        labels: what the classes are called, () where nobody said.
+        labels: what the classes are called, () where nobody said. target: what is predicted.
 
         Raises:
-            ConfigError: there is no such class, or the metric is of one class, and there are not two.
+            ConfigError: there is no such class, the metric is of one class, and there are not two, or it is of another
+                kind of target.
         """
+        if self.metric != "auto" and target not in METRICS[self.metric].of:
+            fits = ", ".join(name for name, metric in METRICS.items() if target in metric.of and metric.judges)
+            raise ConfigError(
+                f"evaluation.metric = {self.metric!r}: the data has {TOLD[target]}, which it does not judge. Take one "
+                f"of {fits}.",
+                code="config.metric",
+            )
+        if self.intervals and target != NUMBER:
+            raise ConfigError(
+                f"evaluation.intervals = {self.intervals:g}: prediction intervals are of numbers, and the data has "
+                f"{TOLD[target]}. Leave it out.",
+                code="config.intervals",
+            )
+        if target != CLASS:
+            if self.positive is not None or self.threshold != "auto":
+                raise ConfigError(
+                    f"evaluation: positive and threshold are of classes, and the data has {TOLD[target]}. Leave them "
+                    "out.",
+                    code="config.no-class",
+                )
+            return self
         number = self.positive
         if isinstance(number, str):
             if number not in labels:
@@ -88,7 +166,11 @@ class Judging:
                 "Take macro_f1, auc or accuracy.",
                 code="config.classes",
             )
-        return Judging(self.metric, number, self.threshold)
+        return Judging(self.metric, number, self.threshold, self.intervals)
+
+    def verdict_of(self, target: Kind) -> dict[str, float]:
+        """{"judged/<metric>": NONE} of what is no class."""
+        return {f"{JUDGED}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
 
     def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:
         """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy.

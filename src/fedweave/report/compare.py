@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
-from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, WORDS
+from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, title_of
 from fedweave.report.cells import (
     HIGHER,
     LEAST_SEEDS,
@@ -49,7 +49,7 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
-    named, worst = WORDS[metric], f"fairness/worst_{metric}"
+    named, worst = title_of(metric), f"fairness/worst_{metric}"
     same = listed([group.label for group in (other, first) if alike(group)], " and ")
     void = f"none: the gaps of one class for nearly everybody say nothing ({same})" if same else ""
     lowest, gaps = (other.by_seed(worst), first.by_seed(worst)), (_gaps(other), _gaps(first))

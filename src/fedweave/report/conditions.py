@@ -13,7 +13,7 @@ import pyarrow as pa
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
-from fedweave.metrics.selection import BEST, WORDS
+from fedweave.metrics.selection import BEST, title_of
 from fedweave.report.cells import (
     LEAST_SEEDS,
     NONE,
@@ -83,7 +83,7 @@ def ranked(values: Mapping[str, float], form: Callable[[float], str]) -> str:
 def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     """Which group of runs is ahead, in a sentence; "" of fewer than two.
 
-    name: of a number in the runs' summaries, the mean over members of `metric` (a key of `WORDS`); more is better.
+    name: of a number in the runs' summaries, the mean over members of `metric` (`metrics.selection.METRICS`).
     """
     means = {group.label: spread(group.values(name))[0] for group in groups}
     known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
@@ -91,7 +91,7 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
         return ""
     best, *others = sorted((group for group in groups if group.label in known), key=lambda group: -known[group.label])
     when = " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else ""
-    ranks = f"members' mean test {WORDS[metric]}{when} is {ranked(known, '{:.3f}'.format)}"
+    ranks = f"members' mean test {title_of(metric)}{when} is {ranked(known, '{:.3f}'.format)}"
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
     ahead = {
@@ -327,7 +327,7 @@ def overview(one: Condition) -> ResultTable:
     """A row for each group of runs in a condition: its numbers, and its difference to the first group, paired over
     seeds."""
     first, metric = one.groups[0], one.metric
-    columns = {one.shown: f"test {WORDS.get(metric, 'result')}, mean over clients"}
+    columns = {one.shown: f"test {title_of(metric)}, mean over clients"}
     columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
     held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
     rows = []
@@ -354,7 +354,7 @@ def picture(one: Condition) -> Figure | None:
     means = [mean for _, mean, _, _ in known]
     dots = Dots("", range(len(known)), means, of_run(0), errors=errors)
     names = tuple(group.label for group, _, _, _ in known)
-    return Figure((Panel("", (dots,), names, beside=f"test {WORDS[one.metric]}, mean over clients"),))
+    return Figure((Panel("", (dots,), names, beside=f"test {title_of(one.metric)}, mean over clients"),))
 
 
 # ----------------------------------------------------------------------------------------------------

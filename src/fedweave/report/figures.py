@@ -18,7 +18,7 @@ from rich.filesize import decimal
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import KINDS
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import PLAIN, WORDS
+from fedweave.metrics.selection import PLAIN, title_of
 from fedweave.privacy.accountant import over_rounds
 from fedweave.report import drawing
 from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
@@ -84,8 +84,8 @@ def curves(groups: Sequence[Group]) -> Figure | None:
     over seeds. Dotted: always predicting the most frequent class."""
     metric = judged_alike(groups) or PLAIN
     wanted = {
-        f"Global test {WORDS[metric]}": (metric, "test", True),
-        f"Local test {WORDS[metric]}, mean over clients": (metric, "test", False),
+        f"Global test {title_of(metric)}": (metric, "test", True),
+        f"Local test {title_of(metric)}, mean over clients": (metric, "test", False),
         "Training loss, mean over clients": ("loss", "train", False),
     }
     panels = []
@@ -119,7 +119,7 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
             constant = group.first.clients("majority") if len(seeds) == 1 and metric == PLAIN else {}
-            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {WORDS[metric]}"))
+            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {title_of(metric)}"))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
     return (
         Figure(tuple(replace(chart, high=max(tops)) if chart.ticks else chart for chart in panels)) if panels else None

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, WORDS, judged_by
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, judged_by, title_of
 from fedweave.report import figures, tables
 from fedweave.report import notes as noting
 from fedweave.report import tables as gain
@@ -104,7 +104,7 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         **_curves(groups, at),
         **_of_clients(groups, judged, at),
         **_of_gains(groups, at),
-        judged=WORDS.get(judged, "result"),
+        judged=title_of(judged),
         missing=gain.missing(owners[0][1]),
         incentives=[
             found for n, group in enumerate(groups) if (found := _incentives(group, f"{at}{n}", len(groups) > 1))
@@ -210,8 +210,8 @@ def _lead(run: Run) -> str:
     """The result of one run in a sentence."""
     metrics, accuracy, metric = run.summary["metrics"], run.clients(run.judged), run.judged
     shown = {
-        f"pooled/{metric}": f"{WORDS[metric]} of all members' test examples together",
-        f"global/{metric}": f"global test {WORDS[metric]}",
+        f"pooled/{metric}": f"{title_of(metric)} of all members' test examples together",
+        f"global/{metric}": f"global test {title_of(metric)}",
         f"local/{metric}": "mean over clients",
     }
     parts = [f"{words} {metrics[name]:.3f}" for name, words in shown.items() if metrics.get(name) is not None]
@@ -223,7 +223,7 @@ def _lead(run: Run) -> str:
     flagged = metrics.get("pooled/recall") if metric in OF_POSITIVE else None
     more = "" if flagged is None else f"recall from the threshold on {flagged:.3f}"
     clauses = (", ".join(parts), noting.caught(metrics, run.classes), more)
-    result = "; ".join(filter(None, clauses)) or f"no {WORDS[metric]} was measured"
+    result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 
@@ -237,7 +237,7 @@ def drawn(figure: Figure | None, name: str) -> Markup:
 def _caption(groups: Sequence[Group], judging_metric: str) -> str:
     accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     drawn = [seeds for seeds in accuracies if all(seeds)]
-    metric = WORDS.get(judging_metric, "result")
+    metric = title_of(judging_metric)
     captions = [f"Test {metric} of the final model on each client's own test examples."]
     if judging_metric == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
         captions.append("A gray stroke is that of always predicting the client's most frequent class of training.")

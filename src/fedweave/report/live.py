@@ -12,7 +12,7 @@ from pathlib import Path
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
-from fedweave.metrics.selection import WORDS
+from fedweave.metrics.selection import title_of
 from fedweave.report import figures
 from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn
@@ -60,7 +60,7 @@ def state(directory: Path) -> Record:
         "round": run.done,
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
-        "metric": WORDS[run.judged],
+        "metric": title_of(run.judged),
         "members": _members(run),
         "figures": _figures(run),
     }

@@ -11,10 +11,10 @@ from fedweave.metrics.selection import (
     POSITIVES,
     RAREST,
     WITHOUT_GRAPH,
-    WORDS,
     judged_by,
     near_constant,
     positive_of,
+    title_of,
 )
 
 FEW = 20  # positive examples, below which one more or less moves a score much
@@ -39,7 +39,7 @@ def compared_people(names: Sequence[str]) -> str:
 def headline(metrics: Mapping[str, float | None]) -> str:
     """ "accuracy global 0.8123, local 0.7912" of an evaluation, or what else judges; "" without."""
     name = judged_by(metrics)
-    shown = WORDS[name]
+    shown = title_of(name)
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
     known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
     return f"{shown} {known}" if known else ""
@@ -123,13 +123,13 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     metric = judged_by(metrics)
     if metrics.get(RAREST) is not None:
-        also = "" if metric == PLAIN else f" So {WORDS[metric]} judges here: the best round, gains, comparisons."
+        also = "" if metric == PLAIN else f" So {title_of(metric)} judges here: the best round, gains, comparisons."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
     elif metric != PLAIN:
-        sentences["judged"] = f"{WORDS[metric]} judges here ([evaluation] metric), and not accuracy."
+        sentences["judged"] = f"{title_of(metric)} judges here ([evaluation] metric), and not accuracy."
     sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score says anything."
@@ -142,7 +142,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
     sentences |= _cut(metrics)
-    sentences |= _lacking("best_val", f"best validation {WORDS[metric]}", metrics)
+    sentences |= _lacking("best_val", f"best validation {title_of(metric)}", metrics)
     return sentences | _kept_back(metrics)
 
 
@@ -226,7 +226,7 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
         for kind, words in _WHERE.items():
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
             if reached is not None and plain is not None and reached < plain - least:
-                said.append(f"the {WORDS[name]} {words.format(reached, plain)}")
+                said.append(f"the {title_of(name)} {words.format(reached, plain)}")
     if not said:
         return {}
     return {
@@ -268,13 +268,11 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
     accuracy, constant = (val["score"], val["chance"]) if other else (val["accuracy"], val["constant"])
     if accuracy is None or constant is None or margin is None:
         return ""
-    shown = f"shown is the round of best validation {WORDS[metric]}"
+    shown = f"shown is the round of best validation {title_of(metric)}"
     if not accuracy > constant + margin:
         far = f"more than {margin:g} above" if margin else "above"
-        why = (
-            f"no round's {WORDS[metric]} on validation is {far} that of the better constant prediction, {constant:.3f}"
-        )
-        return f"{why}; {shown}"
+        why = f"no round's {title_of(metric)} on validation is {far} that of the better constant prediction"
+        return f"{why}, {constant:.3f}; {shown}"
     if metrics.get("best_fair/val/alike") == 1 and margin >= 0:
         return f"every round predicts one class for nearly everybody on validation, or is no better than that; {shown}"
     return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"

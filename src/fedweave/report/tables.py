@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.client_fairness import pearson, per_group
-from fedweave.metrics.selection import PLAIN, WORDS, near_constant
+from fedweave.metrics.selection import PLAIN, near_constant, title_of
 from fedweave.report.cells import (
     MOST,
     NONE,
@@ -166,7 +166,7 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
         who = "pairs of a member and a seed" if len(group) > 1 else "members"
-        change, metric = _change(group), WORDS[group[0].run.judged]
+        change, metric = _change(group), title_of(group[0].run.judged)
         beside = [f"alone: {text}" for text in (group[0].beside, group[0].apart) if text]
         about = "; ".join([change.sureness, *beside])
         if change.significant:
@@ -202,7 +202,7 @@ def headline(found: Sequence[Gain]) -> str:
     }
     if len(changes) < 2:
         return ""
-    metrics = listed([WORDS[name] for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
+    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
@@ -273,7 +273,7 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     clients = [client for client in split[0].of_clients if all(client in gain.of_clients for gain in split)]
     order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in split))
     title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
-    metrics = " or ".join(dict.fromkeys(WORDS[gain.run.judged] for gain in split))
+    metrics = " or ".join(dict.fromkeys(title_of(gain.run.judged) for gain in split))
     beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
     if len(order) > MANY:
         lines = tuple(_ranks(gain) for gain in split)
@@ -561,7 +561,7 @@ def clients(run: Run) -> ResultTable:
         score = accuracy.get(part["client"])
         last = Cell(NONE) if score is None else Cell(number(score), repr(score))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
-    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {WORDS[run.judged]}")
+    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {title_of(run.judged)}")
     return ResultTable(head, ends(rows))
 
 

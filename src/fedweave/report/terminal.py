@@ -16,7 +16,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
+from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, judged_by, title_of
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -89,7 +89,7 @@ class Terminal:
         note = f"{reached.seconds / reached.round:.3g} s/round"
         if known := headline(reached.summary):
             note += f", {known}"
-            name = WORDS[judged_by(reached.summary)]
+            name = title_of(judged_by(reached.summary))
             self._last = f", {name} after round {reached.round}{known.removeprefix(name)}"
         else:
             note += self._last
@@ -169,11 +169,11 @@ def _scores(metrics: Values) -> list[Table]:
 
 def _chosen(metrics: Values, metric: str) -> str:
     """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
-    which = f"best mean validation {WORDS[metric]} after round {metrics['best_val/round']}"
+    which = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
     shown = (metric, "recall_at_1", "recall") if metric in OF_POSITIVE else ()
     of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
     values = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
-    words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in values}
+    words = {name: title_of(name) + " from its threshold on" * (name not in OF_SCORES) for name in values}
     counts = {"recall_at_1": f" ({of})"} if of else {}
     known = ", ".join(
         f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in values.items() if value is not None
@@ -185,7 +185,7 @@ def _show_fairest(console: Console, metrics: Values) -> None:
     """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-    by = f"best by validation {WORDS[judged_by(metrics)]}" if fallen_back(metrics) else "fairest by validation"
+    by = f"best by validation {title_of(judged_by(metrics))}" if fallen_back(metrics) else "fairest by validation"
     console.print(f"{by}: {words}", highlight=False)
     for note in of_fairest(metrics).values():
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)

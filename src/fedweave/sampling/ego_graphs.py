@@ -274,7 +274,7 @@ class Egos:
         centers, real = self.draw(graph, random.fold(key, "centres"), steps)
         nodes = self.around(graph, random.fold(key, "egos"), centers.reshape(-1))
         nodes = nodes.unflatten(1, (steps, self.batch)).transpose(0, 1).flatten(1)
-        target = graph.y.gather(0, centers.reshape(-1)).view(centers.shape).clamp(min=0)
+        target = graph.truth_at(centers)
         minibatch = {"target": target, "weight": real.to(graph.x.dtype)}
         if any(layer.operator for layer in model[: self.split(model)]):
             return minibatch | {"place": nodes}

@@ -21,7 +21,7 @@ from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.experiment.runs.predictions import function, of_run
 from fedweave.metrics import selection
-from fedweave.metrics.selection import PLAIN, WORDS
+from fedweave.metrics.selection import PLAIN, title_of
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
@@ -223,7 +223,7 @@ def _ranges(seeds: Sequence[int]) -> str:
 
 def worded(metric: str) -> str:
     """A metric's name in a sentence."""
-    return WORDS.get(metric, metric.replace("_", " "))
+    return title_of(metric)
 
 
 def escaped(text: str) -> str:
@@ -492,9 +492,9 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
 def describe_numbers(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
     """What the numbers are, and by which to choose; chosen: what was, in every condition."""
     if not (metric := judged_alike(groups)):
-        ways = dict.fromkeys(f"{WORDS[one.metric]} ({said(one.condition)})" for one in chosen)
+        ways = dict.fromkeys(f"{title_of(one.metric)} ({said(one.condition)})" for one in chosen)
         return (f"Each condition is judged by its own metric: {', '.join(ways)}.",) if ways else (APART,)
-    words = WORDS[metric]
+    words = title_of(metric)
     return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
 
 

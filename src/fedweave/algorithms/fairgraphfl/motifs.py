@@ -577,7 +577,7 @@ class Vocabulary:
             return [self.alone(share) for share in shares(data, partition.parts)]
         whole = self.found(data)
         return [
-            self.table(whole, part.examples, (part.masks & (data.y[part.examples] >= 0))[TRAIN])
+            self.table(whole, part.examples, (part.masks & data.labeled[part.examples])[TRAIN])
             for part in partition.parts
         ]
 

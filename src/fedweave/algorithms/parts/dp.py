@@ -16,7 +16,7 @@ from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_least, check_positive
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, norm, scale
-from fedweave.learn import cross_entropy
+from fedweave.learn import PLAIN
 from fedweave.ops.sparse import dense
 from fedweave.ops.touched import materialize
 from fedweave.privacy.mechanisms import check_clip, noise, noise_multiplier
@@ -237,7 +237,7 @@ def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
 
     def loss(w: Tree, item: Tree) -> Tensor:
         logits = models.apply(model, w, graph, h=item["x"][None])
-        return cross_entropy(logits, item["y"][None], item["weight"][None])
+        return PLAIN.of(logits, item["y"][None], item["weight"][None], graph.y, graph.masks[TRAIN])
 
     x = dense(graph.x)
-    return loss, {"x": x, "y": graph.y.clamp(min=0), "weight": graph.masks[TRAIN].to(x.dtype)}
+    return loss, {"x": x, "y": graph.truth, "weight": graph.masks[TRAIN].to(x.dtype)}

@@ -18,7 +18,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import OPTIMIZERS, Criterion, Fit, Optimizer, Penalty, check_training
+from fedweave.learn import OPTIMIZERS, Criterion, Fit, NumberLoss, Optimizer, Penalty, check_training
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -33,6 +33,7 @@ COUNTS = "ClassCounts"  # the part that sends how many training examples of each
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
 
 
+@runtime_checkable
 class WeighsClasses(Protocol):
     """An algorithm with the settings of a `Criterion`."""
 
@@ -52,9 +53,27 @@ class WeighsClasses(Protocol):
         ...
 
 
+@runtime_checkable
+class WeighsErrors(Protocol):
+    """An algorithm with the settings of a `Criterion` of numbers."""
+
+    @property
+    def number_loss(self) -> NumberLoss:
+        """See `Criterion`."""
+        ...
+
+    @property
+    def quantile(self) -> float:
+        """See `Criterion`."""
+        ...
+
+
 def weighing(algorithm: WeighsClasses) -> Criterion:
-    """How an algorithm weighs classes."""
-    return Criterion(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
+    """How an algorithm weighs classes and errors."""
+    criterion = Criterion(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
+    if not isinstance(algorithm, WeighsErrors):
+        return criterion
+    return replace(criterion, number_loss=algorithm.number_loss, quantile=algorithm.quantile)
 
 
 @dataclass(frozen=True)
@@ -378,6 +397,7 @@ class Needs:
                     objective need.
     nodes:          it is about nodes and who their neighbors are, so that edges are no examples for it, and messages
                     cannot depend on time.
+    classes:        it is about the classes of examples, so that numbers or several labels are none for it.
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
                     neighborhoods cannot give.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
@@ -406,6 +426,7 @@ class Needs:
     judged_global: bool = False
     tunes: bool = False
     nodes: bool = False
+    classes: bool = False
     whole_graphs: bool = False
     bounds: tuple[str, ...] = ("batch",)
 

@@ -78,6 +78,7 @@ class ClassCounts(Part):
     everyone: bool = True
     least: int = 2
     accomplices: int = 1
+    needs = Needs(classes=True)
 
     client_learns: ClassVar[Mapping[str, str]] = {"classes": _TELLS}
 

@@ -68,7 +68,7 @@ from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.requirements import check_own_models, check_people
 from fedweave.experiment.rounds import evaluated
-from fedweave.metrics.selection import OF_POSITIVE, RARE_OF_TWO, WORDS
+from fedweave.metrics.selection import OF_POSITIVE, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_told
 
 # ----------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure
     needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else ""
     if needs in measures:
         where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
-        yield f"No round will be the best by {WORDS[by]}{where}"
+        yield f"No round will be the best by {title_of(by)}{where}"
     if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
         yield "No threshold will be chosen on all sites' validation examples: each site chooses its own"
 

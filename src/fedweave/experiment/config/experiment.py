@@ -79,7 +79,9 @@ class General:
         return {key: value for key, value in asdict(self).items() if value not in (None, "")}
 
 
-Metric = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]
+OfClasses = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]
+OfNumbers = Literal["rmse", "mae", "r2", "pearson", "spearman", "nrmse"]
+Metric = Literal[OfClasses, OfNumbers]  # "auto", and those of `metrics.selection.METRICS` that judge
 Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
 
@@ -122,12 +124,13 @@ class EvaluationSettings(Judging):
     metric: Metric = "auto"
     positive: str | Annotated[int, Field(ge=0)] | None = None
     threshold: Threshold = "auto"
+    intervals: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clients: Annotated[int, Field(ge=0)] = 0
     features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
         """See `Judging.plain`; what nobody asked for is left out."""
-        usual = {"clients": 0, "features": "auto"}
+        usual = {"intervals": 0.0, "clients": 0, "features": "auto"}
         return {key: value for key, value in super().plain().items() if key not in usual or value != usual[key]}
 
 

@@ -177,7 +177,7 @@ def running(
         stack.enter_context(closing(built))
         columns = here.columns(built)
         check_trained(columns["train"])  # before the directory is made
-        judging = config.evaluation.of(built.data.labels, built.data.classes)
+        judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         begun = _begun(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())

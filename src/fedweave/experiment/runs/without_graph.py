@@ -1,4 +1,5 @@
-"""A reference that knows no graph: logistic regression (scikit-learn) on the features of examples alone."""
+"""A reference that knows no graph: a regression (scikit-learn) on the features of examples alone, logistic of classes
+and of each of several labels, ridge of numbers."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,15 +10,18 @@ import pyarrow as pa
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.scoring import pairs_of
 from fedweave.core.graph import TEST, TRAIN
+from fedweave.core.target import CLASS, NUMBER, kind_of, where_known
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, rescaled, scaling
 from fedweave.experiment.build import Built
-from fedweave.metrics.classification import counts, merge, values
+from fedweave.metrics.classification import merge
+from fedweave.metrics.kinds import kind_by
 from fedweave.metrics.measured import of_splits
-from fedweave.metrics.selection import OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
+from fedweave.metrics.selection import METRICS, OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import global_test_part, shares
 
@@ -49,7 +53,7 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     if asked is False or any(part.columns is not None for part in cut.parts):
         return {}
     names = client_ids(len(cut.parts), cut.names)
-    classes, positive = built.data.classes, looked_for(judging, metrics)
+    classes, positive = built.data.outputs, looked_for(judging, metrics)
     if asked == "auto" and _entries(built.data) > MOST_ENTRIES:
         return {}
     held = dict(zip(names, map(_held, shares(built.data, cut.parts)), strict=True))
@@ -58,12 +62,23 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
         return {}
     tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
     alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
-    kept = (*_METRICS, *(OF_POSITIVE if classes == 2 else ()))
-    each = [values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
-    together = values(merge(_judged(_joined([*held.values()]), tests or clients, classes)), positive)
+    kept = _metrics(built.data)
+    each = [_values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
+    together = _values(merge(_judged(_joined([*held.values()]), tests or clients, classes)), positive)
     found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
     found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
     return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def _metrics(data: Dataset) -> tuple[str, ...]:
+    """What is told of the reference."""
+    if data.target == CLASS:
+        return (*_METRICS, *(OF_POSITIVE if data.classes == 2 else ()))
+    return tuple(name for name, metric in METRICS.items() if data.target in metric.of and metric.judges)
+
+
+def _values(pairs: Tree, positive: int) -> Record:
+    return {name: float(value) for name, value in kind_by(pairs).values(pairs, positive).items()}
 
 
 def rows_of(round: int, found: Mapping[str, float]) -> pa.Table:
@@ -88,7 +103,10 @@ def features_of(own: Dataset) -> Features:
 def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalise`) are scaled by these examples; with one class alone that is predicted."""
+    (`datasets.features.normalise`) are scaled by these examples; with one class alone that is predicted. Of t labels
+    float64 [m, t], logits by such a regression each; of t numbers what `Ridge()` predicts."""
+    if kind_of(train.y) != CLASS:
+        return np.stack([_of_target(train, x, at) for at in range(classes)], 1)
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
     from sklearn.linear_model import LogisticRegression
 
@@ -106,18 +124,34 @@ def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     return found
 
 
+def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
+    """One number or label, float64 [m], by the training examples that have it; without any 0."""
+    from sklearn.linear_model import Ridge  # takes long to import
+
+    there = train.masks[TRAIN] & where_known(train.y)[:, at]
+    own, y = train.x[there], train.y[there, at]
+    if not there.any():
+        return np.zeros(x.shape[0])
+    if kind_of(train.y) == NUMBER:
+        numbers = scaling(own, AUTO)
+        predicted: np.ndarray = Ridge().fit(rescaled(own, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
+        return predicted
+    two = scores(Held(own, y, np.ones((3, len(y)), bool)), x, 2)
+    return two[:, 1] - two[:, 0]
+
+
 def _held(own: Dataset) -> Held:
     return Held(features_of(own), own.y, np.asarray(own.public))
 
 
 def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
-    """`classification.counts` of a regression that learns from `train`, of the examples of each of those it is judged
-    `on`, test alone."""
+    """`scoring.pairs_of` a regression that learns from `train`, of the examples of each of those it is judged `on`, test
+    alone."""
     every, ends = _joined(on), np.cumsum([len(held.y) for held in on])[:-1]
     found = []
     for score, held in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
         given = torch.from_numpy(score), torch.from_numpy(held.y), torch.from_numpy(held.masks[TEST:])
-        found.append({name: pair[0] for name, pair in counts(*given).items()})
+        found.append({name: pair[0] for name, pair in pairs_of(*given, None).items()})
     return found
 
 
@@ -133,7 +167,7 @@ def _beside(*x: Features) -> Features:
 
 def _entries(data: Dataset) -> float:
     x = data.x
-    return float(x.nnz if isinstance(x, sp.csr_matrix) else x.size) * data.classes
+    return float(x.nnz if isinstance(x, sp.csr_matrix) else x.size) * data.outputs
 
 
 def _mean(each: Sequence[float]) -> float:

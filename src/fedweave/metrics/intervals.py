@@ -1,0 +1,87 @@
+"""Split-conformal prediction intervals of numbers (Lei et al. 2018, "Distribution-free predictive inference for
+regression", algorithm 2): p ± q, where q is the (1 − α)(1 + 1/n) quantile of |y − p| on n validation examples. One of
+exchangeable examples lies inside with probability 1 − α at least."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.graph import VAL
+from fedweave.core.target import from_scale
+
+INTERVALS = "intervals"  # of all names in a summary
+HALF_WIDTH = f"{INTERVALS}/half_width"  # "intervals/half_width/0": q of the first number
+BINS = 4096  # of |y − p|, evenly in its logarithm
+_LEAST, _MOST = -48, 80  # powers of two: smaller errors are in the first bin, larger ones in the last
+BIN_ERROR = 2.0 ** ((_MOST - _LEAST) / BINS) - 1  # a bin's width over its lower edge
+
+
+def half_width(errors: np.ndarray, share: float) -> float:
+    """q, the ⌈(n + 1) `share`⌉-th smallest of n errors |y − p|; inf where n is too small for that."""
+    place = math.ceil((len(errors) + 1) * share - 1e-9)
+    return float(np.sort(errors)[place - 1]) if 0 < place <= len(errors) else math.inf
+
+
+def half_width_of_counts(counts: np.ndarray, share: float) -> float:
+    """q by counts of errors in `BINS`: the upper edge of the bin that it lies in, at most `BIN_ERROR` too wide; inf
+    where there are too few, or it is beyond the last bin."""
+    place = math.ceil((counts.sum() + 1) * share - 1e-9)
+    at = int(np.searchsorted(np.cumsum(counts), place))
+    return math.inf if at >= BINS - 1 else float(2.0 ** (_LEAST + (at + 1) * (_MOST - _LEAST) / BINS))
+
+
+def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) -> dict[str, np.ndarray]:
+    """The intervals of one model over all clients, float64 [3] each: "intervals/half_width/0", … of every number;
+    "intervals/width", their mean width; on each split "intervals/coverage", the mean over clients of the share of
+    examples inside, and "intervals/worst_coverage", that of the client with the lowest. {} where there are too few
+    validation examples.
+
+    clients: |y − p| [e, t], NaN where it is not known, and masks bool [3, e] of each. share: to be covered.
+    """
+    errors = np.concatenate([error[masks[VAL]] for error, masks in clients])
+    q = np.array([half_width(column[~np.isnan(column)], share) for column in errors.T])
+    if not np.isfinite(q).all():
+        return {}
+    inside = np.array([[_inside(error[mask], q) for mask in masks] for error, masks in clients])  # [P, 3]
+    defined = ~np.isnan(inside)
+    count = defined.sum(0)
+    mean = np.where(defined, inside, 0).sum(0) / np.where(count > 0, count, np.nan)
+    worst = np.where(count > 0, np.where(defined, inside, np.inf).min(0), np.nan)
+    return _named(q) | {f"{INTERVALS}/coverage": mean, f"{INTERVALS}/worst_coverage": worst}
+
+
+def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarray]:
+    """The same from sums of clients' `histograms` [3, t, BINS]: "intervals/coverage" is the share of all examples, up
+    to the border of a bin, and "intervals/bin_error" how much too wide they may be, as a share of the width."""
+    q = np.array([half_width_of_counts(column, share) for column in counts[VAL]])
+    if not np.isfinite(q).all():
+        return {}
+    upper = 2.0 ** (_LEAST + (np.arange(BINS) + 1) * (_MOST - _LEAST) / BINS)
+    inside = (counts * (upper <= q[:, None])).sum((1, 2))
+    total = counts.sum((1, 2))
+    covered = inside / np.where(total > 0, total, np.nan)
+    return _named(q) | {f"{INTERVALS}/coverage": covered, f"{INTERVALS}/bin_error": np.full(3, BIN_ERROR)}
+
+
+def histograms(outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None) -> Tensor:
+    """How many of one client's errors |y − p| are in each bin, float64 [S, t, BINS]; arguments as `numbers.counts` has
+    them. Works under `torch.func.vmap`."""
+    there = ~y.isnan()
+    error = (from_scale(outputs, scale) - torch.where(there, y, 0.0)).abs()
+    place = ((error.log2() - _LEAST) * (BINS / (_MOST - _LEAST))).floor().clamp(0, BINS - 1).long()  # [n, t]
+    known = (masks[:, :, None] & there).to(torch.float64).mT  # [S, t, n]
+    zeros = torch.zeros(*known.shape[:2], BINS, dtype=torch.float64, device=y.device)
+    return zeros.scatter_add(2, place.mT.expand(known.shape), known)
+
+
+def _inside(error: np.ndarray, q: np.ndarray) -> float:
+    known = ~np.isnan(error)
+    return float((error <= q)[known].mean()) if known.any() else math.nan
+
+
+def _named(q: np.ndarray) -> dict[str, np.ndarray]:
+    each = {f"{HALF_WIDTH}/{at}": np.full(3, value) for at, value in enumerate(q)}
+    return each | {f"{INTERVALS}/width": np.full(3, 2 * q.mean())}

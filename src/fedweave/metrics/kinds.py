@@ -1,0 +1,283 @@
+"""What is measured of each kind of target (`core.target`), by the pairs that clients tell: classes, numbers, labels."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.tree import Tree
+from fedweave.core.types import LABELS, NUMBER, Values
+from fedweave.metrics import classification, groups, labels, numbers
+from fedweave.metrics.classification import ALERTS, ratio, values
+from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.ranking import MARGINS
+from fedweave.metrics.selection import (
+    JUDGED,
+    NRMSE,
+    PLAIN,
+    POSITIVES,
+    RAREST,
+    Judging,
+    lower,
+    of_members,
+    positive_of,
+)
+
+DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
+EXPLODED = 1e3  # nats; guessing has log(classes)
+WITHIN = "within"
+
+Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+Pairs = Mapping[str, np.ndarray]  # by metric, with any leading axes
+
+
+class Classes:
+    """Of an example's class."""
+
+    always: tuple[str, ...] = classification.ALWAYS
+    ordering: tuple[str, ...] = ("auc", "average_precision", "recall_at_1")  # compared within a member alone
+    each = "per_class"  # of the names of what is said of each class or target
+
+    def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
+        """What says by which metric a run is judged, where that is not the accuracy."""
+        if "classes" not in everyone:
+            return judging.verdict(0, math.nan, 1)
+        counted = everyone["classes"]
+        return judging.verdict(counted.shape[-1], classification.rarest(counted), _rarer(counted))
+
+    def values(self, pairs: Pairs, positive: int = 1) -> dict[str, np.ndarray]:
+        """The metrics of pairs."""
+        return values(pairs, positive)
+
+    def means(self, pairs: Tree) -> Tree:
+        """What `values` says of one client's pairs, so that sums over clients give means."""
+        return classification.means(pairs)
+
+    def constant(self, pairs: Pairs) -> np.ndarray | None:
+        """The best constant prediction by training examples; None where it is not known."""
+        return classification.majority_classes(pairs["classes"]) if "classes" in pairs else None
+
+    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+        """The metrics of all people, with those of always predicting the `constant`, and those that compare groups of
+        them."""
+        metrics = values(pairs, positive)
+        if constant is not None and "classes" in pairs:
+            metrics |= classification.references(pairs["classes"], constant)
+        return metrics, groups.measures(pairs, metrics.get("accuracy"), metrics.get("auc"))
+
+    def between(self, per_client: Pairs, metric: str, clients: Sequence[str]) -> dict[str, float]:
+        """How evenly clients are served, also by the metric that judges."""
+        loss, accuracy = per_client["loss"], per_client["accuracy"]
+        evenness = client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0]
+        return evenness | (ends(per_client, metric) if metric != PLAIN else {})
+
+    def matched(self, per_client: Pairs) -> dict[str, float]:
+        """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
+        if "majority" not in per_client:
+            return {}
+        accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
+        if not (no_majority & ~np.isnan(accuracy)).any():
+            return {}
+        return {"local/matched_accuracy": mean(accuracy[~no_majority])}
+
+    def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
+        """What scores are not to be read without: a class that is rare in training, a loss that says that it
+        diverged."""
+        rarest = classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
+        warnings = {} if math.isnan(rarest) else {RAREST: rarest}
+        losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
+        losses += [] if trained_loss is None else [trained_loss]
+        if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
+            warnings[DIVERGED] = worst
+        return warnings
+
+    def counted(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
+        """How many examples are of the positive class, and alerts of test examples, where such a class judges; {} where
+        a member keeps that back."""
+        if positive_of(by) is None or "recall_at_1" not in pairs or self.coarse(pairs).any():
+            return {}
+        held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
+        summary: dict[str, float] = {}
+        for name, split in (("test", TEST), ("val", VAL)):
+            counts = held[examples[:, split] > 0, split]
+            summary |= {
+                f"{POSITIVES}/{name}": float(counts.sum()),
+                f"{POSITIVES}/{name}_fewest": float(min(counts, default=0)),
+            }
+        within = pairs["precision_at_1"][:, TEST, 1, positive].sum()
+        together = math.ceil(examples[:, TEST].sum() / ALERTS)
+        return summary | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
+
+    def coarse(self, pairs: Pairs) -> np.ndarray:
+        """Whether each client tells how many of its examples are classified right, but of no class how many, or no loss
+        where another tells its."""
+        examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
+        lossless = pairs["loss"][:, :, 1].sum(-1) == 0
+        result: np.ndarray = (examples > 0) & ((of_classes == 0) | (lossless & ~lossless.all()))
+        return result
+
+    def of_each(self, pairs: Values) -> dict[str, float]:
+        """What is said of each class, or target, by pairs of one set."""
+        return classification.by_class(pairs)
+
+    def personal(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        """Of every client's own model on the global test set, float64 [P]."""
+        return classification.personal(pairs)
+
+    def uncounted(self, summed: Pairs) -> float:
+        """The share of examples of the sums that are in none of the histograms."""
+        if not summed or not (examples := summed["accuracy"][:, 1].sum()):
+            return 0.0
+        return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
+
+
+class Labels(Classes):
+    """Of several yes-or-no labels."""
+
+    always = labels.ALWAYS
+    ordering = ("auc", "average_precision")
+    each = "per_target"
+
+    def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
+        return judging.verdict_of(LABELS)
+
+    def values(self, pairs: Pairs, positive: int = 1) -> dict[str, np.ndarray]:
+        return labels.values(pairs)
+
+    def means(self, pairs: Tree) -> Tree:
+        return labels.means(pairs)
+
+    def constant(self, pairs: Pairs) -> np.ndarray | None:
+        return None
+
+    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+        return self.values(pairs), {}
+
+    def counted(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
+        return {}
+
+    def coarse(self, pairs: Pairs) -> np.ndarray:
+        return np.zeros(len(pairs["loss"]), bool)
+
+    def of_each(self, pairs: Values) -> dict[str, float]:
+        return labels.of_each(pairs)
+
+    def personal(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        return {}
+
+    def uncounted(self, summed: Pairs) -> float:
+        return 0.0
+
+
+class Numbers(Labels):
+    """Of numbers."""
+
+    always = numbers.ALWAYS
+    ordering = ("spearman",)
+
+    def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
+        return judging.verdict_of(NUMBER)
+
+    def values(self, pairs: Pairs, positive: int = 1) -> dict[str, np.ndarray]:
+        return numbers.values(pairs)
+
+    def means(self, pairs: Tree) -> Tree:
+        return numbers.means(pairs)
+
+    def constant(self, pairs: Pairs) -> np.ndarray | None:
+        return numbers.train_means(pairs)
+
+    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+        metrics = numbers.values(pairs)
+        if constant is not None and "moments" in pairs:
+            metrics |= numbers.references(pairs, constant)
+        return metrics, numbers.between_groups(pairs)
+
+    def between(self, per_client: Pairs, metric: str, clients: Sequence[str]) -> dict[str, float]:
+        """By the RMSE over the member's own standard deviation, so that the member with the widest numbers is not
+        always the worst."""
+        if NRMSE not in per_client:
+            return {}
+        loss, relative = per_client["loss"], per_client[NRMSE]
+        evenness = client_fairness(loss[:, TEST], relative[:, TEST], loss[:, TRAIN], clients, NRMSE)[0]
+        judges = of_members(metric)
+        return evenness | (ends(per_client, judges) if judges != NRMSE else {})
+
+    def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
+        """Nothing: a loss is in units of the numbers."""
+        return {}
+
+    def of_each(self, pairs: Values) -> dict[str, float]:
+        return numbers.of_each(pairs)
+
+    def personal(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        return numbers.personal(pairs)
+
+
+CLASSES, LABEL_SETS, NUMBERS = Classes(), Labels(), Numbers()
+
+
+def kind_by(pairs: Mapping[str, object]) -> Classes:
+    """What the names of pairs, or of sums of them, say is predicted."""
+    return NUMBERS if "squared" in pairs else LABEL_SETS if "labels" in pairs else CLASSES
+
+
+def always(pairs: Mapping[str, object]) -> tuple[str, ...]:
+    """What is counted in any case, of such pairs."""
+    return kind_by(pairs).always
+
+
+def means(pairs: Tree) -> Tree:
+    """What `Classes.values` says of one client's pairs, float64 [S, 2] each, so that sums over clients give means."""
+    return kind_by(pairs).means(pairs)
+
+
+def ends(per_client: Pairs, metric: str) -> dict[str, float]:
+    """The client served worst and the one served best by a metric, and how many have no such value."""
+    value = per_client[metric][:, TEST] if metric in per_client else np.array([math.nan])
+    defined = value[~np.isnan(value)]
+    if not len(defined):
+        return {}
+    worst, best = (max, min) if lower(metric) else (min, max)
+    summary = {f"fairness/worst_{metric}": float(worst(defined)), f"fairness/best_{metric}": float(best(defined))}
+    return summary | {f"fairness/undefined_{metric}": float(len(value) - len(defined))}
+
+
+def mean(of_clients: np.ndarray) -> float:
+    """Of the clients where it is defined."""
+    defined = of_clients[~np.isnan(of_clients)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def judged_known(before: Mapping[str, float]) -> dict[str, float]:
+    """What the evaluation before says of by what is judged."""
+    return {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}
+
+
+def _rarer(counted: np.ndarray) -> int:
+    """The class with the fewest training examples, of equal ones the last."""
+    trained = counted[TRAIN, classification.TRUE][::-1]
+    return len(trained) - 1 - int(trained.argmin())
+
+
+def within(kind: Classes, members: np.ndarray, everyone: Pairs, positive: int) -> dict[str, np.ndarray]:
+    """What orders examples, over pairs of examples of the same member, float64 [3], and how many `members` have such
+    pairs."""
+    first, *_ = kind.ordering
+    if first not in everyone:
+        return {}
+    ordered = {name: everyone[name] for name in (*kind.ordering, *kind.always) if name in everyone}
+    named = kind.values(ordered, positive)
+    return {f"{WITHIN}/{name}": named[name] for name in kind.ordering if name in named} | {
+        f"{WITHIN}/members": np.where(members > 0, members, math.nan),
+    }
+
+
+def with_pairs(kind: Classes, per_client: Pairs, summed: Pairs) -> np.ndarray:
+    """How many members have what is ordered, float64 [3], as far as that is known."""
+    first, *_ = kind.ordering
+    if summed:
+        return summed[f"mean/{first}"][:, 1]
+    members: np.ndarray = (~np.isnan(per_client.get(first, np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
+    return members

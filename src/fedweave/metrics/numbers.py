@@ -1,0 +1,203 @@
+"""Metrics of predicted numbers as additive sums, in the data's units: adding them over clients gives the error, R² and
+Pearson's correlation of all examples together. Ranks are compared within a client alone, so that Spearman's correlation
+of several is the mean of theirs, weighted by their numbers.
+
+Several numbers per example, t of them, are judged one by one; a metric is the mean over them, as scikit-learn's
+`multioutput="uniform_average"` has it.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.graph import TEST, TRAIN
+from fedweave.core.target import from_scale, to_scale
+from fedweave.core.tree import Tree
+from fedweave.core.types import Record, Values
+from fedweave.metrics.classification import average_ranks, mean_of_classes, on_grid, ratio
+from fedweave.metrics.selection import NRMSE, RMSE, RMSE_OF_MEAN
+
+ALWAYS = ("loss", "squared")  # what `counts` counts in any case
+Y, P, YY, PP, YP = range(5)  # rows of "moments"
+_CONSTANT = 1e-12  # of the sum of squares is no spread
+_PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")
+
+
+def counts(
+    outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sens: Tensor | None = None, whole: bool = True
+) -> Tree:
+    """What one client contributes to every metric, for S sets of examples.
+
+    outputs [n, t], in units of `scale` [3, t] (`core.target`); y float64 [n, t], NaN where it is not known; masks bool
+    [S, n]; sens int64 [n]. Returns float64, over the known numbers, of errors e = p − y in the data's units:
+
+    "loss" [S, 2]:        sum of squared errors in units of `scale`, and how many.
+    "squared" [S, 2, t]:  per number sum of e², and how many.
+    "absolute" [S, 2, t]: sum of |e|, and how many.
+    "moments" [S, 5, t]:  sums of y, p, y², p² and y p.
+    "spearman" [S, 2, t]: Spearman's correlation times how many, and how many, 0 where it is not defined.
+    "group_errors" [S, 3, 2, t]: with `sens`, by group, sums of |e| and e, and how many.
+
+    From "absolute" on they are left out with `whole=False`. Works under `torch.func.vmap`.
+    """
+    there = ~y.isnan()
+    known = masks[:, :, None] & there  # [S, n, t]
+    y = torch.where(there, y, 0.0)
+    p = from_scale(outputs, scale)
+    many = known.to(torch.float64).sum(1)
+    in_units = outputs.to(torch.float64) - (y if scale is None else to_scale(y, scale))
+
+    def total(values: Tensor) -> Tensor:
+        return torch.where(known, values, 0.0).sum(1)
+
+    losses = torch.where(there, on_grid(in_units.square()), 0.0)
+    pairs = {
+        "loss": torch.stack([total(losses).sum(-1), many.sum(-1)], 1),
+        "squared": torch.stack([total((p - y).square()), many], 1),
+    }
+    if not whole:
+        return pairs
+    pairs |= {
+        "absolute": torch.stack([total((p - y).abs()), many], 1),
+        "moments": torch.stack([total(values) for values in (y, p, y * y, p * p, y * p)], 1),
+        "spearman": _spearman(y, p, known.mT, many),
+    }
+    if sens is not None:
+        group = (sens[:, None] == torch.arange(2, device=sens.device))[None, :, :, None] & known[:, :, None]
+        apart = (p - y)[:, None]
+        sums = [torch.where(group, values, 0.0).sum(1) for values in (apart.abs(), apart, torch.ones_like(apart))]
+        pairs["group_errors"] = torch.stack(sums, 1)
+    return pairs
+
+
+def _spearman(y: Tensor, p: Tensor, known: Tensor, many: Tensor) -> Tensor:
+    """The pairs "spearman": known bool [S, t, n], many [S, t]."""
+    count = many.clamp(min=1)
+
+    def centered(values: Tensor) -> Tensor:
+        ranks = torch.where(known, average_ranks(values, known), 0.0)
+        return torch.where(known, ranks - (ranks.sum(-1) / count)[..., None], 0.0)
+
+    one, other = centered(y), centered(p)
+    spread = (one.square().sum(-1) * other.square().sum(-1)).sqrt()
+    there = (spread > 0).to(torch.float64)
+    correlation = (one * other).sum(-1) / torch.where(spread > 0, spread, 1.0)
+    return torch.stack([correlation * many * there, many * there], 1)
+
+
+def per_target(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The metrics of `counts`' pairs, merged or not, with any leading axes, of each number [..., t]; NaN where there is
+    nothing to count, or what they divide by is constant. Metrics without pairs are left out.
+
+    "rmse", "mae":  root of the mean squared, and mean absolute error.
+    "r2":           1 − Σ(y − p)² / Σ(y − mean y)².
+    "nrmse":        the RMSE over the standard deviation of y.
+    "pearson":      Pearson's correlation of y and p. "spearman": Spearman's, the mean over clients.
+    """
+    if "squared" not in pairs:
+        return {}
+    squared, n = pairs["squared"].unbind(-2)
+    out = {RMSE: _ratio(squared, n).sqrt()}
+    if "absolute" in pairs:
+        out["mae"] = _ratio(*pairs["absolute"].unbind(-2))
+    if "moments" in pairs:
+        y, p, yy, pp, yp = pairs["moments"].unbind(-2)
+        spread, of_p = _spread(y, yy, n), _spread(p, pp, n)
+        out["r2"] = 1 - _ratio(squared, spread)
+        out[NRMSE] = _ratio(squared, spread).sqrt()
+        together = yp - y * p / n.clamp(min=1)
+        out["pearson"] = _ratio(together, (spread * of_p).sqrt()).clamp(-1, 1)
+    if "spearman" in pairs:
+        out["spearman"] = _ratio(*pairs["spearman"].unbind(-2))
+    return out
+
+
+def values(pairs: Values) -> Record:
+    """The metrics of `counts`' pairs, merged or not, with any leading axes: "loss" and, averaged over the numbers,
+    those of `per_target`; a float or a NumPy array for each."""
+    metrics = {name: value.numpy() for name, value in _values(_tensors(pairs)).items()}
+    return {name: value if value.ndim else float(value) for name, value in metrics.items()}
+
+
+def means(pairs: Tree) -> Tree:
+    """What `values` says of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not
+    defined; so that sums of them over clients give means. Works under `vmap`."""
+    return {
+        name: torch.stack([value.nan_to_num(0.0), (~value.isnan()).to(torch.float64)], 1)
+        for name, value in _values(pairs).items()
+    }
+
+
+def of_each(pairs: Values) -> dict[str, float]:
+    """{"rmse/0", "r2/0", …: …} of every number, by pairs of one set; {} without them."""
+    metrics = per_target(_tensors(pairs))
+    return {
+        f"{name}/{at}": float(value)
+        for name in _PER_TARGET
+        if name in metrics
+        for at, value in enumerate(metrics[name])
+    }
+
+
+def train_means(pairs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The mean [..., t] of the training examples, NaN without any; None where it is not known. pairs: with the axes
+    [..., 3, …]."""
+    if "moments" not in pairs:
+        return None
+    return ratio(pairs["moments"][..., TRAIN, Y, :], pairs["squared"][..., TRAIN, 1, :])
+
+
+def references(pairs: Mapping[str, np.ndarray], mean: np.ndarray) -> dict[str, np.ndarray]:
+    """{"rmse_of_mean": the RMSE of always predicting `mean` [..., t], of every set, float64 [..., S]}."""
+    y, yy, n = pairs["moments"][..., Y, :], pairs["moments"][..., YY, :], pairs["squared"][..., 1, :]
+    m = np.broadcast_to(mean[..., None, :], y.shape)
+    errors = np.maximum(yy - 2 * m * y + n * m * m, 0)
+    return {RMSE_OF_MEAN: mean_of_classes(np.sqrt(ratio(errors, n)))}
+
+
+def between_groups(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """{"groups/…": by group and as group 1 less group 0, the mean absolute error "mae" and the mean error "bias" of
+    predictions}, averaged over the numbers; {} where nothing was counted by group."""
+    if "group_errors" not in pairs:
+        return {}
+    absolute, error, n = np.moveaxis(pairs["group_errors"], -3, 0)  # [..., 2, t]
+    metrics = {}
+    for name, total in (("mae", absolute), ("bias", error)):
+        each = mean_of_classes(ratio(total, n))  # [..., 2]
+        metrics |= {f"{name}_group0": each[..., 0], f"{name}_group1": each[..., 1]}
+        metrics[f"{name}_signed"] = each[..., 1] - each[..., 0]
+    return {f"groups/{name}": value for name, value in metrics.items()}
+
+
+def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """{"global_test/rmse": of every client's own model on the global test set, float64 [P]}, {} without pairs."""
+    if "squared" not in pairs:
+        return {}
+    return {f"global_test/{RMSE}": mean_of_classes(np.sqrt(ratio(*np.moveaxis(pairs["squared"][:, TEST], 1, 0))))}
+
+
+def _values(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    out = {"loss": _ratio(*pairs["loss"].unbind(-1))} if "loss" in pairs else {}
+    return out | {name: _mean(each) for name, each in per_target(pairs).items()}
+
+
+def _tensors(pairs: Values) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in pairs.items()}
+
+
+def _spread(total: Tensor, squares: Tensor, n: Tensor) -> Tensor:
+    """Σ (v − mean v)², 0 where that is nothing but rounding."""
+    spread = squares - total.square() / n.clamp(min=1)
+    return torch.where(spread > _CONSTANT * squares, spread, 0.0)
+
+
+def _ratio(total: Tensor, count: Tensor) -> Tensor:
+    return torch.where(count > 0, total / torch.where(count > 0, count, 1.0), math.nan)
+
+
+def _mean(each: Tensor) -> Tensor:
+    """Over the numbers, of those where it is defined."""
+    return each.nanmean(-1)
