@@ -34,8 +34,8 @@ from fedweave.experiment.runs.files import (
     read_table,
 )
 from fedweave.metrics.groups import MEASURED
+from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import (
-    DIVERGED,
     GLOBAL,
     MISSING,
     ROUNDED_SCORES,
