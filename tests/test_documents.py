@@ -1,5 +1,6 @@
 """The code that README and ARCHITECTURE show runs as it stands."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -86,6 +87,24 @@ def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, mo
     tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
     assert tried.exit_code == 0, tried.output
     assert json.loads(Path("run/summary.json").read_text())["clients"] == 2
+
+
+def test_the_first_run_of_the_page_on_molecules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its script and of its file; and new molecules are predicted as it says."""
+    pytest.importorskip("rdkit", reason="needs RDKit: pip install 'fedweave[molecules]'")
+    monkeypatch.chdir(tmp_path)
+    exec(code("docs/molecules.md"), {})
+    assert json.loads(Path("runs/molecules/summary.json").read_text())["clients"] == 3
+    toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/molecules.md").read_text(), re.DOTALL)[0]
+    Path("molecules.toml").write_text(toml)
+    tried = CliRunner().invoke(app, ["run", "molecules.toml", "--set", "rounds=1", "--out", "again", "-q"])
+    assert tried.exit_code == 0, tried.output
+    Path("new").mkdir()
+    Path("new/graphs.csv").write_text("id,smiles\nnaphthalene,c1ccc2ccccc2c1\nuranium,[U]\n")
+    tried = CliRunner().invoke(app, ["predict", "runs/molecules", "--data", "new", "--out", "said.csv"])
+    assert tried.exit_code == 0, tried.output
+    with open("said.csv", newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == ["naphthalene", "uranium"]
 
 
 def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:

@@ -163,6 +163,12 @@ class TestSmiles:
         assert other.columns[: len(ELEMENTS)] == tuple(f"label = {name}" for name in ELEMENTS)
         assert other.columns[len(ELEMENTS) :] == ATOM
 
+    def test_a_site_reads_its_own_table(self, tmp_path: Path) -> None:
+        holdings = pytest.importorskip("fedweave.deploy.flare.holdings", reason="needs NVFlare")
+        rows = [line + end for line, end in zip(CSV.splitlines(), (",split", *[",train"] * 4), strict=True)]
+        data = holdings.read_graph(table(tmp_path, "\n".join(rows) + "\n"), holdings.SiteData("data"))
+        assert (data.examples, data.columns[0], data.smiles[0]) == (4, "label = C", "CCO")
+
     def test_what_cannot_be_read_is_refused_or_left_out(self, tmp_path: Path, caplog: Any) -> None:
         """By its row in the file; with ids, and without."""
         table(tmp_path, "smiles,label\nCCO,0\nC1CC,1\n\nN(C)(C)(C)(C)C,0\nCC,1\n,1\n")

@@ -124,6 +124,40 @@ def test_a_batch_of_all_training_graphs_is_the_full_step(name: str, pool: str, s
             torch.testing.assert_close(ours[0][layer][weight], gradient, atol=1e-11, rtol=1e-11)
 
 
+@pytest.mark.parametrize("target", ["number", "labels"])
+def test_a_batch_of_numbers_or_labels_with_gaps_is_the_full_step(target: str) -> None:
+    """Of five each, of which some are not known; in batches of 4, the mean over those of the batch."""
+    rng, graph = random.generator(0, "targets"), small_graphs(25, 7, False, torch.float64)[0]
+    y = torch.from_numpy(rng.standard_normal((25, 5)) if target == "number" else rng.integers(-1, 2, (25, 5)))
+    if target == "number":
+        y[torch.from_numpy(rng.random((25, 5)) < 0.3)] = float("nan")
+    graph = graph._replace(y=torch.cat([y, y[:1].expand(len(graph.y) - 25, 5)]))
+    model = MODELS["gin"](hidden=6, layers=2, dropout=0.0, pool="sum").build(7, 5)
+    w = models.init(model, random.key(1), torch.float64)
+    out = models.apply(model, w, graph, None)
+
+    def wanted(chosen: Tensor) -> Tensor:
+        known = ~y.isnan() if target == "number" else y >= 0
+        at = [(i, j) for i in chosen.tolist() for j in range(5) if known[i, j]]
+        each = [
+            (out[i, j] - y[i, j]) ** 2
+            if target == "number"
+            else torch.nn.functional.binary_cross_entropy_with_logits(out[i, j], y[i, j].double())
+            for i, j in at
+        ]
+        return torch.stack(each).mean()
+
+    for batch in (32, 4):
+        sampler = GraphBatches(batch)
+        chosen, real = sampler.draw(graph, random.key(4), 1)
+        minibatch = step(sampler.batches(graph, random.key(4), 1), 0)
+        loss = sampler.loss(w, model, graph, None, minibatch)
+        torch.testing.assert_close(loss, wanted(chosen[0][real[0]]), atol=1e-12, rtol=1e-12)
+        drawn = batch_graph(graph, minibatch)
+        assert drawn.y.shape == minibatch["target"].shape
+        torch.testing.assert_close(drawn.y[real[0]], y[chosen[0][real[0]]], equal_nan=True)
+
+
 def test_without_training_graphs_the_loss_is_zero() -> None:
     graph = small_graphs(10, 3)[0]
     graph = graph._replace(masks=torch.zeros_like(graph.masks))

@@ -204,6 +204,7 @@ _OF_TABLES = (
     "ignore",
     "unlabelled",
     "loops",
+    "unreadable",
     "task",
     *_OF_EDGES,
 )
