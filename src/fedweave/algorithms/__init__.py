@@ -29,7 +29,16 @@ from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
 from fedweave.algorithms.fednova import FedNova, NormalisedSteps, ProximalSteps
-from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
+from fedweave.algorithms.fedopt import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedYogi,
+    ServerAdagrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerYogi,
+)
 from fedweave.algorithms.fedper import FedPer, OwnHead
 from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
@@ -63,6 +72,8 @@ ALGORITHMS: Record = {
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
     "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "fedadagrad": FedAdagrad,
     "fedavgm": FedAvgM,
     "scaffold": Scaffold,
     "moon": Moon,
@@ -138,6 +149,9 @@ PARTS: dict[str, type[parts.Part]] = {
     "median": parts.Median,
     "trimmed_mean": parts.TrimmedMean,
     "krum": parts.Krum,
+    "geometric_median": parts.GeometricMedian,
+    "bulyan": parts.Bulyan,
+    "centered_clip": parts.CenteredClip,
     "norm_bound": parts.NormBound,
     "secure_sum": parts.SecureSum,
     "class_counts": parts.ClassCounts,
@@ -147,6 +161,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "normalised": parts.Normalised,
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,
+    "server_yogi": ServerYogi,
+    "server_adagrad": ServerAdagrad,
     "personal_model": PersonalModel,
     "mixed_model": MixedModel,
     "moreau_envelope": MoreauEnvelope,
@@ -220,6 +236,7 @@ __all__ = [
     "FairFed",
     "FairGFL",
     "FairGraphFL",
+    "FedAdagrad",
     "FedAdam",
     "FedAux",
     "FedAvg",
@@ -242,6 +259,7 @@ __all__ = [
     "FedStar",
     "FedTAD",
     "FedTGP",
+    "FedYogi",
     "GCFLPlus",
     "GraphFL",
     "Local",

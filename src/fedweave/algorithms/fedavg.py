@@ -36,8 +36,10 @@ from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, graph_like
 from fedweave.core.model import Model
+from fedweave.core.plugins import maker_of
 from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
+from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
@@ -115,6 +117,13 @@ class FedAvg(Deployable, SumsScores):
             check_exchange(shown(self.composed))
         self.objective  # noqa: B018  refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
+
+    def __repr__(self) -> str:
+        maker = maker_of(self)  # a preset's values, by its own name
+        if maker is None:
+            return super().__repr__()
+        name = getattr(getattr(maker.plugin, "paper", None), "__name__", type(self).__name__)
+        return line(name, maker.given[0], [repr(self.model)])
 
     @property
     def needs(self) -> Capabilities:

@@ -267,6 +267,9 @@ class Layer(NamedTuple):
     collects: bool = False
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
 
+    def __repr__(self) -> str:
+        return f"Layer({self.operator or 'no edges'})"
+
 
 Model = tuple[Layer, ...]
 

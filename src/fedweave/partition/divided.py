@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_ratios, divide, group
@@ -21,7 +22,7 @@ _DAY = 86_400e6  # microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided:
+class Divided(Choices):
     """A cut whose clients' examples are divided.
 
     train, val, test: ratios of every client's labeled examples, stratified by label.

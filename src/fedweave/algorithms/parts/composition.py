@@ -14,7 +14,7 @@ from torch import Tensor
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
 from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
-from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy
 from fedweave.algorithms.parts.part import (
     KEEP,
     ChangesData,
@@ -74,7 +74,7 @@ class Composition(dict[str, Part]):
         if batch and teachers:
             name = called(teachers[0])
             raise ValueError(f"batch_size is {batch}, and {name} says what a step is of; leave batch_size out")
-        supervised = () if teachers else (CrossEntropy(batch),)
+        supervised = () if teachers else (BatchCrossEntropy(batch) if batch else CrossEntropy(),)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 
