@@ -153,6 +153,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "bulyan": parts.Bulyan,
     "centered_clip": parts.CenteredClip,
     "norm_bound": parts.NormBound,
+    "top_k": parts.TopK,
+    "quantize": parts.Quantize,
     "secure_sum": parts.SecureSum,
     "class_counts": parts.ClassCounts,
     "clip": parts.Clip,

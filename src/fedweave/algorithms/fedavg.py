@@ -237,6 +237,9 @@ class FedAvg(Deployable, SumsScores):
         chosen = sample(fed, self.participation)
         messages = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
+        if (packing := self.composed.packing) is not None:
+            like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
+            replies = packing.unpacked(replies, like)
         return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
 
     @cached_property
@@ -308,7 +311,8 @@ class FedAvg(Deployable, SumsScores):
         for name in self.composed:
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)
-        return {"update": update} | reply
+        packing = self.composed.packing
+        return {"update": update if packing is None else packing.packed(update)} | reply
 
     def _context(self, client: Client, message: Tree) -> Context:
         """What was received, and where training starts."""

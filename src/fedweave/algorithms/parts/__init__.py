@@ -8,6 +8,7 @@ from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy, Objective
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
+from fedweave.algorithms.parts.packing import Quantize, TopK
 from fedweave.algorithms.parts.part import (
     Context,
     Needs,
@@ -65,11 +66,13 @@ __all__ = [
     "Outputs",
     "Part",
     "Protection",
+    "Quantize",
     "RateSchedule",
     "Round",
     "SampledCrossEntropy",
     "Schedule",
     "SecureSum",
+    "TopK",
     "TrainedModel",
     "Training",
     "TrimmedMean",

@@ -15,6 +15,7 @@ from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
 from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
 from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy
+from fedweave.algorithms.parts.packing import Packing, packing_of
 from fedweave.algorithms.parts.part import (
     KEEP,
     ChangesData,
@@ -424,7 +425,12 @@ class Composition(dict[str, Part]):
         reveals = next((text for part in self.values() if (text := part.protection.becomes)), UPDATE)
         if any(part.protection.hides for part in self.values()):
             reveals = f"nothing by itself; with the others' the mean of: {reveals}"
-        return {"update": Sends(reveals, self.mechanism, like="w")}
+        return {"update": Sends(reveals, self.mechanism, like="" if self.packing else "w")}
+
+    @cached_property
+    def packing(self) -> Packing | None:
+        """How updates travel; None as they are."""
+        return packing_of(self)
 
     @property
     def mechanism(self) -> tuple[Mechanism, ...]:
