@@ -50,7 +50,7 @@ def test_what_is_on_the_grid_comes_back(packing: Packing, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_rounding_is_unbiased_and_to_a_neighbor(bits: Any) -> None:
-    """Mean and variance by their moments: of a step s that rounds up with probability p the variance is s² p (1 − p)."""
+    """Mean and variance: of a step s, rounded up with probability p, it is s² p (1 − p)."""
     x, draws = torch.tensor([-1.0, -0.3, -0.01, 0.0, 0.123, 0.77, 1.0], dtype=torch.float64), 20_000
     part, levels = Quantize(bits), Packing(bits=bits).levels
     rounded = vmap(part.rounded, in_dims=(None, 0))(x, random.fold(random.key(7), torch.arange(draws)))

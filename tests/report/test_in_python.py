@@ -15,7 +15,7 @@ from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.python.comparing import Comparison, Report
+from fedweave.python.comparing import Comparison, ReportPage
 from fedweave.sweep.in_python import Sweep
 
 DOCUMENT: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_a_comparison_is_paired_over_seeds(swept: Sweep) -> None:
 def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
     run = fedweave.load_run(swept.runs.to_pylist()[0]["run"])
     found = fedweave.report(run)
-    assert isinstance(found, Report)
+    assert isinstance(found, ReportPage)
     assert found.page.lower().startswith("<!doctype html")
     assert found.save(tmp_path / "page.html").read_text() == found.page
     assert "<svg" in found.figures["curves"]._repr_html_()

@@ -31,6 +31,6 @@ class CallableModule(ModuleType):
 
 def make_callable(module: str, function: str) -> None:
     """Let a module be called as a function, "module:function"."""
-    found = sys.modules[module]
-    found.__class__ = CallableModule
-    found.CALLED = function  # type: ignore[attr-defined]
+    package = sys.modules[module]
+    package.__class__ = CallableModule
+    package.CALLED = function  # type: ignore[attr-defined]

@@ -37,8 +37,8 @@ class Settings:
         """Check what is given."""
         kind: type = cls
         if (names := _settings(kind)) is not None:
-            values = dict(zip(names, given, strict=False)) | values
-            check_given(cls.__name__, cls.checked_values(values, hints_of(kind)), names, hints_of(kind))
+            named = dict(zip(names, given, strict=False)) | values
+            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), names, hints_of(kind))
         return super().__new__(cls)
 
     @classmethod

@@ -88,7 +88,7 @@ class Results(Shown):
             ) from error
 
     def facts(self) -> dict[str, object]:
-        """How many runs there are, and what is said of them."""
+        """How many runs there are, and what is words of them."""
         return {"": f"{len(self.runs):,} runs", "says": " ".join(self.sentences)}
 
     def _repr_html_(self) -> str:
@@ -113,7 +113,7 @@ class Comparison(Results):
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Results):
+class ReportPage(Results):
     """A page about runs, as `fedweave report` writes it.
 
     page: its HTML.
@@ -146,17 +146,17 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
     check_several(groups)
     comparison = conditions(groups)
     if len(comparison) > 1:
-        said = tuple(line for line in over_conditions(comparison) if isinstance(line, str))
+        words = tuple(line for line in over_conditions(comparison) if isinstance(line, str))
     else:
         check_comparable(groups)
-        said = tuple(headlines(groups, gains(groups)))
+        words = tuple(headlines(groups, gains(groups)))
     several = len(comparison) > 1
     paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
     notes = (NOTE, *(note for one in comparison for note in unlike(one.groups)))
-    return Comparison(table_of(groups), said, notes, figures_of(groups), paired)
+    return Comparison(table_of(groups), words, notes, figures_of(groups), paired)
 
 
-def report(*runs: RunPath | Sequence[RunPath]) -> Report:
+def report(*runs: RunPath | Sequence[RunPath]) -> ReportPage:
     """A page about one or several runs, with their table and figures: results, clients, fairness, split, and what left
     whom.
 
@@ -165,7 +165,7 @@ def report(*runs: RunPath | Sequence[RunPath]) -> Report:
     """
     read = read_runs(_directories(runs))
     groups = grouped(read)
-    return Report(table_of(groups), figures=figures_of(groups), page=render(read))
+    return ReportPage(table_of(groups), figures=figures_of(groups), page=render(read))
 
 
 def check_several(groups: Sequence[Group]) -> None:
@@ -281,7 +281,7 @@ _COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
 def _directories(runs: Sequence[RunPath | Sequence[RunPath]]) -> list[Path]:
     """The directories of runs that are given one by one, or as lists."""
-    flat = [run for given in runs for run in (given if isinstance(given, list | tuple) else [given])]
+    flat = [run for one in runs for run in (one if isinstance(one, list | tuple) else [one])]
     if not flat:
         raise UserError("give the directories of runs.", code="user.comparing")
     return [run.directory if isinstance(run, SavedRun) else Path(str(run)).expanduser() for run in flat]

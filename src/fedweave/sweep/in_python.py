@@ -105,11 +105,11 @@ def sweep(
         values = flat(run.config)
         return {**{key: values.get(key) for key in options.keys}, "chosen": first[run.directory] in best}
 
-    said = tuple(plan.describe_choices(chosen))
+    words = tuple(plan.describe_choices(chosen))
     notes = (*about, *describe_numbers(groups, chosen))
     failures = tuple(lost(runs, failed, options.keys))
     shown = figures_of(grouped([run for one in chosen for run in one.group.runs]) if chosen else groups)
-    return Sweep(table_of(groups, known), said, notes, shown, folder, options.keys, failures)
+    return Sweep(table_of(groups, known), words, notes, shown, folder, options.keys, failures)
 
 
 def write_document(file: Path, document: Document) -> None:

@@ -377,12 +377,12 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
     ),
     (
         lambda part: part.needs.optimizer == "sgd",
-        lambda part, given: "local_momentum" in given.pace,
+        lambda part, settings: "local_momentum" in settings.pace,
         "{one} takes updates for sums of gradients, which those of momentum are not; set local_momentum = 0",
     ),
     (
         lambda part: bool(part.needs.excludes),
-        lambda part, given: given.excluded(part),
+        lambda part, settings: settings.excluded(part),
         "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
     ),
 )
@@ -410,8 +410,8 @@ def check_settings(parts: Parts, given: Combination) -> None:
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, given):
-                told = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
-                raise ValueError("parts: " + sentence.format(**told))
+                words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
+                raise ValueError("parts: " + sentence.format(**words))
 
 
 def check_exchange(parts: Parts) -> None:

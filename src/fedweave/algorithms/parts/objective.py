@@ -329,8 +329,8 @@ class Objective:
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
         plain step of length 1 subtracts."""
-        given = {name: value for name, value in (given or {}).items() if name != RATE}
-        return sub(w, self._one_step.fit(w, client, key, given).w)
+        inputs = {name: value for name, value in (given or {}).items() if name != RATE}
+        return sub(w, self._one_step.fit(w, client, key, inputs).w)
 
     @cached_property
     def _one_step(self) -> "Objective":

@@ -66,13 +66,13 @@ class Packing:
         Raises:
             ReplyRefused: they have another form.
         """
-        count, kept = like.numel(), self.most(like.numel())
+        count, length = like.numel(), self.most(like.numel())
         clients = len(next(iter(packed.values())))
-        self._check(packed, clients, count, kept, like.dtype)
+        self._check(packed, clients, count, length, like.dtype)
         if self.bits:
             codes = packed["codes"]
             if self.bits == 4:
-                codes = torch.stack([codes // 16, codes % 16], -1).flatten(1)[:, :kept]
+                codes = torch.stack([codes // 16, codes % 16], -1).flatten(1)[:, :length]
             scale = packed["scale"][:, None]
             values = (codes.to(like.dtype) - self.levels) * (scale / self.levels)
         else:
@@ -82,15 +82,15 @@ class Packing:
             values = torch.zeros(clients, count, dtype=like.dtype, device=values.device).scatter(1, at, values)
         return values.view(clients, *like.shape)
 
-    def _check(self, packed: Mapping[str, Tensor], clients: int, count: int, kept: int, dtype: torch.dtype) -> None:
+    def _check(self, packed: Mapping[str, Tensor], clients: int, count: int, length: int, dtype: torch.dtype) -> None:
         due: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         if self.share < 1:
-            due["at"] = (clients, kept), torch.int32
+            due["at"] = (clients, length), torch.int32
         if self.bits:
-            due["codes"] = (clients, -(-kept * self.bits // 8)), torch.uint8
+            due["codes"] = (clients, -(-length * self.bits // 8)), torch.uint8
             due["scale"] = (clients,), dtype
         else:
-            due["values"] = (clients, kept), dtype
+            due["values"] = (clients, length), dtype
         there = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in packed.items()}
         if there != due:
             raise ReplyRefused(f"an update is not packed as top_k and quantize pack it: {there}, not {due}")
@@ -129,7 +129,7 @@ class Packs(Part):
 
 @dataclass(frozen=True)
 class TopK(Packs):
-    """Of each layer's weights the update's largest entries alone travel. What was left out is kept at the client, and
+    """Of each layer's weights the update's largest entries alone travel. What was left out is length at the client, and
     added to its next update (Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory", algorithm 1).
 
     keep: the share of the entries that travel, above 0.
