@@ -20,7 +20,17 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import FedAvg
-from fedweave.algorithms.parts import BySize, Krum, Median, NormBound, Part, TrimmedMean
+from fedweave.algorithms.parts import (
+    Bulyan,
+    BySize,
+    CenteredClip,
+    GeometricMedian,
+    Krum,
+    Median,
+    NormBound,
+    Part,
+    TrimmedMean,
+)
 from fedweave.core import model as models
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
@@ -40,6 +50,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
     "trimmed_mean": (TrimmedMean(0.3),),
     "krum": (Krum(MALICIOUS),),
     "multi-krum": (Krum(MALICIOUS, keep=7),),
+    "geometric_median": (GeometricMedian(),),
+    "centered_clip": (CenteredClip(),),
+    "bulyan": (Bulyan(1),),  # the most that it takes of 10 members
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import griffe
 
-from fedweave.report.listing import NAMED
+from fedweave.core.settings import NAMED
 
 _SECTION = re.compile(r"(Raises|Returns|Yields|Args|Deviations):")
 

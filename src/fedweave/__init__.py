@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from fedweave.engines.simulation import Simulation
     from fedweave.experiment.build import client_graphs, federation, global_test_graph
     from fedweave.experiment.graphs import width
+    from fedweave.python.comparing import compare, report
     from fedweave.python.training import load_run, run, train
+    from fedweave.sweep.in_python import sweep
 
     __version__: str
 
@@ -30,6 +32,7 @@ __all__ = [
     "__version__",
     "algorithms",
     "client_graphs",
+    "compare",
     "datasets",
     "federation",
     "global_test_graph",
@@ -37,7 +40,9 @@ __all__ = [
     "metrics",
     "models",
     "partition",
+    "report",
     "run",
+    "sweep",
     "train",
     "width",
 ]
@@ -45,6 +50,7 @@ __all__ = [
 _HOME = {
     "Simulation": "fedweave.engines.simulation",
     "client_graphs": "fedweave.experiment.build",
+    "compare": "fedweave.python.comparing",
     "federation": "fedweave.experiment.build",
     "global_test_graph": "fedweave.experiment.build",
     "load_run": "fedweave.python.training",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg, FedProx, Local
-from fedweave.algorithms.parts import CrossEntropy, RateSchedule, SampledCrossEntropy
+from fedweave.algorithms.parts import BatchCrossEntropy, RateSchedule, SampledCrossEntropy
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
@@ -154,7 +154,7 @@ def test_a_clip_is_of_the_penalty_too() -> None:
 
 
 def drawn(graph: Graph, batch: int, steps: int, key: Tensor) -> Tensor:
-    return CrossEntropy(batch).draw(model(0.0), graph, key, steps)["chosen"]
+    return BatchCrossEntropy(batch).draw(model(0.0), graph, key, steps)["chosen"]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 7, 1000])
@@ -177,15 +177,15 @@ def test_a_step_on_a_batch_is_the_gradient_of_its_loss() -> None:
     fed = federation(**DOUBLE)
     start = first(algorithm, fed)
     keys: dict[str, Tensor] = {}
-    seen = CrossEntropy.draw
+    seen = BatchCrossEntropy.draw
 
-    def spy(self: CrossEntropy, model: Any, graph: Graph, key: Tensor, steps: int) -> Tree:
+    def spy(self: BatchCrossEntropy, model: Any, graph: Graph, key: Tensor, steps: int) -> Tree:
         keys[str(graph.masks[TRAIN].sum().item()) + str(graph.masks.shape)] = key
         return seen(self, model, graph, key, steps)
 
     loop = federation(**DOUBLE, mode="loop")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CrossEntropy, "draw", spy)
+        patch.setattr(BatchCrossEntropy, "draw", spy)
         state = trained(algorithm, loop, 1)
     sizes = {client: int(graph.masks[TRAIN].sum()) for client, graph in loop.graphs.items()}
     total = map_leaves(torch.zeros_like, start)

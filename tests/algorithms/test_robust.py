@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, stats
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import (
+    Bulyan,
     BySize,
+    CenteredClip,
     Clip,
     Composition,
+    GeometricMedian,
     Krum,
     Median,
     NormBound,
@@ -21,10 +24,11 @@ from fedweave.algorithms.parts import (
     Round,
     TrimmedMean,
     Uniform,
+    has,
 )
 from fedweave.algorithms.parts.weights import by_size, krum_scores
 from fedweave.core.replies import Replies, ReplyBatch
-from fedweave.core.tree import Tree, leaves, ravel
+from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model
 from tests.refusals import refusal
@@ -67,6 +71,126 @@ def test_krum_by_hand() -> None:
     assert scores.tolist() == [1 + 4, 1 + 1, 4 + 5, 1 + 4, 19604 + 19604]
     assert Krum(1).weigh({}, of(rows)).tolist() == [0, 1, 0, 0, 0]
     assert Krum(1, keep=2).weigh({}, of(rows)).tolist() == [0.5, 0.5, 0, 0, 0]
+
+
+def weiszfeld(rows: np.ndarray, nu: float, steps: int) -> np.ndarray:
+    """RFA's algorithm 2 as it is printed, in NumPy."""
+    v = rows.mean(0)
+    for _ in range(steps):
+        beta = 1 / np.maximum(nu, np.linalg.norm(rows - v, axis=1))
+        v = (beta[:, None] * rows).sum(0) / beta.sum()
+    return v
+
+
+def test_geometric_medians_are_weiszfelds_steps_and_lead_to_the_least_sum_of_distances() -> None:
+    rows = np.random.default_rng(3).normal(size=(7, 4)) * [1, 1, 5, 1]
+    rows[0] = 1e4
+    for steps in (1, 8):
+        got = GeometricMedian(iterations=steps).weigh({}, of(rows)).numpy() @ rows
+        np.testing.assert_allclose(got, weiszfeld(rows, 1e-6, steps), rtol=1e-12)
+    v = GeometricMedian(iterations=500).weigh({}, of(rows)).numpy() @ rows
+    best = optimize.minimize(lambda v: np.linalg.norm(rows - v, axis=1).sum(), np.median(rows, 0), tol=1e-12)
+    assert np.linalg.norm(rows - v, axis=1).sum() == pytest.approx(best.fun, rel=1e-6)
+    still = np.concatenate([rows, np.zeros((4, 4))])  # of clients without examples
+    weights = GeometricMedian().weigh({}, of(still)).numpy()
+    assert weights[7:].tolist() == [0] * 4
+    np.testing.assert_allclose(weights @ still, weiszfeld(rows, 1e-6, 8), rtol=1e-12)
+    same = np.ones((3, 4))  # ν holds where an update is the median
+    np.testing.assert_allclose(GeometricMedian().weigh({}, of(same)).numpy() @ same, same[0], rtol=1e-12)
+
+
+def bulyan(rows: np.ndarray, f: int) -> np.ndarray:
+    """The definition, with loops."""
+    left, chosen = [*rows], list[np.ndarray]()
+    for _ in range(len(rows) - 2 * f):
+        q = len(left)
+        near = max(q - f - 2, 1) if q > 1 else 0
+        scores = [
+            sum(sorted(((a - b) ** 2).sum() for j, b in enumerate(left) if j != i)[:near]) for i, a in enumerate(left)
+        ]
+        chosen.append(left.pop(int(np.argmin(scores))))
+    selected = np.array(chosen)
+    middle = np.median(selected, 0)
+    keep = len(selected) - 2 * f
+    columns = zip(selected.T, middle, strict=True)
+    return np.array([sorted(column, key=lambda value, m=m: abs(value - m))[:keep] for column, m in columns]).mean(1)
+
+
+@pytest.mark.parametrize(("clients", "f"), [(7, 1), (12, 2), (5, 0)])
+def test_bulyan_is_its_definition(clients: int, f: int) -> None:
+    rows = np.random.default_rng(clients).normal(size=(clients, 6))
+    rows[:f] = 1e6
+    got = flat(Bulyan(f).aggregate({}, of(rows)))
+    np.testing.assert_allclose(got, bulyan(rows, f), rtol=1e-12)
+    assert np.abs(got).max() < 5
+
+
+def test_centered_clips_by_hand_and_over_rounds() -> None:
+    rows = np.array([[3.0, 4, 0], [0, 1, 0], [0, 0, 50]])
+    part, center = CenteredClip(tau=1.0), np.zeros(3)
+    state: Tree = part.init(federation(), of(rows).w)
+    for number in range(3):
+        apart = rows - center
+        scale = np.minimum(1, 1.0 / np.maximum(np.linalg.norm(apart, axis=1), 1e-30))
+        center = center + (apart * scale[:, None]).mean(0)
+        delta = part.aggregate(state, of(rows))
+        np.testing.assert_allclose(flat(delta), center, rtol=1e-12)
+        state = part.update(state, replace(of(rows), delta=delta))
+        if not number:
+            np.testing.assert_allclose(center, [0.2, (0.8 + 1) / 3, 1 / 3], rtol=1e-12)
+    wide = CenteredClip(tau=1e9).aggregate(part.init(federation(), of(rows).w), of(rows))
+    np.testing.assert_allclose(flat(wide), rows.mean(0), rtol=1e-12)
+    median = CenteredClip().aggregate(part.init(federation(), of(rows).w), of(rows))  # τ = 5, of 1, 5 and 50
+    np.testing.assert_allclose(flat(median), [1, 5 / 3, 5 / 3], rtol=1e-12)
+
+
+ROBUST = [Median(), TrimmedMean(0.3), Krum(2), GeometricMedian(), Bulyan(1), CenteredClip()]
+
+
+@pytest.mark.parametrize("part", ROBUST, ids=lambda part: type(part).__name__)
+def test_no_minority_moves_the_model_far(part: Part) -> None:
+    """Of ten clients one, which the mean follows wherever it wants, and with it a cheating mean."""
+    rows = np.random.default_rng(0).normal(size=(10, 5))
+    for size in (1e3, 1e9):
+        attacked = np.concatenate([rows[:9], np.full((1, 5), size)])
+        round = of(attacked)
+        state = {"center": map_leaves(torch.zeros_like, round.w)} if isinstance(part, CenteredClip) else {}
+        round = replace(round, weights=part.weigh(state, round))
+        joint = flat(part.aggregate(state, round) if has(part, "aggregate") else round.weighted())
+        assert np.abs(joint).max() < 4
+        assert np.abs(attacked.mean(0)).max() > 90
+
+
+@pytest.mark.parametrize("name", ["geometric_median", "bulyan", "centered_clip"])
+def test_robust_means_train_alike_in_loop_and_batch(name: str) -> None:
+    how = {"name": name} | ({"malicious": 0} if name == "bulyan" else {})
+    states = []
+    for options in ({"mode": "loop"}, {"mode": "vmap", "record": "never"}, {"mode": "vmap", "record": "always"}):
+        fed = federation(**options, dtype=torch.float64)
+        *_, last = train(FedAvg(model(), parts=(how,)), fed, 3)  # type: ignore[arg-type]
+        states.append(last.state)
+    assert distance(states[0], states[1]) <= 1e-9
+    assert distance(states[1], states[2]) == 0
+
+
+def test_too_few_clients_for_bulyan_are_refused() -> None:
+    with refusal("user.too-few", "7 clients"):
+        Bulyan(1).aggregate({}, of(np.eye(6)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (GeometricMedian, {"nu": 0.0}),
+        (GeometricMedian, {"iterations": 0}),
+        (Bulyan, {"malicious": -1}),
+        (CenteredClip, {"tau": -1.0}),
+        (CenteredClip, {"iterations": 0}),
+    ],
+)
+def test_impossible_settings_of_robust_means_are_refused(kind: type[Part], how: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(how))):
+        kind(**how)
 
 
 def test_bounded_norms_by_hand() -> None:

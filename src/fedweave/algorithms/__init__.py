@@ -30,7 +30,16 @@ from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
 from fedweave.algorithms.fednova import FedNova, NormalisedSteps, ProximalSteps
-from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
+from fedweave.algorithms.fedopt import (
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedYogi,
+    ServerAdagrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerYogi,
+)
 from fedweave.algorithms.fedper import FedPer, OwnHead
 from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
@@ -64,6 +73,8 @@ ALGORITHMS: Record = {
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
     "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "fedadagrad": FedAdagrad,
     "fedavgm": FedAvgM,
     "scaffold": Scaffold,
     "moon": Moon,
@@ -157,7 +168,12 @@ PARTS: dict[str, type[parts.Part]] = {
     "median": parts.Median,
     "trimmed_mean": parts.TrimmedMean,
     "krum": parts.Krum,
+    "geometric_median": parts.GeometricMedian,
+    "bulyan": parts.Bulyan,
+    "centered_clip": parts.CenteredClip,
     "norm_bound": parts.NormBound,
+    "top_k": parts.TopK,
+    "quantize": parts.Quantize,
     "secure_sum": parts.SecureSum,
     "holders": Holders,
     "holders_sum": HoldersSum,
@@ -168,6 +184,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "normalised": parts.Normalised,
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,
+    "server_yogi": ServerYogi,
+    "server_adagrad": ServerAdagrad,
     "personal_model": PersonalModel,
     "mixed_model": MixedModel,
     "moreau_envelope": MoreauEnvelope,
@@ -241,6 +259,7 @@ __all__ = [
     "FairFed",
     "FairGFL",
     "FairGraphFL",
+    "FedAdagrad",
     "FedAdam",
     "FedAux",
     "FedAvg",
@@ -264,6 +283,7 @@ __all__ = [
     "FedStar",
     "FedTAD",
     "FedTGP",
+    "FedYogi",
     "GCFLPlus",
     "GraphFL",
     "Local",

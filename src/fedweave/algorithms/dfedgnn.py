@@ -18,7 +18,6 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.ranges import check_share
-from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, map_leaves
 
 _HEARS = {"init": "a random number, from which all clients draw the same first weights"}
@@ -84,11 +83,7 @@ class DFedGNN(Local):
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's model on its own nodes and on the global test graph."""
-        return Evaluation(fed.map(self.score, *self.told(state, fed), quorum=self.quorum))
-
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """The key of the first weights."""
-        return {"init": state["init"]}, None
+        return Evaluation(fed.map(self.score, {"init": state["init"]}, quorum=self.quorum))
 
     @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:

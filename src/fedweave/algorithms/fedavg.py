@@ -36,8 +36,10 @@ from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, graph_like
 from fedweave.core.model import Model
+from fedweave.core.plugins import maker_of
 from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
+from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import NumberLoss, where_trained
@@ -119,6 +121,13 @@ class FedAvg(Deployable, SumsScores):
             check_exchange(shown(self.composed))
         self.objective  # noqa: B018  refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
+
+    def __repr__(self) -> str:
+        maker = maker_of(self)  # a preset's values, by its own name
+        if maker is None:
+            return super().__repr__()
+        name = getattr(getattr(maker.plugin, "paper", None), "__name__", type(self).__name__)
+        return line(name, maker.given[0], [repr(self.model)])
 
     @property
     def needs(self) -> Capabilities:
@@ -232,6 +241,9 @@ class FedAvg(Deployable, SumsScores):
         chosen = sample(fed, self.participation)
         messages = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
+        if (packing := self.composed.packing) is not None:
+            like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
+            replies = packing.unpacked(replies, like)
         return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
 
     @cached_property
@@ -303,7 +315,8 @@ class FedAvg(Deployable, SumsScores):
         for name in self.composed:
             reply |= self.composed.reported(name, ctx)
         self.composed.check_forgotten(client.state)
-        return {"update": update} | reply
+        packing = self.composed.packing
+        return {"update": update if packing is None else packing.packed(update)} | reply
 
     def _context(self, client: Client, message: Tree) -> Context:
         """What was received, and where training starts."""

@@ -1,10 +1,13 @@
-"""FedAvgM and FedAdam: Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data distribution for federated
-visual classification", and Reddi et al. 2021, "Adaptive federated optimization", algorithm 2."""
+"""FedAvgM, FedAdam, FedYogi and FedAdagrad: Hsu, Qi and Brown 2019, "Measuring the effects of non-identical data
+distribution for federated visual classification", and Reddi et al. 2021, "Adaptive federated optimization",
+algorithm 2.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset_of
@@ -72,8 +75,39 @@ class ServerAdam(Part):
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
         """One step."""
         m = map_leaves(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, state["m"], delta)
-        v = map_leaves(lambda v, d: self.beta2 * v + (1 - self.beta2) * d**2, state["v"], delta)
+        v = map_leaves(self.squares, state["v"], delta)
         return map_leaves(lambda w, m, v: w + self.server_lr * m / (v.sqrt() + self.tau), w, m, v), {"m": m, "v": v}
+
+    def squares(self, v: Tensor, d: Tensor) -> Tensor:
+        """The next v, of one leaf."""
+        return self.beta2 * v + (1 - self.beta2) * d**2
+
+
+@dataclass(frozen=True)
+class ServerYogi(ServerAdam):
+    """The same with v ← v − (1 − β₂) Δ² sign(v − Δ²), which falls no faster than it rises."""
+
+    recorded = True
+
+    def squares(self, v: Tensor, d: Tensor) -> Tensor:
+        """The next v, of one leaf."""
+        return v - (1 - self.beta2) * d**2 * torch.sign(v - d**2)
+
+
+@dataclass(frozen=True)
+class ServerAdagrad(ServerAdam):
+    """The same with v ← v + Δ², without β₂ and by default without β₁.
+
+    beta1: decay of m.
+    beta2: of no effect.
+    """
+
+    beta1: float = 0.0
+    recorded = True
+
+    def squares(self, v: Tensor, d: Tensor) -> Tensor:
+        """The next v, of one leaf."""
+        return v + d**2
 
 
 @preset_of(ServerMomentum)
@@ -89,4 +123,20 @@ class FedAdam:
     """FedAvg with Adam at the server."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
+    test_settings: ClassVar[Record] = {"server_lr": 0.03, "local_steps": 3}
+
+
+@preset_of(ServerYogi)
+class FedYogi:
+    """FedAvg with Yogi at the server."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Yogi"}
+    test_settings: ClassVar[Record] = {"server_lr": 0.03, "local_steps": 3}
+
+
+@preset_of(ServerAdagrad, without=("beta2",))
+class FedAdagrad:
+    """FedAvg with Adagrad at the server."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adagrad"}
     test_settings: ClassVar[Record] = {"server_lr": 0.03, "local_steps": 3}

@@ -32,7 +32,6 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_share
-from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree
 from fedweave.learn import NumberLoss, where_trained
 
@@ -162,17 +161,12 @@ class Local(Deployable):
         """What the pace of the training asks for, before the first round."""
         return replace(super().calls(clients), setup=tuple(step for part in self._paced for step in part.setup))
 
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """Nothing: clients have their models."""
-        return {}, None
-
     @property
     def heard(self) -> dict[str, str]:
         """What a client learns of the training's pace."""
         learns = ((type(part).__name__, part.client_learns) for part in self._paced)
-        return {
-            f"{name}/{key}": text for name, told in learns if isinstance(told, Mapping) for key, text in told.items()
-        }
+        texts = ((name, key, text) for name, says in learns if isinstance(says, Mapping) for key, text in says.items())
+        return {f"{name}/{key}": text for name, key, text in texts}
 
     @on_client(hears=lambda self: self.heard)
     def train(self, client: Client, message: Tree) -> Tree:

@@ -12,7 +12,8 @@ from fedweave.algorithms.parts.conflicts import made
 from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
-from fedweave.core.settings import check_given
+from fedweave.core.settings import check_given, meanings
+from fedweave.core.shown import line
 from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
 from fedweave.models import MODELS
@@ -58,6 +59,13 @@ class Preset:
         if not dataclasses.is_dataclass(self.paper):
             name = getattr(self.paper, "__name__", self.paper)
             raise TypeError(f"{name} is no dataclass: write @dataclass(frozen=True) between @preset and class {name}")
+
+    def __repr__(self) -> str:
+        return f"<preset {self.paper.__name__} of FedAvg: {line('', self._shown)[1:-1]}>"
+
+    @property
+    def _shown(self) -> dict[str, object]:
+        return {name: default(field) for name, field in _fields(self.paper).items()}
 
     def __call__(self, model: Model, **values: Any) -> FedAvg:
         """The algorithm.
@@ -131,10 +139,39 @@ class Preset:
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """What the paper's dataclass says."""
-        return self.paper.__doc__
+        """What the paper's dataclass says, and what every setting means."""
+        about = inspect.cleandoc(self.paper.__doc__ or "").partition("\n\n")[0]
+        texts = meanings(self.documents)
+        lines = (f"{name}: {texts[name]}" for name in self.fields if name in texts)
+        return "\n".join([about, "", *lines, ""])
+
+    @property
+    def __name__(self) -> str:
+        """The paper's."""
+        return self.paper.__name__
 
 
+class _Signature:
+    """The signature of a preset: FedAvg's model, then every setting by name with its type and default. Of the class
+    `Preset` itself there is none, so that it has its own."""
+
+    def __get__(self, owner: "Preset | None", kind: type) -> inspect.Signature:
+        if owner is None:
+            raise AttributeError("__signature__")
+        hints, first = owner.hints, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [
+            inspect.Parameter(
+                name,
+                first if name == "model" else inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if name == "model" else default(field),
+                annotation=hints.get(name, inspect.Parameter.empty),
+            )
+            for name, field in owner.fields.items()
+        ]
+        return inspect.Signature(parameters, return_annotation=FedAvg)
+
+
+Preset.__signature__ = _Signature()  # type: ignore[attr-defined]
 preset = Preset
 
 
@@ -166,6 +203,11 @@ def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names, but for those given here."""
     settings = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**settings | values)
+
+
+def default(field: "dataclasses.Field[Any]") -> object:
+    """The default of a field; one that is made, made."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _default(field: "dataclasses.Field[object]") -> object:

@@ -12,10 +12,11 @@ from fedweave.errors import UserError
 
 if not Loaded.for_help:
     from fedweave.experiment.runs.files import write_page
+    from fedweave.python.comparing import check_comparable, check_several
     from fedweave.report.cells import unlike
     from fedweave.report.compare import NOTE, compared, headlines, over_conditions
     from fedweave.report.conditions import NOTE as OF_EXAMPLES
-    from fedweave.report.conditions import conditions, incomparable, on_same_examples
+    from fedweave.report.conditions import conditions, on_same_examples
     from fedweave.report.html import render
     from fedweave.report.live import shown
     from fedweave.report.reading import grouped, read_runs
@@ -47,10 +48,7 @@ def compare(
     Runs on several data sets, or otherwise cut, are compared within each of these conditions, and ranked over all.
     """
     groups, console = grouped(read_runs(directories)), screen()
-    if len(directories) < 2:
-        raise UserError(f"{directories[0]} is one run; give another to compare it with.")
-    if len(groups) < 2:
-        raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
+    check_several(groups)
     comparison = conditions(groups)
     if len(comparison) > 1:
         for line in over_conditions(comparison):
@@ -61,11 +59,8 @@ def compare(
         for note in (NOTE, *(one for alike in comparison for one in unlike(alike.groups))):
             console.print(note, highlight=False, markup=False)
         return
-    if why := incomparable(groups):
-        raise UserError(f"{why}. A difference between them says nothing of what they were started for.")
+    check_comparable(groups)
     table = compared(groups)
-    if not table.rows:
-        raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
     for sentence in headlines(groups, gains(groups)):
         console.print(sentence, highlight=False, markup=False)
     show_cells(console, table)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edges import BatchCache, EdgeList, Edges
 from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, lookup_precomputed
+from fedweave.core.shown import line, page
 from fedweave.core.sizes import BLOCK, fits, least_rows, size_class
 from fedweave.core.target import CLASS, NUMBER, kind_of, labeled, to_scale
 from fedweave.core.tree import Tree, to
@@ -63,6 +64,20 @@ class Graph(NamedTuple):
     scale: Tensor | None = None
     pairs: Tensor | None = None
     ranks: Tensor | None = None
+
+    def __repr__(self) -> str:
+        return line("Graph", self.facts())
+
+    def _repr_html_(self) -> str:
+        return page("Graph", self.facts().items())
+
+    def facts(self) -> dict[str, object]:
+        """How large it is, and how many examples each split has; of stacked graphs, and inside `torch.func`, the shape
+        alone."""
+        if self.real.dim() != 1 or torch._C._functorch.is_functorch_wrapped_tensor(self.real):
+            return {"x": tuple(self.x.shape)}
+        splits = {name: int(mask.sum()) for name, mask in zip(SPLITS, self.masks, strict=True)}
+        return {"nodes": int(self.real.sum()), "rows": len(self.real), "features": self.x.shape[-1], **splits}
 
     @property
     def target(self) -> str:

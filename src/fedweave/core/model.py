@@ -270,6 +270,9 @@ class Layer(NamedTuple):
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
     by_relation: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Layer({self.operator or 'no edges'})"
+
 
 Model = tuple[Layer, ...]
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from fedweave.core.moved import find_moved_modules
+from fedweave.core.shown import page
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, FedweaveError, UserError
 
@@ -209,6 +210,19 @@ class NotedTuple(tuple[object, ...]):
     """A tuple that says what made it; a slice of it does not."""
 
     maker: Maker | None = None
+
+    def __repr__(self) -> str:
+        if self.maker is None:
+            return super().__repr__()
+        return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.given))})"
+
+    def _repr_html_(self) -> str:
+        return page(repr(self), ((at, *_facts_of(layer)) for at, layer in enumerate(self)), ("layer", "", ""))
+
+
+def _facts_of(layer: object) -> tuple[str, str]:
+    """What a layer multiplies by and takes of a graph."""
+    return tuple(str(getattr(layer, name, "") or "") for name in ("operator", "reads"))  # type: ignore[return-value]
 
 
 def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:

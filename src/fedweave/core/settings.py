@@ -3,15 +3,19 @@ Python."""
 
 import dataclasses
 import difflib
+import inspect
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, Self, get_type_hints
+from html import escape
+from typing import Any, Self, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from fedweave.core.shown import changed, line, page
 from fedweave.errors import ConfigError, SettingError
 
 
@@ -23,12 +27,62 @@ class Settings:
         SettingError: there is no such field, or a value is of another type.
     """
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """Keep the representation, which @dataclass would write anew for each class."""
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
     def __new__(cls, *given: object, **values: object) -> Self:
         """Check what is given."""
         kind: type = cls
         if (names := _settings(kind)) is not None:
-            check_given(cls.__name__, dict(zip(names, given, strict=False)) | values, names, hints_of(kind))
+            named = dict(zip(names, given, strict=False)) | values
+            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), names, hints_of(kind))
         return super().__new__(cls)
+
+    @classmethod
+    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
+        """Those of the given values that are checked here: all of them."""
+        return values
+
+    def __repr__(self) -> str:
+        if not dataclasses.is_dataclass(self):
+            return object.__repr__(self)
+        values = changed(self)
+        first = [repr(values.pop("model"))] if "model" in values else []
+        return line(type(self).__name__, values, first)
+
+    def _repr_html_(self) -> str:
+        if not dataclasses.is_dataclass(self):
+            return escape(repr(self))
+        values = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return page(type(self).__name__, values)
+
+
+class Choices(Settings):
+    """Settings whose class itself says which of several words, and which numbers, are allowed; of these the types alone
+    are checked before."""
+
+    @classmethod
+    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
+        """All but words where words are allowed, and what is no number."""
+        left = {
+            name
+            for name, value in values.items()
+            if (isinstance(value, str) and _has_words(hints.get(name)))
+            or (isinstance(value, float) and math.isnan(value))
+        }
+        return {name: _Left() if name in left else value for name, value in values.items()} if left else values
+
+
+class _Left:
+    """In the place of a value that the class checks."""
+
+
+def _has_words(hint: object) -> bool:
+    """Whether a type is of words, or has some among others."""
+    return hint is str or any(isinstance(word, str) or _has_words(word) for word in get_args(hint))
 
 
 def check_given(owner: str, given: Mapping[str, object], names: Iterable[str], hints: Mapping[str, Any]) -> None:
@@ -44,7 +98,8 @@ def check_given(owner: str, given: Mapping[str, object], names: Iterable[str], h
         if name not in valid:
             settings = ", ".join(own for own in valid if own != "model")
             raise SettingError(
-                f"{path}: unknown setting.{nearest(name, valid)} The settings are {settings}.",
+                f"{path}: unknown setting.{nearest(name, [one for one in valid if one != 'model'])} The settings are "
+                f"{settings}.",
                 code="config.unknown-key",
             )
         if name not in hints or not _is_plain(value):
@@ -84,6 +139,26 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     begun = [one for one in names if len(given) > 2 and one.startswith(given)]
     near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
+
+
+def meanings(documents: Sequence[type]) -> dict[str, str]:
+    """What the docstrings of classes, the most particular first, say of parameters: lines "name: text" or "name, name:
+    text", with indented lines that go on."""
+    texts: dict[str, str] = {}
+    for base in reversed(documents):
+        names: list[str] = []
+        for text in inspect.cleandoc(base.__doc__ or "").splitlines():
+            if match := NAMED.fullmatch(text):
+                names = match[1].split(", ")
+                texts |= dict.fromkeys(names, match[2])
+            elif names and text.startswith(" "):
+                texts |= {name: f"{texts[name]} {text.strip()}" for name in names}
+            else:
+                names = []
+    return texts
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
 from fedweave.core.links import Links
+from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
 from fedweave.core.types import Values
@@ -331,8 +332,8 @@ class Party:
     groups: bool = True
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
     checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
     edges of `carried` where that says so.
@@ -411,6 +412,15 @@ class Dataset:
     smiles: tuple[str, ...] = ()
     scaffold: np.ndarray | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
+
+    def facts(self) -> dict[str, object]:
+        """Its name, how large it is, and what is predicted."""
+        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        graphs = {"graphs": self.examples} if self.example == "graph" else {}
+        predicted = {"classes": self.classes} if self.target == "class" else {self.target: self.outputs}
+        groups = {"sens": Words("yes")} if self.sens is not None else {}
+        size = {"nodes": self.nodes, "edges": edges, "features": self.features}
+        return {"": self.name, **graphs, **size, **predicted, **groups}
 
     def __str__(self) -> str:
         """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""

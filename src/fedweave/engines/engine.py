@@ -12,6 +12,7 @@ from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger, Measured
 from fedweave.core.replies import Portion, Replies, by_size
+from fedweave.core.shown import Words, line
 from fedweave.core.tree import Tree
 from fedweave.core.types import EVALUATION, TAKEN
 from fedweave.engines.calls import (
@@ -160,6 +161,11 @@ class LocalEngine(Engine):
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed, self.device), absent
         self.begin(0)
+
+    def __repr__(self) -> str:
+        dtype, device = Words(str(self.dtype).removeprefix("torch.")), Words(str(self.device))
+        facts = {"round": self.round, "dtype": dtype, "device": device}
+        return line(type(self).__name__, facts, [f"{len(self.clients):,} clients"])
 
     @property
     def computes_on(self) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import Graph
+from fedweave.core.graph import SPLITS, Graph
+from fedweave.core.shown import page
 from fedweave.core.types import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
 from fedweave.engines.loop import Loop
@@ -64,6 +65,10 @@ class Simulation(LocalEngine):
     """
 
     origin: object = None
+
+    def _repr_html_(self) -> str:
+        rows = ((client, *graph.facts().values()) for client, graph in self.graphs.items())
+        return page(repr(self), rows, ("client", "nodes", "rows", "features", *SPLITS))
 
     def __init__(
         self,

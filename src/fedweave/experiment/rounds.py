@@ -22,6 +22,7 @@ from fedweave.core.algorithm import (
 )
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
+from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.measured import (
@@ -40,6 +41,7 @@ from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
+_SHOWN = ("global/accuracy", "local/accuracy", "global/loss")  # of a round, in one line
 
 
 class Summary(dict[str, float]):
@@ -55,8 +57,8 @@ class Summary(dict[str, float]):
         raise KeyError(f"{name!r} is not in the summary of round {self.round}: {why}")
 
 
-@dataclass
-class RoundResult:
+@dataclass(repr=False)
+class RoundResult(Shown):
     """What one round left.
 
     round:   rounds done. state: the server's state after it.
@@ -73,6 +75,14 @@ class RoundResult:
     metrics: pa.Table | None = None
     summary: dict[str, float] = field(default_factory=dict)
     last: bool = False
+
+    def facts(self) -> dict[str, object]:
+        """The round, and what it measured on test examples."""
+        names = [name for name in self.summary if name in _SHOWN]
+        return {"": f"round {self.round:,}", **{name: self.summary[name] for name in names}}
+
+    def _repr_html_(self) -> str:
+        return page(f"round {self.round:,}", self.summary.items())
 
     @property
     def evaluated(self) -> bool:

@@ -100,11 +100,11 @@ def clipped(gradients: list[Tensor], most: float, batch_dims: int, count: int | 
     batch_dims: leading dimensions, over clients. count: how many of them, the first ones, are of weights that clients
     have for themselves; the others are 0.
     """
-    own = gradients[:count]
-    norms = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in own]
+    mine = gradients[:count]
+    norms = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in mine]
     share = (most / (torch.stack(norms).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
-    shares = [share.view(*share.shape, *[1] * (slope.dim() - batch_dims)) for slope in own]
-    return [slope * part for slope, part in zip(own, shares, strict=True)] + gradients[len(own) :]
+    shares = [share.view(*share.shape, *[1] * (slope.dim() - batch_dims)) for slope in mine]
+    return [slope * part for slope, part in zip(mine, shares, strict=True)] + gradients[len(mine) :]
 
 
 def _moved_apart(optimizer: Optimizer, names: list[str]) -> Move:

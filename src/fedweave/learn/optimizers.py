@@ -295,14 +295,14 @@ def optimizer_of(
         raise ValueError(f"local_momentum is {momentum}; it must be at least 0 and below 1")
     if any(not 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas is {list(betas)}; both must be at least 0 and below 1")
-    given = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
+    values = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
     has = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
-    for setting, (value, default) in given.items():
+    for setting, (value, default) in values.items():
         if value != default and setting not in has:
             takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
             shown = "local_momentum" if setting == "momentum" else setting
             raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or take {takers}")
-    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in given.items() if key in has})
+    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in has})
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:

@@ -59,7 +59,7 @@ class Stopping:
         """Whether the run ends after a round with such a summary."""
         return self.patience > 0 and number - summary.get(f"{STOPPING}/round", number) >= self.patience
 
-    def told(self, number: int, summary: Mapping[str, float]) -> str:
+    def sentence(self, number: int, summary: Mapping[str, float]) -> str:
         """Why it does, as a sentence."""
         best, score = int(summary[f"{STOPPING}/round"]), summary[f"{STOPPING}/score"]
         return (

@@ -10,11 +10,12 @@ from typing import Literal
 
 from fedweave.core.model import Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.models import blocks, sage
 
 
 @dataclass(frozen=True)
-class Ego:
+class Ego(Choices):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with dropout after ReLU. A node without neighbors is its own.
 

@@ -13,6 +13,7 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -23,7 +24,7 @@ from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GAT:
+class GAT(Choices):
     """`layers` attention convolutions, with ELU and `dropout` after each but the last.
 
     Deviation: no dropout on the input features, which are often sparse.

@@ -15,6 +15,7 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -23,7 +24,7 @@ from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCN:
+class GCN(Choices):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.
@@ -95,7 +96,7 @@ def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
 
 
 @dataclass(frozen=True)
-class SGC:
+class SGC(Choices):
     """S^K X W + b with S = D~^-1/2 (A + I) D~^-1/2 (eq. 8, and a bias, as in PyG's `SGConv`).
 
     Computed as S (… S (X W)) + b, the same product from the right, in which sparse features meet W once and messages
@@ -134,7 +135,7 @@ def _pass(bias: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Choices):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.

@@ -19,6 +19,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import looped
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -86,7 +87,7 @@ def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndar
 
 
 @dataclass(frozen=True)
-class GIN:
+class GIN(Choices):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 

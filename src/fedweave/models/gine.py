@@ -15,6 +15,7 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -58,7 +59,7 @@ def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GINE:
+class GINE(Choices):
     """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 

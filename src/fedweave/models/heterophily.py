@@ -13,6 +13,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -20,7 +21,7 @@ from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GPRGNN:
+class GPRGNN(Choices):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
@@ -85,7 +86,7 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN:
+class ACMGCN(Choices):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it has in common with its neighbors (low-pass), what sets it apart from them (high-pass) and
@@ -149,7 +150,7 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 
 @dataclass(frozen=True)
-class H2GCN:
+class H2GCN(Choices):
     """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbors and S2 over

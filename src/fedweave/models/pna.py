@@ -13,6 +13,7 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -25,7 +26,7 @@ LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the val
 
 
 @dataclass(frozen=True)
-class PNA:
+class PNA(Choices):
     """A linear layer, `layers` convolutions that join the mean, least, largest and standard deviation of the messages,
     each as it is, amplified and attenuated by a node's degree, with ReLU and `dropout`, then as `gine`.
 

@@ -11,6 +11,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -18,7 +19,7 @@ from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class SAGE:
+class SAGE(Choices):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:            width of the layers between.

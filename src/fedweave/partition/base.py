@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.plugins import Maker
 from fedweave.core.random import generator
+from fedweave.core.shown import Shown, Words, page
 from fedweave.core.target import CLASS, LABELS, NUMBER, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
@@ -257,8 +258,8 @@ def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matri
 # it comes from outside the package.
 
 
-@dataclass(frozen=True)
-class Part:
+@dataclass(frozen=True, repr=False)
+class Part(Shown):
     """One client's share, e_i examples: nodes or, of a dataset of small graphs, whole graphs.
 
     nodes:   int64 [n_i], sorted global node numbers.
@@ -285,6 +286,11 @@ class Part:
     until: tuple[float, float] | None = None
     groups: bool = True
 
+    def facts(self) -> dict[str, object]:
+        """How many nodes it has, and examples of each split."""
+        splits = dict(zip(SPLITS, self.masks.sum(1).tolist(), strict=True))
+        return {"nodes": len(self.nodes), **splits}
+
     @classmethod
     def of(cls, data: Dataset, examples: np.ndarray, masks: np.ndarray) -> "Part":
         """The part that holds `examples` int64 [e_i], sorted, and uses them as `masks` [3, e_i] say."""
@@ -298,8 +304,8 @@ class Part:
         return self.nodes if numbers is None else numbers
 
 
-@dataclass(frozen=True)
-class Partition:
+@dataclass(frozen=True, repr=False)
+class Partition(Shown):
     """A cut of a dataset into clients.
 
     parts: one per client, in client order. Clients may share nodes (label skew, vertical cuts); a client keeps the
@@ -326,6 +332,18 @@ class Partition:
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
     member_nodes: Mapping[str, np.ndarray] = field(default_factory=dict)
     maker: Maker | None = field(default=None, init=False, repr=False, compare=False)
+
+    def facts(self) -> dict[str, object]:
+        """How many clients there are, of how many nodes, and what cut them."""
+        sizes = [len(part.nodes) for part in self.parts]
+        by = {} if self.maker is None else {"by": self.maker.plugin}
+        few, many = min(sizes, default=0), max(sizes, default=0)
+        return {"": f"{len(sizes):,} clients", "nodes": few if few == many else Words(f"{few:,} to {many:,}"), **by}
+
+    def _repr_html_(self) -> str:
+        names = client_ids(len(self.parts), self.names)
+        rows = ((name, *part.facts().values()) for name, part in zip(names, self.parts, strict=True))
+        return page(repr(self), rows, ("client", "nodes", *SPLITS))
 
     def table(self, data: Dataset | None = None) -> pa.Table:
         """A row per client: its name, how many nodes it holds, edges it keeps and loses, examples of each split and of

@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
+from fedweave.core.settings import Choices
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide, hashed, per_class
@@ -18,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Vertical:
+class Vertical(Choices):
     """Blocks of feature columns that do not overlap, and a uniform sample of the edges at every client, as in GLASU
     (Zhang et al. 2023, appendix D.1).
 
@@ -101,7 +102,7 @@ class Vertical:
 
 
 @dataclass(frozen=True)
-class Parties:
+class Parties(Choices):
     """The parties of a vertical dataset (`[data] name = "parties"`) as clients under their own names: each with its own
     features and edges.
 

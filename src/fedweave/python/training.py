@@ -1,6 +1,7 @@
 """A run's directory from Python: its tables, its configuration, and the models that it left."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from fedweave.core.algorithm import Algorithm, Engine
+from fedweave.core.shown import Shown, Words, page
 from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
@@ -23,6 +25,7 @@ from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, S
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.selection import Judging
 from fedweave.metrics.stopping import Stopping
+from fedweave.report.terminal import Terminal, screen
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
     from fedweave.experiment.runs.predictions import Metric, SplitScores
 
 
-@dataclass(frozen=True)
-class SavedRun:
+@dataclass(frozen=True, repr=False)
+class SavedRun(Shown):
     """What `fedweave run` wrote into `directory`. Tables are Arrow's: `run.metrics.to_pandas()` with pandas.
 
     config:    resolved. summary: content of summary.json, {} of a run that is not finished.
@@ -45,6 +48,17 @@ class SavedRun:
     metrics: pa.Table
     ledger: pa.Table
     partition: pa.Table
+
+    def facts(self) -> dict[str, object]:
+        """What was run, how far it came, and the scores on test examples."""
+        config, scores = self.config, self.summary.get("metrics", {})
+        about = f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients"
+        names = [name for name in ("global/accuracy", "local/accuracy") if scores.get(name) is not None]
+        rounds = self.summary.get("rounds", Words("not finished"))
+        return {"": about, "rounds": rounds, **{name: scores[name] for name in names}, "directory": str(self.directory)}
+
+    def _repr_html_(self) -> str:
+        return page(repr(self), self.summary.get("metrics", {}).items())
 
     def weights(self, model: str = "global", client: str | None = None) -> Tree:
         """The weights of the `model` "global", or of the `client`'s "personal" or "trained" one, as trees of tensors.
@@ -147,12 +161,14 @@ def run(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    progress: bool | None = None,
 ) -> SavedRun:
     """Run an experiment as `fedweave run` does, and return what it wrote.
 
     experiment: the path of its TOML file, its content as a dict, or a `Config`. out: where to write; by default
     runs/<experiment>-<algorithm>-s<seed>, of a dict or a `Config` with the data set in place of the experiment.
-    resume: continue from the last checkpoint. overwrite: replace the run that `out` holds.
+    resume: continue from the last checkpoint. overwrite: replace the run that `out` holds. progress: show the rounds as
+    the command does; None: on a terminal and in a notebook.
 
     Raises:
         UserError: the experiment is not valid, or `out` holds something else.
@@ -166,8 +182,13 @@ def run(
         config, stem = read(Path(experiment).expanduser())[0], Path(experiment).stem
     named = f"{stem}-{config.algorithm.label}-s{config.general.seed}"
     directory = Path("runs") / named if out is None else Path(out).expanduser()
-    runs.run(config, directory, Silent(), resume, overwrite=overwrite)
+    runs.run(config, directory, Terminal(screen()) if _is_watched(progress) else Silent(), resume, overwrite=overwrite)
     return load_run(directory, config)
+
+
+def _is_watched(progress: bool | None) -> bool:
+    """Whether somebody looks at what is printed."""
+    return (sys.stdout.isatty() or "ipykernel" in sys.modules) if progress is None else progress
 
 
 def train(

@@ -10,12 +10,12 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from rich.console import Console
 
+from fedweave.core import settings
 from fedweave.experiment.config import Parameter
 from fedweave.experiment.config.plugins import HasFields
 
 COLUMNS = 80  # of a terminal, in which the list of plug-ins stands
 _WIDTH = 100  # of a meaning's lines, with what is before them
-NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
 
 
 class Row(NamedTuple):
@@ -64,18 +64,7 @@ def one_line(kind: object) -> str:
 def meanings(kind: "type | HasFields") -> dict[str, str]:
     """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
     with indented lines that go on."""
-    texts: dict[str, str] = {}
-    for base in reversed(kind.__mro__ if isinstance(kind, type) else kind.documents):
-        names: list[str] = []
-        for line in inspect.cleandoc(base.__doc__ or "").splitlines():
-            if match := NAMED.fullmatch(line):
-                names = match[1].split(", ")
-                texts |= dict.fromkeys(names, match[2])
-            elif names and line.startswith(" "):
-                texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
-            else:
-                names = []
-    return texts
+    return settings.meanings(kind.__mro__ if isinstance(kind, type) else kind.documents)
 
 
 def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:

@@ -7,8 +7,9 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.links import LinkPrediction
-from fedweave.algorithms.parts.objective import CrossEntropy, Objective
+from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy, Objective
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
+from fedweave.algorithms.parts.packing import Quantize, TopK
 from fedweave.algorithms.parts.part import (
     Context,
     Needs,
@@ -23,11 +24,25 @@ from fedweave.algorithms.parts.part import (
 from fedweave.algorithms.parts.sampled import EgoCrossEntropy, GraphCrossEntropy, SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import ClassCounts, Drift, MixedStart, TrainedModel
-from fedweave.algorithms.parts.weights import BySize, Krum, Median, NormBound, TrimmedMean, Uniform, UniformTrained
+from fedweave.algorithms.parts.weights import (
+    Bulyan,
+    BySize,
+    CenteredClip,
+    GeometricMedian,
+    Krum,
+    Median,
+    NormBound,
+    TrimmedMean,
+    Uniform,
+    UniformTrained,
+)
 from fedweave.core.algorithm import Round
 
 __all__ = [
+    "BatchCrossEntropy",
+    "Bulyan",
     "BySize",
+    "CenteredClip",
     "ClassCounts",
     "Clip",
     "Composition",
@@ -36,6 +51,7 @@ __all__ = [
     "Drift",
     "EgoCrossEntropy",
     "ExampleNoise",
+    "GeometricMedian",
     "GraphCrossEntropy",
     "Krum",
     "LinkPrediction",
@@ -52,11 +68,13 @@ __all__ = [
     "Outputs",
     "Part",
     "Protection",
+    "Quantize",
     "RateSchedule",
     "Round",
     "SampledCrossEntropy",
     "Schedule",
     "SecureSum",
+    "TopK",
     "TrainedModel",
     "Training",
     "TrimmedMean",

@@ -15,7 +15,8 @@ from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
 from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
 from fedweave.algorithms.parts.links import LinkPrediction
-from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy
+from fedweave.algorithms.parts.packing import Packing, packing_of
 from fedweave.algorithms.parts.part import (
     KEEP,
     ChangesData,
@@ -75,9 +76,10 @@ class Composition(dict[str, Part]):
             ValueError: a batch is asked for, and another part says what a step is of.
         """
         teachers = [part for part in parts if part.needs.supervised]
-        usual: Part = LinkPrediction() if example == "link" else CrossEntropy(batch)
+        whole: Part = LinkPrediction() if example == "link" else CrossEntropy()
+        usual = BatchCrossEntropy(batch) if batch else whole
         if batch and (teachers or example == "link"):
-            name = called((*teachers, usual)[0])
+            name = called((*teachers, whole)[0])
             raise ValueError(f"batch_size is {batch}, and {name} says what a step is of; leave batch_size out")
         supervised = () if teachers else (usual,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
@@ -429,7 +431,12 @@ class Composition(dict[str, Part]):
         reveals = next((text for part in self.values() if (text := part.protection.becomes)), UPDATE)
         if any(part.protection.hides for part in self.values()):
             reveals = f"nothing by itself; with the others' the mean of: {reveals}"
-        return {"update": Sends(reveals, self.mechanism, like="w")}
+        return {"update": Sends(reveals, self.mechanism, like="" if self.packing else "w")}
+
+    @cached_property
+    def packing(self) -> Packing | None:
+        """How updates travel; None as they are."""
+        return packing_of(self)
 
     @property
     def mechanism(self) -> tuple[Mechanism, ...]:

@@ -7,10 +7,11 @@ from types import FunctionType
 from typing import Literal
 
 from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.packing import Packs, Quantize, TopK
 from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, TriesModels, has
 from fedweave.core import plugins
 from fedweave.core.federation import Sends, step_info
-from fedweave.core.mechanism import Gaussian, Mechanism
+from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
 from fedweave.core.plugins import maker_of
 from fedweave.core.settings import nearest
 from fedweave.errors import SettingError
@@ -192,6 +193,14 @@ def _of_single_examples(part: Part) -> bool:
     return any(isinstance(mechanism, Gaussian) and mechanism.per == "example" for mechanism in mechanisms(part))
 
 
+def _packs(part: Part) -> bool:
+    return isinstance(part, Packs)
+
+
+def _clips(part: Part) -> bool:
+    return bool(mechanisms(part)) and all(isinstance(mechanism, Clipped) for mechanism in mechanisms(part))
+
+
 def _adds_to_the_loss(part: Part) -> bool:
     return not isinstance(part, CrossEntropy) and _has("objective", "penalty", "train")(part)
 
@@ -293,6 +302,36 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "{other} would make something else of an update after {one} has protected it; list {one} last",
     ),
     (
+        _packs,
+        _has("receive"),
+        "any",
+        "{one} packs a change of weights that the server knows, and {other} sends clients others; leave one out",
+    ),
+    (
+        _packs,
+        _clips,
+        "first behind",
+        "{one} would change an update that {other} has bounded; list {one} before it",
+    ),
+    (
+        lambda part: isinstance(part, TopK),
+        lambda part: isinstance(part, TopK | Quantize),
+        "first behind",
+        "{one} adds what it left out before to an update that {other} has packed; list {one} once, and before it",
+    ),
+    (
+        lambda part: isinstance(part, Quantize),
+        lambda part: isinstance(part, Quantize),
+        "first before",
+        "{one} and {other} both round updates; keep one of them",
+    ),
+    (
+        _packs,
+        lambda part: _has("release")(part) and not _packs(part) and not _clips(part),
+        "any",
+        "{one} packs updates that have few different numbers, and {other} makes others of them; leave out one of them",
+    ),
+    (
         _of_single_examples,
         _changes,
         "any",
@@ -338,12 +377,12 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
     ),
     (
         lambda part: part.needs.optimizer == "sgd",
-        lambda part, given: "local_momentum" in given.pace,
+        lambda part, settings: "local_momentum" in settings.pace,
         "{one} takes updates for sums of gradients, which those of momentum are not; set local_momentum = 0",
     ),
     (
         lambda part: bool(part.needs.excludes),
-        lambda part, given: given.excluded(part),
+        lambda part, settings: settings.excluded(part),
         "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
     ),
 )
@@ -371,8 +410,8 @@ def check_settings(parts: Parts, given: Combination) -> None:
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, given):
-                told = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
-                raise ValueError("parts: " + sentence.format(**told))
+                words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
+                raise ValueError("parts: " + sentence.format(**words))
 
 
 def check_exchange(parts: Parts) -> None:

@@ -183,26 +183,29 @@ _WITHIN, _SHARE, _COUNTS = "within", "share", "class counts"
 
 @dataclass(frozen=True)
 class CrossEntropy(Part):
-    """Mean cross-entropy over the client's training examples.
+    """Mean cross-entropy over the client's training examples."""
 
-    batch: training examples of a step, drawn without replacement until all have been drawn, and then anew; all in each
-        step if 0. Messages pass along the whole graph.
+    needs = Needs(supervised=True)
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Scalar; 0 at a client without training examples."""
+        return outputs.cross_entropy(outputs.logits, outputs.graph.masks[TRAIN])
+
+
+@dataclass(frozen=True)
+class BatchCrossEntropy(CrossEntropy):
+    """Mean cross-entropy over a mini-batch of the client's training examples. Messages pass along the whole graph.
+
+    batch: examples of a step, drawn without replacement until all have been drawn, and then anew.
     """
 
-    batch: int = 0
+    batch: int = 32
 
     def __post_init__(self) -> None:
-        check_least(0, batch=self.batch)
-
-    @property
-    def needs(self) -> Needs:
-        """The examples' classes."""
-        return Needs(supervised=True, bounds=("batch",) if self.batch else ())
+        check_least(1, batch=self.batch)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"chosen": bool [steps, e]}, the mini-batch of each step; {} of all examples."""
-        if not self.batch:
-            return {}
+        """{"chosen": bool [steps, e]}, the mini-batch of each step."""
         rows, real = GraphBatches(self.batch).draw(graph, key, steps)
         count = graph.masks.shape[-1]
         chosen = torch.zeros(steps, count + 1, dtype=torch.bool, device=rows.device)
@@ -210,12 +213,11 @@ class CrossEntropy(Part):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """Of the smallest mini-batch."""
-        return GraphBatches(self.batch).least(graph, steps) if self.batch else int(graph.masks[TRAIN].sum())
+        return GraphBatches(self.batch).least(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without training examples."""
-        chosen = outputs.drawn["chosen"] if self.batch else outputs.graph.masks[TRAIN]
-        return outputs.cross_entropy(outputs.logits, chosen)
+        return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
 
 @dataclass(frozen=True)
@@ -330,8 +332,8 @@ class Objective:
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
         plain step of length 1 subtracts."""
-        given = {name: value for name, value in (given or {}).items() if name != RATE}
-        return sub(w, self._one_step.fit(w, client, key, given).w)
+        inputs = {name: value for name, value in (given or {}).items() if name != RATE}
+        return sub(w, self._one_step.fit(w, client, key, inputs).w)
 
     @cached_property
     def _one_step(self) -> "Objective":

@@ -144,7 +144,7 @@ class Training:
     @classmethod
     def of(cls, algorithm: TrainsLocally, model: Model) -> "Training":
         """Of an algorithm's settings."""
-        names = [own.name for own in fields(cls) if own.name not in ("model", "loss")]
+        names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 
     @cached_property

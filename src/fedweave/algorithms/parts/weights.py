@@ -12,7 +12,7 @@ from fedweave.algorithms.parts.part import Context, Needs, Part
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Whole
-from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
 from fedweave.errors import UserError
 
 EXAMPLES = {"n": Sends("number of training examples", within=Whole())}
@@ -189,6 +189,126 @@ def krum_scores(updates: Tensor, malicious: int) -> Tensor:
     distances = (squares[:, None] + squares - 2 * products).clamp(min=0)
     others = distances.fill_diagonal_(torch.inf).sort(1).values
     return others[:, : len(updates) - malicious - 2].sum(1)
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Part):
+    """The point with the least sum of distances to the clients' updates, by Weiszfeld's steps
+    v ← Σ β_i Δ_i / Σ β_i with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation
+    for federated learning", algorithm 2). Clients count alike, for one could lie about its size.
+
+    nu:         ν.
+    iterations: how many steps.
+    """
+
+    nu: float = 1e-6
+    iterations: int = 8
+
+    def __post_init__(self) -> None:
+        if not self.nu > 0 or self.iterations < 1:
+            raise ValueError(f"nu is {self.nu} and iterations {self.iterations}; they must be positive")
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """β_i / Σ β_k, 0 for updates of 0."""
+        updates = round.updates
+        share = _moving(round).double()
+        share = share / share.sum()
+        counts = share
+        for _ in range(self.iterations):
+            distances = (updates - share @ updates).norm(dim=1)
+            share = counts / distances.clamp(min=self.nu)
+            share = share / share.sum()
+        return share
+
+
+@dataclass(frozen=True)
+class Bulyan(Uniform):
+    """Of θ = P − 2 f updates that Krum chooses one after the other, each among those that are left, the mean in every
+    coordinate of the θ − 2 f that are nearest to their median (El Mhamdi et al. 2018, "The hidden vulnerability of
+    distributed learning in Byzantium", algorithm 2). Where few updates are left, Krum looks at one neighbor at least.
+
+    malicious: f, how many of a round's P clients may be malicious; P must be at least 4 f + 3.
+    """
+
+    malicious: int = 1
+
+    def __post_init__(self) -> None:
+        if self.malicious < 0:
+            raise ValueError(f"malicious is {self.malicious}; it must be at least 0")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuse too few clients."""
+        self._check(len(fed.clients))
+        return {}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The means; where fewer updates than are needed are not 0, those of 0 count."""
+        self._check(len(round.at))
+        moving = _moving(round)
+        updates = round.updates[moving if moving.sum() >= self._least else torch.ones_like(moving)]
+        chosen, left = list[Tensor](), updates
+        for _ in range(len(updates) - 2 * self.malicious):
+            at = int(krum_scores(left, min(self.malicious, max(len(left) - 3, 0))).argmin())
+            chosen.append(left[at])
+            left = torch.cat([left[:at], left[at + 1 :]])
+        rows = torch.stack(chosen).sort(0).values
+        middle = (rows[(len(rows) - 1) // 2] + rows[len(rows) // 2]) / 2
+        nearest = (rows - middle).abs().argsort(dim=0, stable=True)[: len(rows) - 2 * self.malicious]
+        return unravel(rows.gather(0, nearest).mean(0), round.w)
+
+    @property
+    def _least(self) -> int:
+        return 4 * self.malicious + 3
+
+    def _check(self, clients: int) -> None:
+        """Refuse a round of too few clients.
+
+        Raises:
+            UserError: says how many are needed.
+        """
+        if clients < self._least:
+            raise UserError(
+                f"bulyan: malicious = {self.malicious} needs {self._least} clients in a round; there are {clients}. "
+                "Lower it, or raise algorithm.participation or quorum.",
+                code="user.too-few",
+            )
+
+
+@dataclass(frozen=True)
+class CenteredClip(Uniform):
+    """The mean of the clients' updates, each moved to the distance τ of the last joint update at most:
+    v ← v + 1/P Σ (Δ_i − v) min(1, τ / ‖Δ_i − v‖) (Karimireddy et al. 2021, "Learning from history for Byzantine robust
+    optimization", algorithm 2). Deviations: clients' momentum is that of their own optimizer, if it has any; τ can
+    follow the round.
+
+    tau:        τ; 0 takes the median of the round's distances to v, in each step anew.
+    iterations: how many steps.
+    """
+
+    tau: float = 0.0
+    iterations: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tau < 0 or self.iterations < 1:
+            raise ValueError(f"tau is {self.tau} and iterations {self.iterations}; they must be at least 0, and 1")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"center": v, 0 at first}."""
+        return {"center": map_leaves(torch.zeros_like, w)}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """v after its steps."""
+        updates, v = round.updates[_moving(round)], ravel(state["center"]).double()
+        for _ in range(self.iterations):
+            apart = updates - v
+            distances = apart.norm(dim=1)
+            tau = self.tau or distances.median()
+            v = v + (apart * (tau / distances.clamp(min=1e-30)).clamp(max=1.0)[:, None]).mean(0)
+        return unravel(v, round.w)
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The joint update, for the next round."""
+        return {"center": round.delta}
 
 
 @dataclass(frozen=True)

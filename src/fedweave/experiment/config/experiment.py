@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from fedweave.core.plugins import check_trusted
+from fedweave.core.shown import Words, line, page
 from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config import plugins as choices
@@ -329,7 +330,7 @@ _FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
@@ -352,6 +353,15 @@ class Config:
     links: "Links | None" = None
     decoder: str = DECODER
     learned: bool = False
+
+    def __repr__(self) -> str:
+        names = {key: Words(choice.label) for key, choice in self.sections.items() if key != "algorithm"}
+        facts = names | {"rounds": self.general.rounds, "seed": self.general.seed}
+        return line("Config", facts, [self.algorithm.label])
+
+    def _repr_html_(self) -> str:
+        tables = ((key, table) for key, table in self.plain().items() if isinstance(table, dict))
+        return page(repr(self), ((f"{key}.{name}", value) for key, table in tables for name, value in table.items()))
 
     @property
     def between_sites(self) -> bool:

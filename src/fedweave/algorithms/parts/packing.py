@@ -1,0 +1,199 @@
+"""Updates in fewer bytes: the largest entries alone, and few bits for each. What travels is packed, in the ledger and
+between sites; the server unpacks it before anything else looks at it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.core import random
+from fedweave.core.ranges import check_share
+from fedweave.core.replies import Replies, ReplyBatch
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
+from fedweave.errors import ReplyRefused
+
+UPDATE = "update"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How an update travels, leaf by leaf.
+
+    share: of the entries that do, the largest; 1 for all. bits: of each of them, 0 for as many as they have.
+    """
+
+    share: float = 1.0
+    bits: int = 0
+
+    @property
+    def levels(self) -> int:
+        """L: an entry is one of 2 L + 1 multiples of scale / L."""
+        return 2 ** (self.bits - 1) - 1
+
+    def most(self, count: int) -> int:
+        """How many of `count` entries travel."""
+        return math.ceil(self.share * count)
+
+    # --- at a client
+
+    def pack(self, leaf: Tensor) -> Tree:
+        """{"at": places int32 [k]} of a share, and {"values": [k]} or {"codes": uint8, "scale"} of the entries."""
+        flat, packed = leaf.flatten(), Tree()
+        if self.share < 1:
+            at = flat.abs().topk(self.most(flat.numel()), sorted=False).indices.sort().values
+            packed["at"], flat = at.int(), flat.gather(0, at)
+        if not self.bits:
+            return packed | {"values": flat}
+        scale = flat.abs().amax()
+        whole = torch.round(flat / torch.where(scale > 0, scale, 1) * self.levels)
+        codes = (whole + self.levels).to(torch.uint8)
+        if self.bits == 4:
+            codes = torch.nn.functional.pad(codes, (0, codes.numel() % 2)).view(-1, 2)
+            codes = codes[:, 0] * 16 + codes[:, 1]
+        return packed | {"codes": codes, "scale": scale}
+
+    # --- at the server
+
+    def unpack(self, packed: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """The P clients' leaves [P, …] of what `pack` made of each, stacked; like: one client's.
+
+        Raises:
+            ReplyRefused: they have another form.
+        """
+        count, length = like.numel(), self.most(like.numel())
+        clients = len(next(iter(packed.values())))
+        self._check(packed, clients, count, length, like.dtype)
+        if self.bits:
+            codes = packed["codes"]
+            if self.bits == 4:
+                codes = torch.stack([codes // 16, codes % 16], -1).flatten(1)[:, :length]
+            scale = packed["scale"][:, None]
+            values = (codes.to(like.dtype) - self.levels) * (scale / self.levels)
+        else:
+            values = packed["values"]
+        if self.share < 1:
+            at = packed["at"].long()
+            values = torch.zeros(clients, count, dtype=like.dtype, device=values.device).scatter(1, at, values)
+        return values.view(clients, *like.shape)
+
+    def _check(self, packed: Mapping[str, Tensor], clients: int, count: int, length: int, dtype: torch.dtype) -> None:
+        due: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        if self.share < 1:
+            due["at"] = (clients, length), torch.int32
+        if self.bits:
+            due["codes"] = (clients, -(-length * self.bits // 8)), torch.uint8
+            due["scale"] = (clients,), dtype
+        else:
+            due["values"] = (clients, length), dtype
+        there = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in packed.items()}
+        if there != due:
+            raise ReplyRefused(f"an update is not packed as top_k and quantize pack it: {there}, not {due}")
+        if self.share < 1 and not bool(((packed["at"] >= 0) & (packed["at"] < count)).all()):
+            raise ReplyRefused("an update is packed with places outside of the weights")
+
+    def packed(self, update: Tree) -> Tree:
+        """All leaves of an update packed."""
+        return map_leaves(self.pack, update)
+
+    def unpacked(self, replies: Replies, like: Tree) -> Replies:
+        """The replies with whole updates.
+
+        Raises:
+            ReplyRefused: some are of another form.
+        """
+        if not len(replies):
+            return replies
+        rest = {path: replies.stack(path) for path in replies.paths if not path.startswith(f"{UPDATE}/")}
+        names = ("at", "values", "codes", "scale")
+        updates = {}
+        for path, leaf in leaves(like):
+            there = {name: f"{UPDATE}/{path}/{name}" for name in names}
+            packed = {name: replies.stack(at) for name, at in there.items() if at in replies.paths}
+            updates[f"{UPDATE}/{path}"] = self.unpack(packed, leaf)
+        return Replies(replies.clients, [ReplyBatch(tuple(range(len(replies))), nest(rest | updates))], replies.missing)
+
+
+class Packs(Part):
+    """A part that decides how updates travel."""
+
+    def into(self, packing: Packing) -> Packing:
+        """The packing, with what the part decides of it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TopK(Packs):
+    """Of each layer's weights the update's largest entries alone travel. What was left out is length at the client, and
+    added to its next update (Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory", algorithm 1).
+
+    keep: the share of the entries that travel, above 0.
+    """
+
+    keep: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share(keep=self.keep)
+
+    @cached_property
+    def _packing(self) -> Packing:
+        return Packing(self.keep)
+
+    def into(self, packing: Packing) -> Packing:
+        """Of a share."""
+        return replace(packing, share=self.keep)
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """The largest entries of the update and what was left out before, 0 elsewhere."""
+        whole = map_leaves(torch.add, update, ctx.remembered("left", like=update))
+        largest = map_leaves(self._largest, whole)
+        ctx.keep({"left": sub(whole, largest)})
+        return largest
+
+    def _largest(self, leaf: Tensor) -> Tensor:
+        flat = leaf.flatten()
+        at = flat.abs().topk(self._packing.most(flat.numel()), sorted=False).indices
+        return torch.zeros_like(flat).scatter(0, at, flat.gather(0, at)).view(leaf.shape)
+
+
+@dataclass(frozen=True)
+class Quantize(Packs):
+    """Each entry of an update travels in few bits: as one of the multiples of scale / L from −scale to scale, of the
+    two nearest with such probabilities that the mean is the entry itself (Alistarh et al. 2017, "QSGD", section 3.1,
+    with the largest size of a layer as its scale).
+
+    bits: 8 with L = 127, or 4 with L = 7.
+    """
+
+    bits: Literal[8, 4] = 8
+
+    def into(self, packing: Packing) -> Packing:
+        """Of few bits."""
+        return replace(packing, bits=self.bits)
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """The update rounded."""
+        key = random.fold(ctx.client.key, "quantize")
+        whole = leaves(map_leaves(torch.clone, update))
+        return nest({path: self.rounded(leaf, random.fold(key, path)) for path, leaf in whole})
+
+    def rounded(self, leaf: Tensor, key: Tensor) -> Tensor:
+        """⌊x L / scale + u⌋ scale / L with u uniform in [0, 1)."""
+        levels = Packing(bits=self.bits).levels
+        scale = leaf.abs().amax()
+        u = random.uniform(key, tuple(leaf.shape)).to(leaf.dtype)
+        whole = torch.floor(leaf / torch.where(scale > 0, scale, 1) * levels + u).clamp(-levels, levels)
+        return whole * (scale / levels)
+
+
+def packing_of(parts: Mapping[str, Part]) -> Packing | None:
+    """How updates travel with these parts; None as they are."""
+    packing = Packing()
+    for part in parts.values():
+        packing = part.into(packing) if isinstance(part, Packs) else packing
+    return packing if packing != Packing() else None

@@ -1,0 +1,287 @@
+"""Comparing and reporting runs from Python: tables as Arrow's, figures as SVG, and what the commands say in words."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedweave.core.shown import Shown
+from fedweave.core.types import Record
+from fedweave.errors import UserError
+from fedweave.experiment.runs.files import write, write_page
+from fedweave.python.training import SavedRun
+from fedweave.report.cells import HIGHER, interval, paired_differences, sign, unlike
+from fedweave.report.compare import COMPARED, NOTE, compared, headlines, over_conditions
+from fedweave.report.conditions import conditions, incomparable
+from fedweave.report.drawing import Figure
+from fedweave.report.figures import client_accuracy, curves, traffic
+from fedweave.report.html import drawn, render
+from fedweave.report.reading import Group, Run, grouped, read_runs
+from fedweave.report.tables import gains
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RunPath = str | Path | SavedRun
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the report.
+
+    html: as pages have it, for notebooks.
+    """
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"Picture({self.html.count('<svg')} panels)"
+
+    def save(self, path: str | Path) -> Path:
+        """Write an HTML file of it alone, and return its path."""
+        file = Path(path).expanduser()
+        write(file, lambda opened: opened.write(self.html.encode()))
+        return file
+
+
+@dataclass(frozen=True, repr=False)
+class Results(Shown):
+    """What is known of several runs.
+
+    runs:      a row per run: its directory, what tells its experiment from the others, algorithm, data, seed, and every
+               number of its summary.
+    sentences: what the command says first. notes: what tables are to be read with.
+    figures:   by name: "curves" over rounds, "clients" by their accuracy, "traffic" in bytes.
+    """
+
+    runs: pa.Table
+    sentences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    figures: Mapping[str, Picture] = field(default_factory=dict)
+
+    @property
+    def table(self) -> pa.Table:
+        """The table that is shown: a row per run."""
+        return self.runs
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """`table` as a data frame of pandas.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            return self.table.to_pandas()
+        except ModuleNotFoundError as error:
+            raise UserError(
+                "data frames need pandas, which is not installed: pip install pandas. `table` is Arrow's.",
+                code="user.no-pandas",
+            ) from error
+
+    def facts(self) -> dict[str, object]:
+        """How many runs there are, and what is words of them."""
+        return {"": f"{len(self.runs):,} runs", "says": " ".join(self.sentences)}
+
+    def _repr_html_(self) -> str:
+        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*self.sentences, *self.notes))
+        return f"<div>{words}{html_of(self.table)}</div>"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Results):
+    """Runs against those given first, paired over the seeds that both have.
+
+    paired: a row for each group of runs but the first, and each metric: the mean difference, its 95 % interval, over
+            how many seeds, and whether that leaves out 0 ("better", "worse" or "" for a metric with a best way).
+    """
+
+    paired: pa.Table = field(default_factory=lambda: pa.table({}))
+
+    @property
+    def table(self) -> pa.Table:
+        """`paired`."""
+        return self.paired
+
+
+@dataclass(frozen=True, repr=False)
+class ReportPage(Results):
+    """A page about runs, as `fedweave report` writes it.
+
+    page: its HTML.
+    """
+
+    page: str = ""
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page, and return its path.
+
+        Raises:
+            UserError: the file is something else, or cannot be written.
+        """
+        file = Path(path).expanduser()
+        write_page(file, self.page)
+        return file
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.page)}" width="100%" height="700" style="border:0"></iframe>'
+
+
+def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
+    """Compare runs, by their directories or as `fedweave.run` gave them, with those given first: paired tests over the
+    seeds that both have, as `fedweave compare` does.
+
+    Raises:
+        UserError: there are not two experiments or algorithms among them, or they cannot be compared.
+    """
+    groups = grouped(read_runs(_directories(runs)))
+    check_several(groups)
+    comparison = conditions(groups)
+    if len(comparison) > 1:
+        words = tuple(line for line in over_conditions(comparison) if isinstance(line, str))
+    else:
+        check_comparable(groups)
+        words = tuple(headlines(groups, gains(groups)))
+    several = len(comparison) > 1
+    paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
+    notes = (NOTE, *(note for one in comparison for note in unlike(one.groups)))
+    return Comparison(table_of(groups), words, notes, figures_of(groups), paired)
+
+
+def report(*runs: RunPath | Sequence[RunPath]) -> ReportPage:
+    """A page about one or several runs, with their table and figures: results, clients, fairness, split, and what left
+    whom.
+
+    Raises:
+        UserError: a directory is not a run's.
+    """
+    read = read_runs(_directories(runs))
+    groups = grouped(read)
+    return ReportPage(table_of(groups), figures=figures_of(groups), page=render(read))
+
+
+def check_several(groups: Sequence[Group]) -> None:
+    """Refuse runs of one experiment.
+
+    Raises:
+        UserError: says what to give instead.
+    """
+    if sum(len(group.runs) for group in groups) < 2:
+        raise UserError(
+            f"{groups[0].first.directory} is one run; give another to compare it with.", code="user.comparing"
+        )
+    if len(groups) < 2:
+        raise UserError(
+            "these runs differ in the seed alone; give runs of at least two experiments or algorithms.",
+            code="user.comparing",
+        )
+
+
+def check_comparable(groups: Sequence[Group]) -> None:
+    """Refuse groups of runs in one condition that no comparison is of.
+
+    Raises:
+        UserError: says what to give instead.
+    """
+    if why := incomparable(groups):
+        raise UserError(
+            f"{why}. A difference between them says nothing of what they were started for.", code="user.comparing"
+        )
+    if not compared(groups).rows:
+        raise UserError(
+            f"{groups[0].label} shares no seed with the others; give runs with the same seeds.", code="user.comparing"
+        )
+
+
+def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run: {}) -> pa.Table:
+    """A row per run (`Results.runs`); more: what else is known of each, behind its seed."""
+    known = ((group.label, run) for group in groups for run in group.runs)
+    return rows_of({"group": label, **_row(run), **more(run), **_numbers(run)} for label, run in known)
+
+
+def rows_of(rows: Any) -> pa.Table:
+    """A table of {column: value}; null where a row lacks a column."""
+    rows = [*rows]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: pa.array([row.get(name) for row in rows], from_pandas=True) for name in columns})
+
+
+def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
+    """A row for each group but the first and each metric that the page compares (`Comparison.paired`)."""
+    first, *others = groups
+    rows: list[Record] = []
+    where = {"condition": condition} if condition else {}
+    for other in others:
+        for name, better in compared_metrics():
+            differences = paired_differences(other.by_seed(name), first.by_seed(name))
+            if not differences:
+                continue
+            low, high = interval(differences)
+            surely = sign(differences) * better
+            row = where | {"group": other.label, "against": first.label, "metric": name, "seeds": len(differences)}
+            row |= {"difference": statistics.fmean(differences), "low": low, "high": high}
+            rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[surely]})
+    return rows
+
+
+def compared_metrics() -> list[tuple[str, int]]:
+    """The metrics that are compared, and the sign of what is better."""
+    return [(name, 1 if name.rpartition("/")[2] in HIGHER else -1) for name in COMPARED]
+
+
+def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
+    """The figures of runs, of which there is something to show."""
+    draw: dict[str, Callable[[], Figure | None]] = {
+        "curves": partial(curves, groups),
+        "clients": partial(client_accuracy, groups),
+        "traffic": partial(traffic, groups),
+    }
+    pictures = {name: figure for name, make in draw.items() if (figure := make()) is not None}
+    return {name: Picture(str(drawn(figure, name))) for name, figure in pictures.items()}
+
+
+def html_of(table: pa.Table, most: int = 20, wide: int = 12) -> str:
+    """The first rows and columns of a table as HTML."""
+    names = table.column_names[:wide]
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(_text(row[name]))}</td>' for name in names)}</tr>"
+        for row in table.slice(0, most).to_pylist()
+    )
+    left = f"{len(table):,} rows, {table.num_columns} columns" if len(table) > most or table.num_columns > wide else ""
+    return f"<table><tr>{head}</tr>{body}</table><p>{left}</p>"
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _row(run: Run) -> Record:
+    summary = run.summary
+    about = {"run": str(run.directory), "algorithm": summary["algorithm"], "data": summary["dataset"]}
+    return about | {"seed": run.config.get("seed", 0)}
+
+
+def _numbers(run: Run) -> Record:
+    known = {**{name: run.summary.get(name) for name in _COSTS}, **run.summary["metrics"]}
+    numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+
+
+_COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
+
+
+def _directories(runs: Sequence[RunPath | Sequence[RunPath]]) -> list[Path]:
+    """The directories of runs that are given one by one, or as lists."""
+    flat = [run for one in runs for run in (one if isinstance(one, list | tuple) else [one])]
+    if not flat:
+        raise UserError("give the directories of runs.", code="user.comparing")
+    return [run.directory if isinstance(run, SavedRun) else Path(str(run)).expanduser() for run in flat]

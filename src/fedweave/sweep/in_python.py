@@ -1,0 +1,144 @@
+"""A sweep from Python: `fedweave.sweep(…)`, as the command of that name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from fedweave.core.types import Record
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import Config, Document, dumps
+from fedweave.experiment.config.toml import flat, inline
+from fedweave.experiment.runs.files import write
+from fedweave.papers.session import watched
+from fedweave.python.comparing import Results, figures_of, table_of
+from fedweave.report.reading import Run, grouped, read_runs
+from fedweave.report.terminal import screen
+from fedweave.sweep import plan
+from fedweave.sweep import search as seek
+from fedweave.sweep.results import SweepOptions, describe_numbers, finish, lost
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Results):
+    """What a sweep found.
+
+    directory: where its runs are, and the page `report.html`. grid: the keys that were tried, which are columns of
+    `runs`, beside "chosen": whether a run has the setting that is best on validation examples. failed: why runs failed.
+    """
+
+    directory: Path = Path()
+    grid: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @property
+    def chosen(self) -> pa.Table:
+        """The runs with the setting chosen for their algorithm."""
+        return self.runs.filter(self.runs["chosen"])
+
+
+def sweep(
+    experiment: "str | Path | Document | Config",
+    *,
+    seeds: str | Sequence[int] = range(5),
+    algorithms: str | Sequence[str] = (),
+    grid: Mapping[str, Sequence[object] | str] | None = None,
+    search: int = 0,
+    sampler: str = "tpe",
+    over: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Sweep:
+    """Run an experiment with several seeds, algorithms and settings, as `fedweave sweep` does; finished runs are used
+    again.
+
+    experiment: the path of a TOML file, its content as a dict, or a `Config`. seeds: numbers, or "0-4". algorithms:
+    names; the experiment's own without. grid: {"algorithm.lr": [.01, .1]}, all with all; with search also a range,
+    "1e-3..1,log". search: try so many settings that Optuna proposes by its `sampler`. over: keys of the grid to compare
+    algorithms over. settings: {"model.hidden": 32} for all. jobs: runs at a time. out: where it is kept, by default
+    sweeps/<experiment>. overwrite: do anew what was run with other code or data. progress: show it.
+
+    Raises:
+        UserError: a name, key or value is not valid. FedweaveError: all runs failed.
+    """
+    stem, document = _named(experiment)
+    folder = Path("sweeps") / stem if out is None else Path(out).expanduser()
+    file = Path(experiment).expanduser() if isinstance(experiment, str | Path) else folder / "experiment.toml"
+    if not isinstance(experiment, str | Path):
+        write_document(file, document)
+    changed = [f"{key}={_value(value)}" for key, value in (settings or {}).items()]
+    tried = [f"{key}={_values(values)}" for key, values in (grid or {}).items()]
+    names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
+    numbers = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+    options = SweepOptions(plan.keys_of(plan.tries(file, changed, tried)), tuple(over), csv=True)
+    plan.check_over(options.over, options.keys)
+    console = screen(quiet=not progress)
+
+    def done(runs: Sequence[plan.PlannedRun]) -> dict[str, str]:
+        left = [run for run in runs if not run.finished()]
+        return watched(console, left, jobs, len(runs), lambda: [run for run in runs if not run.finished()])
+
+    if search:
+        seek.check(sampler)
+        runs, failed, about = seek.searched(
+            file, folder, numbers, names, changed, tried, options.over, search, sampler,
+            lambda runs: done(plan.up_to_date(runs, overwrite)),
+        )  # fmt: skip
+    else:
+        runs, about = plan.planned(file, folder, numbers, names, changed, tried)
+        runs = plan.up_to_date(runs, overwrite)
+        failed = done(runs)
+    if len(failed) == len(runs):
+        raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
+    finish(screen(quiet=True), folder, runs, failed, options)
+    groups = grouped(read_runs([run.directory for run in runs if run.name not in failed]))
+    apart = plan.conditions(options.keys, options.over)
+    chosen = plan.choose(groups, options.keys, apart, options.grid)
+    best = {one.group.runs[0].directory for one in chosen}
+    first = {run.directory: group.runs[0].directory for group in groups for run in group.runs}
+
+    def known(run: Run) -> Record:
+        values = flat(run.config)
+        return {**{key: values.get(key) for key in options.keys}, "chosen": first[run.directory] in best}
+
+    words = tuple(plan.describe_choices(chosen))
+    notes = (*about, *describe_numbers(groups, chosen))
+    failures = tuple(lost(runs, failed, options.keys))
+    shown = figures_of(grouped([run for one in chosen for run in one.group.runs]) if chosen else groups)
+    return Sweep(table_of(groups, known), words, notes, shown, folder, options.keys, failures)
+
+
+def write_document(file: Path, document: Document) -> None:
+    """Write an experiment as TOML."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, lambda opened: opened.write(dumps(document).encode()))
+
+
+def _named(experiment: "str | Path | Document | Config") -> tuple[str, Document]:
+    if isinstance(experiment, Config):
+        return experiment.data.label, experiment.plain()
+    if isinstance(experiment, Mapping):
+        data = experiment.get("data", {})
+        name = data.get("name") or Path(str(data.get("path", "data"))).stem if isinstance(data, Mapping) else "data"
+        return str(name), dict(experiment)
+    return Path(experiment).stem, {}
+
+
+def _values(values: Sequence[object] | str) -> str:
+    return values if isinstance(values, str) else ",".join(map(_value, values))
+
+
+def _value(value: object) -> str:
+    """A value as TOML has it.
+
+    Raises:
+        UserError: TOML has none like it.
+    """
+    try:
+        return inline(list(value) if isinstance(value, tuple) else value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{value!r} is of a type that no setting has.", code="user.value") from error
