@@ -25,6 +25,7 @@ from fedweave.privacy.aggregation import Identity, read_root
 from fedweave.report.document import Document, Grid
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
+from tests.refusals import refusal
 
 BY, FOR = "Consortium, Dr. Leiter", "fraud model, annex C"
 ABOUT = """
@@ -159,6 +160,21 @@ def test_whose_authority_issued_a_certificate_is_asked_where_it_is_named(site: P
     told = CliRunner().invoke(app, ["compliance", str(kept), "--authority", str(tmp_path)])
     assert told.exit_code == 2
     assert "changed" not in told.output
+
+
+def test_a_report_stripped_of_its_signatures_is_refused_where_an_authority_is_named(site: Path, tmp_path: Path) -> None:
+    """Who changes a report can take its signatures out; without an authority, the page says that it has none."""
+    kept, signed = tmp_path / "report.json", Report(of_site(site)).signed(site)
+    write_report(kept, replace(signed, signatures=()))
+    ask = ["compliance", str(kept), "--authority", str(site / "startup")]
+    told = CliRunner().invoke(app, ask)
+    assert told.exit_code == 2
+    assert not (tmp_path / "report.html").exists()
+    with refusal("report.unsigned"):
+        read_report(kept, site / "startup")
+    write_report(kept, signed)
+    assert CliRunner().invoke(app, ask).exit_code == 0
+    assert CliRunner().invoke(app, ["compliance", str(site), *ask[2:]]).exit_code == 2
 
 
 def test_a_pdf_of_the_same_contents_is_the_same(site: Path, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ class FedAvg(Deployable, SumsScores):
         chosen = sample(fed, self.participation)
         messages = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
-        return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
+        return state | self._server.after(state, replies, fed, partial(scoring.count_right, fed, self.try_out))
 
     @cached_property
     def _server(self) -> ServerHooks:

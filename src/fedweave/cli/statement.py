@@ -32,7 +32,7 @@ if not Loaded.for_help:
     )
     from fedweave.incentives.payoffs import of_member, totals
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import measured, over_rounds, unpayable
+    from fedweave.payments.contributions import VOID, measured, over_rounds, withheld
     from fedweave.payments.statements import (
         SEAL,
         account,
@@ -209,6 +209,8 @@ def contributions(
     where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
     shown = Table(box=None, header_style="dim")
     sums = over_rounds(table)
+    without = withheld(sums)
+    sums = sums.drop_columns([*without])
     for name in sums.column_names:
         shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
     for row in sums.to_pylist():
@@ -225,10 +227,7 @@ def contributions(
         highlight=False,
         markup=False,
     )
-    if any(value != value for row in sums.to_pylist() for value in row.values()):  # as NaN alone
-        console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
-    if odd := unpayable(sums):
-        console.print(
-            f"{', '.join(odd)}: some member's share is more than the whole budget, since gains of both signs nearly "
-            "cancel; pay nobody by it, measure more rounds or take another share"
-        )
+    for number, why in json.loads((table.schema.metadata or {}).get(VOID, b"{}")).items():
+        console.print(f"round {number} has no values: {why}", highlight=False, markup=False)
+    for name, why in without.items():
+        console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

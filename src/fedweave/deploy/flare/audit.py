@@ -364,11 +364,18 @@ def read_report(path: Path, authority: Path | None = None) -> Report:
     signers' (rootCA.pem), and the list of revoked ones if there is one (revoked.pem).
 
     Raises:
-        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority.
+        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority;
+            or an `authority` is named and there is no signature.
     """
     from fedweave.privacy.aggregation import read_root
 
     report, root = _unchecked(path), None if authority is None else read_root(authority)
+    if root is not None and not report.signatures:
+        raise UserError(
+            f"{path} has no signature, so that nobody of {authority} answers for it: whoever had it may have changed it. "
+            "Ask the site for the report that it signed.",
+            code="report.unsigned",
+        )
     for one in report.signatures:
         _check(one, report.document, root)
     return report
