@@ -4,10 +4,10 @@ on all clients' test examples, with hits counted in a secure sum (coalitions' ga
 Unlike a cosine, such values know how long updates are and whether the model gets better. The server has single updates,
 so nothing may hide these; it learns of the tries their sums alone.
 
-A client may lie about what it counts. So coalitions are tried in an order that all updates of the round decide together,
-which no client knows before it has sent its own; and a round in which the counts cannot be right has no values (`FAULTS`).
-A client that recognizes its own update in the models can still claim all of its examples for coalitions with it, and none
-for the others: `most_gain` bounds what it gains by that (docs/contributions.md).
+A client may lie about what it counts. So coalitions are tried in an order that all updates of the round decide
+together, which no client knows before it has sent its own; and a round in which the counts cannot be right has no
+values (`FAULTS`). A client that recognizes its own update in the models can still claim all of its examples for
+coalitions with it, and none for the others: `most_gain` bounds what it gains by that (docs/contributions.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -100,23 +100,30 @@ class CoalitionValue(Part):
         examples = count.examples[0] if state["examples"] < 0 else state["examples"]
         before = state["right"] if state["tried"] == number - 1 else -1
         now = {"round": number, "tried": number, "right": count.right(True), "examples": examples}
-        return state | now | {"fault": count.fault(examples, before)} | {
-            name: nothing.index_copy(0, round.at, column.to(nothing))
-            for name, column in zip((*_NAMES, WEIGHT), (*values, round.weights), strict=True)
-        }
+        return (
+            state
+            | now
+            | {"fault": count.fault(examples, before)}
+            | {
+                name: nothing.index_copy(0, round.at, column.to(nothing))
+                for name, column in zip((*_NAMES, WEIGHT), (*values, round.weights), strict=True)
+            }
+        )
 
     def warns(self, state: Tree) -> dict[str, Tensor]:
         """Why the round has no values, where its counts cannot be right."""
         now = state["tried"] == state["round"]
         sentence = "coalition_value: {}; nobody has a value of this round. A member counts wrong or lies"
         return {
-            sentence.format(fault): torch.tensor(now and state["fault"] == at) for at, fault in enumerate(FAULTS) if fault
+            sentence.format(fault): torch.tensor(now and state["fault"] == at)
+            for at, fault in enumerate(FAULTS)
+            if fault
         }
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out", "coalition_weight": what each
-        client's update counts in the mean}, NaN where the round has no values; "coalition_fault" if that is since its
-        counts cannot be right, else "coalition_joint", the share that the model after the round gets right, where
+        """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out", "coalition_weight": what
+        each client's update counts in the mean}, NaN where the round has no values; "coalition_fault" if that is since
+        its counts cannot be right, else "coalition_joint", the share that the model after the round gets right, where
         evaluations are of the same examples."""
         valued, like = state["tried"] == state["round"] > 0, state["shapley"]
         holds = valued and not state["fault"]
@@ -141,7 +148,9 @@ class _Coalitions:
     examples: how many there are, once for each message.
     """
 
-    def __init__(self, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]], rng: np.random.Generator) -> None:
+    def __init__(
+        self, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]], rng: np.random.Generator
+    ) -> None:
         self._mixed, self._round, self._try_out, self._rng = mixing(round), round, try_out, rng
         self._hits, self.examples = dict[tuple[bool, ...], int](), list[int]()
 

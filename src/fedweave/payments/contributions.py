@@ -151,8 +151,8 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     rows = [row for row in rows if row["round"] not in void]
     if void and not rows:
         raise UserError(
-            f"{directory}: round {next(iter(void))} has no values: {next(iter(void.values()))}. A member counts wrong or "
-            "lies; compare what each site's journal says of its counts.",
+            f"{directory}: round {next(iter(void))} has no values: {next(iter(void.values()))}. A member counts wrong "
+            "or lies; compare what each site's journal says of its counts.",
             code="contributions.void",
         )
     if not rows:

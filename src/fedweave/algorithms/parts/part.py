@@ -619,8 +619,8 @@ class TriesModels(Protocol):
         ...
 
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
-        """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples each
-        of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
+        """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples
+        each of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
         ...
 
 

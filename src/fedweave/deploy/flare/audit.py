@@ -372,8 +372,8 @@ def read_report(path: Path, authority: Path | None = None) -> Report:
     report, root = _unchecked(path), None if authority is None else read_root(authority)
     if root is not None and not report.signatures:
         raise UserError(
-            f"{path} has no signature, so that nobody of {authority} answers for it: whoever had it may have changed it. "
-            "Ask the site for the report that it signed.",
+            f"{path} has no signature, so that nobody of {authority} answers for it: whoever had it may have changed "
+            "it. Ask the site for the report that it signed.",
             code="report.unsigned",
         )
     for one in report.signatures:
