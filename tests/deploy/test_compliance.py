@@ -25,7 +25,7 @@ from fedweave.privacy.aggregation import Identity, read_root
 from fedweave.report.document import Document, Grid
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
-from tests.incentives.test_pay import run
+from tests.incentives import test_pay
 from tests.refusals import refusal
 
 BY, FOR = "Consortium, Dr. Leiter", "fraud model, annex C"
@@ -179,7 +179,7 @@ def test_a_report_stripped_of_its_signatures_is_refused_where_an_authority_is_na
 
 
 def test_a_statement_is_signed_by_who_issues_it_and_by_members(site: Path, tmp_path: Path) -> None:
-    directory = run(tmp_path)
+    directory = test_pay.run(tmp_path)
     told = CliRunner().invoke(app, ["statement", str(directory), "--sign", str(site)])
     assert told.exit_code == 0, told.output
     kept, authority = directory / "statement/statement-signed.json", site / "startup"

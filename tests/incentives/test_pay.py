@@ -138,8 +138,15 @@ def test_members_whose_updates_stay_hidden_are_owed_the_same(tmp_path: Path) -> 
         owed(run(tmp_path / "again", ["secure_sum"]))
 
 
-@pytest.mark.parametrize(("pay", "code"), [({"cap": 0.5}, "config.value"), ({"budget": -1}, "config.value"),
-                                           ({"by": "luck"}, "config.value"), ({"share": 1}, "config.unknown-key")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pay", "code"),
+    [
+        ({"cap": 0.5}, "config.value"),
+        ({"budget": -1}, "config.value"),
+        ({"by": "luck"}, "config.value"),
+        ({"share": 1}, "config.unknown-key"),
+    ],
+)
 def test_settings_that_pay_nobody_are_refused(pay: dict[str, Any], code: str) -> None:
     with refusal(code):
         resolve(CONFIG | {"pay": pay})

@@ -212,8 +212,8 @@ def _whole_run(run: Run) -> StatementRound:
     raw = {"shapley": gains.relu(), "size": sizes, "equal": torch.ones_like(sizes)}[pay.by]
     if not divisible(raw):
         raise UserError(
-            f"pay.by = {pay.by!r}: the gains of all members over all rounds are {[round(g, 6) for g in gains.tolist()]}, "
-            "which divide no budget. Measure more rounds, or agree on another rule.",
+            f"pay.by = {pay.by!r}: the members' gains, {[round(gain, 6) for gain in gains.tolist()]} over all rounds, "
+            "divide no budget. Measure more rounds, or agree on another rule.",
             code="user.no-positive-sum",
         )
     whole = divided(raw)
@@ -345,7 +345,8 @@ NAMES = {
 MEANT = {
     "alignment": "Alignment is the cosine of a member's update with the joint one.",
     "diversity": "Diversity is a member's share of all known motifs.",
-    "value": "What a member is owed is in proportion to value and, where it is positive, to late contribution: value above the member's "
+    "value": "What a member is owed is in proportion to value and, where it is positive, to late contribution: value "
+    "above the member's "
     "own mean in the rounds before.",
     "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
     "density": "Reward is the share of the joint update's entries that a member got.",
