@@ -285,8 +285,8 @@ def read_ids_key(folder: Path) -> bytes:
     key = read_secret(folder / IDS_KEY)
     if len(set(key[:32])) < _VARIED:
         raise ConfigError(
-            f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and whoever guesses it can try out ids. Draw one for "
-            "all sites with `openssl rand -hex 32`.",
+            f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and whoever guesses it can try out ids. Draw one "
+            "for all sites with `openssl rand -hex 32`.",
             code="config.weak-key",
         )
     return key
