@@ -19,7 +19,7 @@ from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.incentives.shapley import worth
-from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, unpayable
+from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
 
@@ -228,14 +228,18 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
         assert [row[f"{scheme}_share"] for row in summed] == [0.5, 0.5]
 
 
-def test_shares_beyond_the_whole_budget_are_named() -> None:
+def test_shares_by_which_nobody_can_be_paid_are_withheld_with_the_reason() -> None:
     """By hand: gains of .03 and -.02 leave .01 to divide by, three times of which the first would get."""
     gains = {"leave_one_out": [0.03, -0.02], "shapley": [0.01, 0.03], "error": [0.0, 0.0], "individual": [0.1, -0.1]}
     found = over_rounds(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
     assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
-    assert unpayable(found) == ["union share"]  # the individual ones are NaN
-    assert unpayable(found.slice(0, 0)) == []
-    assert unpayable(pa.table({"union_share": [-1.5, 1.0, 0.75, 0.75]})) == ["union share"]
+    without = withheld(found)
+    assert [*without] == ["union_share", "individual_share"]
+    assert "gains of b are negative" in without["union_share"]
+    assert "sum to nothing or less" in without["individual_share"]
+    assert withheld(found.slice(0, 0)) == {}
+    assert [*withheld(pa.table({"client": [*"abcd"], "union_share": [-1.5, 1.0, 0.75, 0.75]}))] == ["union_share"]
+    assert withheld(pa.table({"client": [*"ab"], "union_share": [0.0, 1.0]})) == {}
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -1,17 +1,30 @@
 """Values of what clients brought to a round, by models that are tried at all of them."""
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms import PARTS
+from fedweave.algorithms import PARTS, coalition_value
+from fedweave.algorithms.coalition_value import FAULT, FAULTS
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.incentives.shapley import exact, judging, leave_one_out, worth
 from fedweave.payments.contributions import _heard
+from tests.algorithms import cheats
 from tests.refusals import refusal
+
+# What the cheats are tried on: their member is the first of five, with a fifth of the test examples.
+CHEATED: dict[str, Any] = {
+    "data": {"name": "synthetic", "nodes": 600, "classes": 3, "features": 6, "signal": 0.8},
+    "partition": {"name": "random", "clients": 5},
+    "model": {"name": "gcn", "hidden": 8},
+    "engine": {"mode": "loop"},
+}
 
 CONFIG: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 200, "classes": 3, "features": 6},
@@ -25,7 +38,7 @@ def states(rounds: int, **settings: Any) -> list[dict[str, Any]]:
     built = build(
         resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": [{"name": "coalition_value"} | settings]}})
     )
-    return [step.state["parts"]["CoalitionValue"] for step in train(built.algorithm, built.fed, rounds, eval_every=0)]
+    return [built.algorithm.measures(step.state, built.fed) for step in train(built.algorithm, built.fed, rounds)]
 
 
 def test_values_are_those_of_the_run_done_again() -> None:
@@ -68,6 +81,99 @@ def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str
 
 
 def test_settings_that_value_nobody_are_refused() -> None:
-    for settings in ({"every": 0}, {"exact": 13}, {"permutations": 5}):
+    for settings in ({"every": 0}, {"exact": 13}, {"permutations": 5}, {"most_gain": 1.5}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             PARTS["coalition_value"](**settings)
+
+
+# --- members that lie about what they count --------------------------------------------------------------------------
+
+
+def cheated(monkeypatch: pytest.MonkeyPatch, lie: cheats.Lie | None, seed: int, **part: Any) -> list[dict[str, Any]]:
+    """What three rounds measure where the first member lies."""
+    parts = [{"name": "coalition_value"} | part]
+    with monkeypatch.context() as patch:
+        if lie:
+            cheats.Liar(0, 5, lie).install(patch)
+        built = build(resolve(CHEATED | {"seed": seed, "algorithm": {"name": "fedavg", "parts": parts}}))
+        steps = [*train(built.algorithm, built.fed, 3, eval_every=0)]
+    return [built.algorithm.measures(step.state, built.fed) for step in steps]
+
+
+def earned(rounds: list[dict[str, Any]]) -> float:
+    """The first member's value over all rounds."""
+    return sum(float(found["shapley"][0]) for found in rounds if not found["shapley"].isnan().any())
+
+
+def faults(rounds: list[dict[str, Any]]) -> list[str]:
+    return [FAULTS[int(found[FAULT][0])] if FAULT in found else "" for found in rounds]
+
+
+def test_models_come_in_an_order_that_every_update_of_the_round_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[torch.Tensor]()
+    monkeypatch.setattr(coalition_value, "mixing", lambda round: lambda masks: asked.append(masks) or {"w": masks})
+    w, counted = {"w": torch.zeros(3)}, (torch.arange(8), torch.tensor([8]))
+
+    def order(updates: list[list[float]], number: int = 1) -> list[list[bool]]:
+        round = SimpleNamespace(updates=torch.tensor(updates), at=torch.arange(3), w=w, delta=w)
+        value = coalition_value._Coalitions(round, lambda many: counted, coalition_value._drawn(round, number))
+        exact(value, 3)
+        return asked.pop().tolist()
+
+    one = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    others = [[[*row] for row in one] for _ in range(3)]
+    for at, rows in enumerate(others):
+        rows[at][0] += 1e-6  # of one member
+    orders = [order(one), order(one, 2), *map(order, others)]
+    assert order(one) == orders[0]
+    assert all(sorted(rows) == sorted(orders[0]) for rows in orders)
+    assert len({str(rows) for rows in orders}) == len(orders)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_lies_by_the_order_of_coalitions_gains_nothing(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """It was worth the lie in every round while coalitions came in their order."""
+    honest, lying = (earned(cheated(monkeypatch, lie, seed)) for lie in (None, cheats.modest))
+    in_order = SimpleNamespace(permutation=np.arange)
+    with monkeypatch.context() as patch:
+        patch.setattr(coalition_value, "_drawn", lambda round, number: in_order)
+        before = earned(cheated(monkeypatch, cheats.modest, seed))
+    assert before > honest + 0.015
+    assert abs(lying - honest) < (before - honest) / 2
+
+
+@pytest.mark.parametrize(
+    ("lie", "expected"),
+    [
+        (cheats.from_the_second_round, ["", FAULTS[3], FAULTS[3]]),
+        (lambda liar, many, client, truth: truth | {"tried": truth["tried"] + 1000}, [FAULTS[2]] * 3),
+        (lambda liar, many, client, truth: truth | {"tried": truth["tried"] - 1000}, [FAULTS[2]] * 3),
+        (lambda liar, many, client, truth: truth | {"tried": 0 * truth["tried"], "examples": truth["examples"] - 1000},
+         [FAULTS[1]] * 3),
+        (lambda liar, many, client, truth: truth | {"tried": truth["tried"] * (liar.calls % 10 // 6)},
+         ["", FAULTS[4], FAULTS[4]]),
+    ],
+    ids=["more examples later", "too many", "too few", "none", "another model before"],
+)  # fmt: skip
+def test_counts_that_cannot_be_right_leave_a_round_without_values(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lie: cheats.Lie, expected: list[str]
+) -> None:
+    rounds = cheated(monkeypatch, lie, 0)
+    assert faults(rounds) == expected
+    for found, fault in zip(rounds, expected, strict=True):
+        assert bool(found["shapley"].isnan().all()) == bool(fault)
+        assert not fault or fault in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_recognizes_its_update_gains_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Nothing tells its lies apart: `most_gain` bounds them, and what honest members get hardly changes."""
+    bound = 0.02
+    honest = cheated(monkeypatch, None, seed)
+    free, bounded = (cheated(monkeypatch, cheats.fits, seed, most_gain=most) for most in (1.0, bound))
+    assert not any(faults(free) + faults(bounded))
+    gains = [float(found["shapley"].sum()) for found in honest]
+    assert math.isclose(sum(gains), sum(float(found["shapley"].sum()) for found in bounded), abs_tol=1e-9)
+    assert earned(free) > earned(honest) + 0.4  # most of a fifth in each of three rounds
+    assert earned(bounded) <= sum(abs(gain) + 2 * bound for gain in gains)
+    assert abs(earned(cheated(monkeypatch, None, seed, most_gain=bound)) - earned(honest)) < 0.02

@@ -25,6 +25,8 @@ from fedweave.privacy.aggregation import Identity, read_root
 from fedweave.report.document import Document, Grid
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
+from tests.incentives import test_pay
+from tests.refusals import refusal
 
 BY, FOR = "Consortium, Dr. Leiter", "fraud model, annex C"
 ABOUT = """
@@ -159,6 +161,33 @@ def test_whose_authority_issued_a_certificate_is_asked_where_it_is_named(site: P
     told = CliRunner().invoke(app, ["compliance", str(kept), "--authority", str(tmp_path)])
     assert told.exit_code == 2
     assert "changed" not in told.output
+
+
+def test_a_report_stripped_of_its_signatures_is_refused_where_an_authority_is_named(site: Path, tmp_path: Path) -> None:
+    """Who changes a report can take its signatures out; without an authority, the page says that it has none."""
+    kept, signed = tmp_path / "report.json", Report(of_site(site)).signed(site)
+    write_report(kept, replace(signed, signatures=()))
+    ask = ["compliance", str(kept), "--authority", str(site / "startup")]
+    told = CliRunner().invoke(app, ask)
+    assert told.exit_code == 2
+    assert not (tmp_path / "report.html").exists()
+    with refusal("report.unsigned"):
+        read_report(kept, site / "startup")
+    write_report(kept, signed)
+    assert CliRunner().invoke(app, ask).exit_code == 0
+    assert CliRunner().invoke(app, ["compliance", str(site), *ask[2:]]).exit_code == 2
+
+
+def test_a_statement_is_signed_by_who_issues_it_and_by_members(site: Path, tmp_path: Path) -> None:
+    directory = test_pay.run(tmp_path)
+    told = CliRunner().invoke(app, ["statement", str(directory), "--sign", str(site)])
+    assert told.exit_code == 0, told.output
+    kept, authority = directory / "statement/statement-signed.json", site / "startup"
+    more = ["compliance", str(kept), "--sign", str(site.parent / "bank-c"), "--authority", str(authority)]
+    assert CliRunner().invoke(app, more).exit_code == 0
+    assert [one.name for one in read_report(kept, authority).signatures] == ["bank-b", "bank-c"]
+    kept.write_text(kept.read_text().replace("1,000.01", "9,000.01"))
+    assert CliRunner().invoke(app, more[:2]).exit_code == 2
 
 
 def test_a_pdf_of_the_same_contents_is_the_same(site: Path, tmp_path: Path) -> None:

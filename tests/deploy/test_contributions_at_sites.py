@@ -16,8 +16,9 @@ from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
 from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
+from tests.algorithms.cheats import Liar
 from tests.deploy.projects import SITES, experiment
-from tests.deploy.test_in_process import deny, joined, project, simulated
+from tests.deploy.test_in_process import cut_again, deny, joined, project, simulated
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
@@ -110,3 +111,20 @@ def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path,
     deny(project, rule)
     with refusal("clients-missing", f"policy.{rule.split()[0]}: tried"):
         joined(project, valued())
+
+
+@pytest.mark.parametrize("factor", [1, 50])
+def test_a_site_that_claims_fifty_times_its_examples_from_the_first_round_on_voids_the_values(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: int
+) -> None:
+    """No sum of the part shows it, as each has the same number of examples: the round's own evaluation does."""
+    config = experiment(rounds=2, algorithm_settings={"parts": ["coalition_value"]}, partition={"holdout": False})
+    cut_again(project, config)
+    lie = Liar(1, 3, lambda liar, many, client, truth: {key: factor * value for key, value in truth.items()})
+    lie.install(monkeypatch)
+    job(project, tmp_path / "out", config)
+    if factor == 1:
+        assert {row["round"] for row in measured(tmp_path / "out", "all").to_pylist()} == {1, 2}
+    else:
+        with refusal("contributions.void", "round 1", "evaluation"):
+            measured(tmp_path / "out", "all")

@@ -152,7 +152,7 @@ def test_the_server_hears_no_id(project: Path, tmp_path: Path) -> None:
 
 
 def keys(project: Path) -> None:
-    (project / "bank-b/ids.key").write_text("00" * 32)
+    (project / "bank-b/ids.key").write_text(bytes(range(32)).hex())
 
 
 def table_and_array(project: Path) -> None:
@@ -305,6 +305,7 @@ def rewrite(path: Path, old: str, new: str) -> None:
         ("data/nodes.csv", "id,split", "id,role", "row 2: 'role' is"),
         ("site.toml", "labels = .*", "", "the classes are not said. Set [data] classes or labels"),
         ("ids.key", "0", "x", "ids.key holds no secret"),
+        ("ids.key", "(?s).+", "0" * 64, "weak key"),
     ],
 )
 def test_wrong_data_of_a_party_is_for_its_owner_alone(
@@ -312,7 +313,7 @@ def test_wrong_data_of_a_party_is_for_its_owner_alone(
 ) -> None:
     tables(tmp_path / "data")
     bring(project, tmp_path / "data")
-    (project / "bank-b/ids.key").write_text("0" * 64)
+    (project / "bank-b/ids.key").write_text(bytes(range(32)).hex())
     rewrite(project / "bank-b" / file, old, new)
     with refusal("clients-missing", "bank-b:") as told:
         met(project)

@@ -109,15 +109,15 @@ def test_lines_by_hand() -> None:
             "density": 1.0,
             "pay": Decimal("50.00"),
             "currency": "CHF",
-            "reason": "paid for value",
+            "reason": "owed for value",
         }
     ]
     # Round 2: .7 + .2, .4, -.1 (fines have no compensation), together 1.2.
     assert table["pay"].to_pylist() == [Decimal(x) for x in ("50.00", "60.00", "-10.00", "75.00", "33.33", "-8.33")]
     assert table["reason"].to_pylist()[2:] == [
         "fined for harm: value below zero",
-        "paid for value and late contribution",
-        "paid for value",
+        "owed for value and late contribution",
+        "owed for value",
         "fined for harm: value below zero",
     ]
 

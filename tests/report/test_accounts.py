@@ -5,6 +5,7 @@ import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from fedweave.report.reading import grouped, read_run
 from tests.refusals import refusal
 
 ROUNDS = 5
+ISSUED = date(2026, 11, 27)
 ZERO = Decimal()
 PARTS: tuple[Callable[[Decimal], Decimal], ...] = (lambda p: max(p, ZERO), lambda p: min(p, ZERO), lambda p: p)
 CONFIG = """
@@ -221,7 +223,7 @@ def test_a_member_checks_with_its_copy_alone(copied: Path, tmp_path: Path) -> No
 def test_a_statement_has_a_number_and_a_period_and_a_pdf_says_the_same(copied: Path) -> None:
     run = read_run(copied)
     whole = account(run)
-    shown = document(whole, whole.table, "x", "y", run.ledger)
+    shown = document(whole, whole.table, "x", "y", run, ISSUED)
     facts = dict(shown.facts)
     assert facts["number"] == shown.number
     assert whole.digest.digest[:12].upper() in shown.number
@@ -232,7 +234,7 @@ def test_a_statement_has_a_number_and_a_period_and_a_pdf_says_the_same(copied: P
     assert totals.sums == 1
     odd = [(row["round"] + (row["member"] == "client-0")) % 2 == 0 for row in whole.table.to_pylist()]
     some = whole.table.filter(pa.array(odd))  # of each member other rounds
-    totals = next(one.grid for one in document(whole, some, "x", "y", run.ledger).sections if one.heading == "Totals")
+    totals = next(one.grid for one in document(whole, some, "x", "y", run, ISSUED).sections if one.heading == "Totals")
     assert totals is not None
     assert int(totals.rows[-1][1]) == len({row["round"] for row in some.to_pylist()})
     fedweave("statement", copied, "--pdf")

@@ -1,5 +1,6 @@
 """Training that begins from an earlier run, such as last month's."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.datasets import Dataset
 from fedweave.errors import UserError
 from fedweave.experiment.config import dumps, resolve
-from fedweave.experiment.runs.warm import begin, earlier_ledgers
+from fedweave.experiment.runs.files import CHECKPOINT
+from fedweave.experiment.runs.warm import Earlier, begin, earlier_ledgers
 from fedweave.models import GCN
 from fedweave.partition import Random
 from fedweave.report.compliance import disclose
 from fedweave.report.reading import read_run
+from tests.refusals import refusal
 
 NOISED = {"name": "dp", "clip": 4.0, "epsilon": 8.0, "delta": 1e-5, "target_rounds": 2}
 
@@ -177,3 +180,17 @@ def test_check_finds_what_cannot_be_begun_from(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["check", str(tmp_path / "mar.toml")])
     assert said.exit_code == 2
     assert "another model" in said.stderr
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Its weights fit, and its digest is right: it is of the same experiment with another seed."""
+    for name in ("one", "two"):
+        trained(tmp_path / name, named("ab"))
+    shutil.copyfile(tmp_path / "two" / CHECKPOINT, tmp_path / "one" / CHECKPOINT)
+    with refusal("run.other-checkpoint"):
+        Earlier.read(tmp_path / "one")
+    told = CliRunner().invoke(app, ["report", str(tmp_path / "one")])
+    assert told.exit_code == 2
+    assert not (tmp_path / "one/report.html").exists()
+    assert Earlier.read(tmp_path / "two").weights
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "two")]).exit_code == 0

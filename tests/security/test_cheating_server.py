@@ -295,7 +295,7 @@ class Parties(Cheat):
         set_policy(project, policy)
         for site in SITES:
             (project / site / "ids.key").touch(mode=0o600)
-            (project / site / "ids.key").write_text("0" * 64)
+            (project / site / "ids.key").write_text(bytes(range(32)).hex())
         super().__init__(project, experiment("glasu", **sections))
         others = [site for site in SITES if site != SITE]
         self.others = {

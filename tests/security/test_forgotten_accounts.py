@@ -10,7 +10,11 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from typer.testing import CliRunner
+
+from fedweave.cli import app
 from fedweave.core.ledger import Ledger
+from fedweave.deploy.flare.audit import audit, caps
 from fedweave.deploy.flare.chain import HEADS, Heads
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import journal_path, read_journal
@@ -59,6 +63,29 @@ def test_a_folder_that_forgot_what_has_left_is_found_until_its_owner_says_so(pro
     run(project, "r4")
     run(project, "r5")  # entries are counted on from there
     assert [link.own.number for link in read_journal(journal_path(project / SITE, "r5")).links] == [7, 8]
+
+
+def test_what_is_unknown_after_a_loss_is_said_wherever_costs_are(project: Path) -> None:
+    """The numbers are of what is left alone: who reads them must not take them for all."""
+    site = project / SITE
+    for name in ("r1", "r2"):
+        run(project, name)
+    before = audit(site)
+    assert not before.lost
+    assert "lost" not in " ".join(caps(before))
+    deleted(project)
+    with pytest.raises(ClientsMissing) as refused:
+        run(project, "r3")
+    set_policy(project, accepted(refused.value))
+    run(project, "r4")
+    after = audit(site)
+    assert after.spent.bytes < before.spent.bytes
+    assert "4 entries up to number 4" in after.lost
+    for words in (["audit", site], ["ledger", site], ["compliance", site, "-o", project / "report.html"]):
+        told = CliRunner().invoke(app, [str(word) for word in words])
+        assert told.exit_code == 0, told.output
+        shown = (project / "report.html").read_text() if words[0] == "compliance" else told.output
+        assert "ccounts were lost" in " ".join(shown.split()), words[0]
 
 
 def test_other_members_know_it_where_the_server_forgot_it_too(project: Path) -> None:

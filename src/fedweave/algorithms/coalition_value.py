@@ -3,10 +3,16 @@ on all clients' test examples, with hits counted in a secure sum (coalitions' ga
 
 Unlike a cosine, such values know how long updates are and whether the model gets better. The server has single updates,
 so nothing may hide these; it learns of the tries their sums alone.
+
+A client may lie about what it counts. So coalitions are tried in an order that all updates of the round decide
+together, which no client knows before it has sent its own; and a round in which the counts cannot be right has no
+values (`FAULTS`). A client that recognizes its own update in the models can still claim all of its examples for
+coalitions with it, and none for the others: `most_gain` bounds what it gains by that (docs/contributions.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 import torch
@@ -14,10 +20,21 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part, Round
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, add, map_leaves
 from fedweave.incentives.shapley import MOST_EXACT, exact, leave_one_out, mixing, sampled
 
 _NAMES = ("shapley", "shapley_error", "leave_one_out")
+FAULT, JOINT, WEIGHT = "coalition_fault", "coalition_joint", "coalition_weight"  # measures of the server
+# Why a round has no values, by number; `FAULT` is that.
+FAULTS = (
+    "",
+    "no test examples are counted",
+    "a coalition's model gets fewer than no example right, or more than there are",
+    "the number of test examples is not that of the first time that models were tried",
+    "the model before the round gets another number of examples right than after the round before",
+    "the model after the round gets another share of examples right than the evaluation of the round says",
+)
+UNTIED = 5  # of these, the one that only a run's metrics show
 
 
 @dataclass(frozen=True)
@@ -28,11 +45,15 @@ class CoalitionValue(Part):
     every:        rounds from one valuation to the next.
     exact:        up to so many clients all 2^N coalitions are tried; with more, those that orders of joining ask for.
     permutations: orders that are drawn then, an even number.
+    most_gain:    how far the share right of a coalition's model may lie outside those of the models before and after
+                  the round; what lies further out counts as that. It bounds what a client gains that lies about its
+                  counts; 1 does not.
     """
 
     every: int = 1
     exact: int = 8
     permutations: int = 32
+    most_gain: float = 1.0
     needs = Needs(one_model=True, everyone=True, classes=True)
 
     def __post_init__(self) -> None:
@@ -40,11 +61,15 @@ class CoalitionValue(Part):
             raise ValueError(f"every is {self.every} and exact {self.exact}; at least 1, and from 1 to {MOST_EXACT}")
         if self.permutations < 4 or self.permutations % 2:
             raise ValueError(f"permutations is {self.permutations}; an even number from 4 on")
+        if not 0 <= self.most_gain <= 1:
+            raise ValueError(f"most_gain is {self.most_gain}; it must be from 0 to 1")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nobody was valued yet."""
-        unknown = torch.full((len(fed.clients),), torch.nan, dtype=torch.float64, device=fed.device)
-        return {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1)} | dict.fromkeys(_NAMES, unknown)
+        nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
+        state = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
+        state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0}
+        return state | dict.fromkeys((*_NAMES, WEIGHT), nothing)
 
     def due(self, round: int) -> bool:
         """Whether a round, counted from 1, ends with a valuation."""
@@ -54,37 +79,113 @@ class CoalitionValue(Part):
         """How many models a valuation tries, at most: distinct coalitions among prefixes of orders, and all but one."""
         return 2**clients if clients <= self.exact else self.permutations * (clients - 1) + clients + 2
 
-    def tried(self, state: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
-        """The values of the round; NaN of one that is not `due`."""
-        number, unknown = state["round"] + 1, torch.full_like(state["shapley"], torch.nan)
-        measures = dict.fromkeys(_NAMES, unknown)
-        if self.due(number):
-            value, players = _once(round, share), len(round.at)
-            if players <= self.exact:
-                estimate = exact(value, players)
-            else:
-                estimate = sampled(value, players, np.random.default_rng([state["key"], number]), self.permutations)
-            values = (estimate.values, estimate.error, leave_one_out(value, players))
-            measures = {
-                name: unknown.index_copy(0, round.at, column.to(unknown))
-                for name, column in zip(_NAMES, values, strict=True)
+    def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
+        """The values of a round that is `due`, and in "fault" why they do not hold; "tried" is the last such round,
+        after which the model got "right" so many of the "examples"."""
+        number, nothing = state["round"] + 1, torch.zeros_like(state["shapley"])
+        if not self.due(number):
+            return state | {"round": number}
+        count, players = _Coalitions(round, try_out, _drawn(round, number)), len(round.at)
+
+        def value(masks: Tensor) -> Tensor:
+            shares = count(masks)
+            ends = count(torch.tensor([[False] * players, [True] * players]))
+            return shares.clamp(min=float(ends.min()) - self.most_gain, max=float(ends.max()) + self.most_gain)
+
+        if players <= self.exact:
+            estimate = exact(value, players)
+        else:
+            estimate = sampled(value, players, np.random.default_rng([state["key"], number]), self.permutations)
+        values = (estimate.values, estimate.error, leave_one_out(value, players))
+        examples = count.examples[0] if state["examples"] < 0 else state["examples"]
+        before = state["right"] if state["tried"] == number - 1 else -1
+        now = {"round": number, "tried": number, "right": count.right(True), "examples": examples}
+        return (
+            state
+            | now
+            | {"fault": count.fault(examples, before)}
+            | {
+                name: nothing.index_copy(0, round.at, column.to(nothing))
+                for name, column in zip((*_NAMES, WEIGHT), (*values, round.weights), strict=True)
             }
-        return {"round": number, "key": state["key"]} | measures
+        )
+
+    def warns(self, state: Tree) -> dict[str, Tensor]:
+        """Why the round has no values, where its counts cannot be right."""
+        now = state["tried"] == state["round"]
+        sentence = "coalition_value: {}; nobody has a value of this round. A member counts wrong or lies"
+        return {
+            sentence.format(fault): torch.tensor(now and state["fault"] == at)
+            for at, fault in enumerate(FAULTS)
+            if fault
+        }
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out"}."""
-        return {name: state[name] for name in _NAMES}
+        """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out", "coalition_weight": what
+        each client's update counts in the mean}, NaN where the round has no values; "coalition_fault" if that is since
+        its counts cannot be right, else "coalition_joint", the share that the model after the round gets right, where
+        evaluations are of the same examples."""
+        valued, like = state["tried"] == state["round"] > 0, state["shapley"]
+        holds = valued and not state["fault"]
+        known = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
+        if valued and not holds:
+            known[FAULT] = torch.full_like(like, float(state["fault"]))
+        elif valued and state["pooled"]:
+            known[JOINT] = torch.full_like(like, state["right"] / state["examples"])
+        return known
 
 
-def _once(round: Round, share: Callable[[Tree], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The value function that tries no coalition twice."""
-    mixed, known = mixing(round), dict[tuple[bool, ...], float]()
+def _drawn(round: Round, number: int) -> np.random.Generator:
+    """Randomness that no client knows before it has sent its update: it comes from all of them."""
+    digest = sha256(np.ascontiguousarray(round.updates.double().cpu().numpy()).tobytes()).digest()
+    return np.random.default_rng([number, *digest])
 
-    def value(masks: Tensor) -> Tensor:
+
+class _Coalitions:
+    """What share of all test examples the models of a round's coalitions get right, each tried once, in an order that
+    `rng` draws.
+
+    examples: how many there are, once for each message.
+    """
+
+    def __init__(
+        self, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]], rng: np.random.Generator
+    ) -> None:
+        self._mixed, self._round, self._try_out, self._rng = mixing(round), round, try_out, rng
+        self._hits, self.examples = dict[tuple[bool, ...], int](), list[int]()
+
+    def __call__(self, masks: Tensor) -> Tensor:
+        """Shares, float64 [c], of coalitions bool [c, P]."""
         rows = [tuple(row) for row in masks.tolist()]
-        if new := [row for row in dict.fromkeys(rows) if row not in known]:
-            worth = share(mixed(torch.tensor(new, device=round.at.device)))
-            known.update(zip(new, worth.tolist(), strict=True))
-        return torch.tensor([known[row] for row in rows], dtype=torch.float64, device="cpu")
+        if new := [row for row in dict.fromkeys(rows) if row not in self._hits]:
+            asked = [new[at] for at in self._rng.permutation(len(new))]
+            right, examples = self._try_out(self._models(asked))
+            self._hits.update(zip(asked, right.tolist(), strict=True))
+            self.examples += examples.tolist()
+        counts = torch.tensor([self._hits[row] for row in rows], dtype=torch.float64, device="cpu")
+        return counts / max(self.examples[0], 1)
 
-    return value
+    def _models(self, asked: Sequence[tuple[bool, ...]]) -> Tree:
+        """Leaves [c, …]; all clients' is the very model that the round ends with."""
+        many = self._mixed(torch.tensor(asked, device=self._round.at.device))
+        if (everyone := (True,) * len(self._round.at)) not in asked:
+            return many
+        at = torch.tensor([asked.index(everyone)], device=self._round.at.device)
+        after = add(self._round.w, self._round.delta)
+        result: Tree = map_leaves(lambda leaf, own: leaf.index_copy(0, at, own[None].to(leaf.dtype)), many, after)
+        return result
+
+    def right(self, everyone: bool) -> int:
+        """How many examples the model after the round gets right, or the one before."""
+        return self._hits[(everyone,) * len(self._round.at)]
+
+    def fault(self, examples: int, before: int) -> int:
+        """The number in `FAULTS` of what cannot be right; examples: how many there were the first time; before: how
+        many of them the round's first model got right after the round before, -1 if that is not known."""
+        if examples < 1:
+            return 1
+        if any(count != examples for count in self.examples):
+            return 3
+        if not all(0 <= hits <= examples for hits in self._hits.values()):
+            return 2
+        return 4 if before not in (-1, self.right(False)) else 0

@@ -244,7 +244,7 @@ class FedAvg(Deployable, SumsScores):
         if (packing := self.composed.packing) is not None:
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
             replies = packing.unpacked(replies, like)
-        return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
+        return state | self._server.after(state, replies, fed, partial(scoring.count_right, fed, self.try_out))
 
     @cached_property
     def _server(self) -> ServerHooks:

@@ -1,7 +1,7 @@
 """How models are judged, shared by all algorithms."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -326,12 +326,20 @@ def hits(model: Model, many: Tree, client: Client) -> Tree:
     return {TRIED: torch.stack(hit_counts), "examples": mask.sum()}
 
 
-def share_right(fed: Federation, step: Step, many: Tree) -> Tensor:
-    """What share of all clients' test examples models with the weights `many`, leaves [c, …], get right, float64 [c];
-    step: the one that gives `hits`."""
-    count, shares = len(next(iter(leaves(many)))[1]), list[Tensor]()
+class Hits(NamedTuple):
+    """What all clients count of models that they try: how many test examples each gets `right`, int64 [c], and how many
+    `examples` they say to have, int64 [m], once in each message."""
+
+    right: Tensor
+    examples: Tensor
+
+
+def count_right(fed: Federation, step: Step, many: Tree) -> Hits:
+    """Have all clients try models with the weights `many`, leaves [c, …]; step: the one that gives `hits`."""
+    count, right, examples = len(next(iter(leaves(many)))[1]), list[Tensor](), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         some = map_leaves(lambda leaf, at=first: leaf[at : at + AT_ONCE], many)
         replies = fed.map(step, {"models": some})
-        shares.append(replies.total(TRIED).double() / replies.total("examples"))
-    return torch.cat(shares)
+        right.append(replies.total(TRIED))
+        examples.append(replies.total("examples").reshape(1))
+    return Hits(torch.cat(right), torch.cat(examples))

@@ -33,7 +33,7 @@ COMMANDS = {
     "predict": ("predict", "Predict classes with the models of a finished run."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": ("statement", "What each client brought to the global model, and its share of a budget."),
-    "statement": ("statement", "State what each member of a run contributed, got, and is paid or fined."),
+    "statement": ("statement", "State what each member of a run contributed, got, and is owed or fined."),
     "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
     "compliance": ("compliance", "Write what left, for whom, what for, under which rules: HTML or PDF, signed."),
     "attack": ("contract", "Attack what clients send, with and without the defense."),

@@ -55,6 +55,11 @@ def compliance(
     """
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
+    if authority is not None and not directory.is_file():
+        raise UserError(
+            f"--authority checks the signatures of a report, and {directory} is none: name its .json.",
+            code="report.unsigned",
+        )
     report = read_report(directory, authority) if directory.is_file() else _new(directory, run)
     for folder in sign or ():
         report = report.signed(folder)

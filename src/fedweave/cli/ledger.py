@@ -42,8 +42,17 @@ def ledger(
     else:
         console = screen()
         shown.show_ledger(console, table, member)
-        for sentence in _of_data(directory, len(members(table))):
+        for sentence in (*_of_data(directory, len(members(table))), *_lost(directory)):
             shown.say(console, sentence)
+
+
+def _lost(directory: Path) -> list[str]:
+    """What a site does not know of what has left it, since its accounts were lost."""
+    if (directory / LEDGER).exists():
+        return []
+    from fedweave.deploy.flare.audit import audit
+
+    return [lost] if (lost := audit(directory).lost) else []
 
 
 def _of_data(directory: Path, everyone: int) -> list[str]:

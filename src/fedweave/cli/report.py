@@ -11,7 +11,8 @@ from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
 
 if not Loaded.for_help:
-    from fedweave.experiment.runs.files import write_page
+    from fedweave.experiment.runs.checkpoint import Checkpoint
+    from fedweave.experiment.runs.files import CHECKPOINT, write_page
     from fedweave.python.comparing import check_comparable, check_several
     from fedweave.report.cells import unlike
     from fedweave.report.compare import NOTE, compared, headlines, over_conditions
@@ -34,7 +35,11 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
-    page = render(read_runs(directories))
+    runs = read_runs(directories)
+    for run in runs:
+        if run.finished and (run.directory / CHECKPOINT).is_file():
+            Checkpoint.of_run(run.directory)  # a page of one run is not to go with the models of another
+    page = render(runs)
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
     write_page(path, page)
     typer.echo(path)

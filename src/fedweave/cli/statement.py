@@ -2,7 +2,9 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ from fedweave.report.document import unmarked
 if not Loaded.for_help:
     import pyarrow as pa
 
+    from fedweave.deploy.flare.audit import Report, write_report
     from fedweave.experiment.runs.files import (
         CONTRIBUTIONS,
         LEDGER,
@@ -32,7 +35,7 @@ if not Loaded.for_help:
     )
     from fedweave.incentives.payoffs import of_member, totals
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import measured, over_rounds, unpayable
+    from fedweave.payments.contributions import VOID, measured, over_rounds, withheld
     from fedweave.payments.statements import (
         SEAL,
         account,
@@ -66,6 +69,15 @@ def statement(
         ),
     ] = None,
     pdf: Annotated[bool, typer.Option("--pdf", help="Also the page as PDF, to be filed or sent.")] = False,
+    sign: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Sign the page with the key in this folder of a project; repeatable. `fedweave compliance` checks the "
+            "signed .json and adds signatures.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -81,8 +93,8 @@ def statement(
         ),
     ] = None,
 ) -> None:
-    """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
-    to print."""
+    """State what each member of a run contributed, got, and is owed or fined, round by round or for the whole run:
+    CSV, Parquet, and a page to print and sign."""
     if compare:
         typer.echo(check_same(compare))
         return
@@ -92,7 +104,7 @@ def statement(
         return
     if directory is None:
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
-    paths, totals, warning = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
+    paths, totals, warning = write_statement(directory, member, out or directory / STATEMENT / member, pdf, sign or ())
     if warning:
         typer.echo(warning)
     _show(totals)
@@ -101,9 +113,9 @@ def statement(
 
 
 def _show(totals: "pa.Table") -> None:
-    """What each member is paid and fined over all rounds."""
+    """What each member is owed and fined over all rounds."""
     shown = Table(box=None, header_style="dim")
-    for name in ("member", "rounds", "paid", "fined", "total"):
+    for name in ("member", "rounds", "owed", "fined", "total"):
         shown.add_column(name, justify="left" if name == "member" else "right")
     for row in totals.to_pylist():
         amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
@@ -111,11 +123,13 @@ def _show(totals: "pa.Table") -> None:
     screen().print(shown)
 
 
-def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) -> "tuple[list[Path], pa.Table, str]":
+def write_statement(
+    directory: Path, member: str, out: Path, pdf: bool = False, sign: Sequence[Path] = ()
+) -> "tuple[list[Path], pa.Table, str]":
     """Write all files of a statement, or of one member's copy; return their paths, the totals of who is in it, and what
     to read before anything is paid, "" if nothing.
 
-    pdf: whether the page is written as PDF, too.
+    pdf: whether the page is written as PDF, too. sign: folders of a project whose keys sign the page.
 
     Raises:
         UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
@@ -134,12 +148,18 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
         if member
         else [str(directory), "--member", "NAME", "--check", str(out)]
     )
-    shown = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run.ledger)
+    shown = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run, date.today())
     paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html", *(["pdf"] if pdf else []))]
     paths.append(out / SEAL)
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
-    for path in paths[2:-1]:
+    if sign:
+        report = Report(shown)
+        for folder in sign:
+            report = report.signed(folder)
+        write_report(signed := out / f"{_stem(member)}-signed.json", report)
+        paths, shown = [*paths[:-1], signed, paths[-1]], report.shown()
+    for path in (path for path in paths if path.suffix in (".html", ".pdf")):
         write_document(path, shown)
     write(paths[-1], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
     return paths + (write_copy(run, member, out) if member else []), totals(table), whole.warning
@@ -209,6 +229,8 @@ def contributions(
     where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
     shown = Table(box=None, header_style="dim")
     sums = over_rounds(table)
+    without = withheld(sums)
+    sums = sums.drop_columns([*without])
     for name in sums.column_names:
         shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
     for row in sums.to_pylist():
@@ -225,10 +247,7 @@ def contributions(
         highlight=False,
         markup=False,
     )
-    if any(value != value for row in sums.to_pylist() for value in row.values()):  # as NaN alone
-        console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
-    if odd := unpayable(sums):
-        console.print(
-            f"{', '.join(odd)}: some member's share is more than the whole budget, since gains of both signs nearly "
-            "cancel; pay nobody by it, measure more rounds or take another share"
-        )
+    for number, why in json.loads((table.schema.metadata or {}).get(VOID, b"{}")).items():
+        console.print(f"round {number} has no values: {why}", highlight=False, markup=False)
+    for name, why in without.items():
+        console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

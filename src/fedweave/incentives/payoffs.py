@@ -126,6 +126,28 @@ def divided(raw: Tensor) -> Tensor:
     return raw / raw.sum() if divisible(raw) else torch.full_like(raw, torch.nan)
 
 
+def capped(shares: Tensor, sizes: Tensor, cap: float) -> Tensor:
+    """Shares of a budget [N] of which none is more than `cap` times that by size, float64 [N] that sum to 1.
+
+    What is cut off goes to the others, in proportion to their shares; to those who are worth something alone or, where
+    these are all at their cap, by size.
+
+    Raises:
+        UserError: the cap is below 1, with which nobody could get the whole budget.
+    """
+    if cap < 1:
+        raise UserError(f"the cap is {cap:g}; it must be at least 1.", code="user.cap")
+    shares, most = shares.double(), cap * sizes.double() / sizes.double().sum()
+    result, full = torch.minimum(shares, most), shares >= most
+    while (left := 1 - float(result.sum())) > 1e-12:  # everybody who is filled stays so: N times at most
+        weight = torch.where(full, 0.0, shares)
+        weight = weight if bool(weight.any()) else torch.where(full, 0.0, most)
+        grown = result + left * weight / weight.sum()
+        full = full | (grown >= most)
+        result = torch.minimum(grown, most)
+    return result
+
+
 def divisible(raw: Tensor) -> bool:
     """Whether a budget can be divided in proportion to `raw` [N]: its sum is positive beyond rounding errors."""
     return bool(raw.sum() > ROUNDING * raw.abs().sum())
@@ -207,8 +229,8 @@ class StatementRound(NamedTuple):
 
 
 def reasons(payoffs: Payoffs) -> list[str]:
-    """Why FairGraphFL pays or fines each member (Eqs. 5 and 6)."""
-    labels = {-1: "fined for harm: value below zero", 0: "no value", 1: "paid for value"}
+    """Why FairGraphFL owes or fines each member (Eqs. 5 and 6)."""
+    labels = {-1: "fined for harm: value below zero", 0: "no value", 1: "owed for value"}
     signs, late = payoffs.pay.sign().int().tolist(), (payoffs.compensation > 0).tolist()
     return [labels[sign] + (" and late contribution" if more else "") for sign, more in zip(signs, late, strict=True)]
 

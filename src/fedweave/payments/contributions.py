@@ -5,6 +5,7 @@ round's clients is worth; what the clients of several rounds brought adds up (Wa
 to data valuation for federated learning", definition 2).
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.algorithms.coalition_value import FAULT, FAULTS, JOINT, UNTIED
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core.algorithm import Engine
 from fedweave.core.random import generator
 from fedweave.core.tree import Tree, norm, sub
 from fedweave.core.types import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, listed
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
@@ -38,11 +40,14 @@ from fedweave.incentives.shapley import (
     shapley,
     worth,
 )
+from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import judged_by, positive_of
-from fedweave.report.reading import read_run
+from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
 TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
+VOID = b"void rounds"  # metadata of a table: {round: why it has no values}
+_EQUAL = 1e-6  # shares of the same examples differ by less: they are whole numbers divided, or their means as words
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
 
 
@@ -131,7 +136,7 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
         columns = {
             column: [values[client].get(number, float("nan")) for client in clients] for column, values in known.items()
         }
-        if columns["shapley"][0] == columns["shapley"][0]:  # no NaN: the round was valued
+        if columns["shapley"][0] == columns["shapley"][0]:  # no NaN: the round has values
             for scheme, name in SHARED.items():
                 if not name or name in columns:
                     gains = (
@@ -142,12 +147,21 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
                 {"round": number, "client": client, **{name: values[at] for name, values in columns.items()}}
                 for at, client in enumerate(clients)
             ]
+    void = {number: why for number, why in void_rounds(run).items() if number in wanted}
+    rows = [row for row in rows if row["round"] not in void]
+    if void and not rows:
+        raise UserError(
+            f"{directory}: round {next(iter(void))} has no values: {next(iter(void.values()))}. A member counts wrong "
+            "or lies; compare what each site's journal says of its counts.",
+            code="contributions.void",
+        )
     if not rows:
         raise UserError(
             f"nothing was measured in round {rounds} of {directory}; see the part's `every`, or --rounds all."
         )
     where = b"all members' test examples, which each counted for itself"
-    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: "accuracy"})
+    metadata = {MEASURED_ON: where, GAINS_IN: b"accuracy", VOID: json.dumps(void).encode()}
+    return pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
 
 
 def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
@@ -163,10 +177,37 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     return name, 1 if positive is None else positive
 
 
-def unpayable(sums: "pa.Table") -> list[str]:
-    """The kinds of shares in `over_rounds` of which one is more than the whole budget."""
-    columns = [name for name in sums.column_names if name.endswith("_share")]
-    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(sums[name])).as_py() or 0) > 1]
+def withheld(sums: "pa.Table") -> dict[str, str]:
+    """{kind of shares in `over_rounds` by which nobody can be paid: why}."""
+    reasons: dict[str, str] = {}
+    for name in (name for name in sums.column_names if name.endswith("_share")):
+        shares = dict(zip(sums["client"].to_pylist(), sums[name].to_pylist(), strict=True))
+        negative = [client for client, share in shares.items() if share < 0]
+        if any(share != share for share in shares.values()):
+            reasons[name] = "these gains sum to nothing or less, so that no budget can be divided by them"
+        elif negative:
+            reasons[name] = (
+                f"the gains of {listed(negative)} are negative, so that others' shares would sum to more than the "
+                "budget; measure more rounds, or take another share"
+            )
+    return reasons
+
+
+def void_rounds(run: Run) -> dict[int, str]:
+    """{round: why its values of coalitions do not hold}: the server found counts that cannot be right, or the model
+    after the round got another share of the test examples right there than in the evaluation."""
+    rounds: dict[int, str] = {}
+    for of_client in run.known(FAULT).values():
+        rounds |= {number: FAULTS[int(code)] for number, code in of_client.items()}
+    scored = run.metrics.filter(
+        (pc.field("client") == GLOBAL) & (pc.field("split") == "test") & (pc.field("metric") == "accuracy")
+    )
+    accuracy = dict(zip(scored["round"].to_pylist(), scored["value"].to_pylist(), strict=True))
+    for of_client in run.known(JOINT).values():
+        for number, share in of_client.items():
+            if number in accuracy and abs(accuracy[number] - share) > _EQUAL:
+                rounds[number] = FAULTS[UNTIED]
+    return dict(sorted(rounds.items()))
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
@@ -21,11 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.algorithms.coalition_value import WEIGHT
 from fedweave.core.text import counted
 from fedweave.core.types import TRAINING, Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import dumps, load_saved
+from fedweave.experiment.config.experiment import PaySettings
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.files import (
     CONFIG,
@@ -45,8 +48,11 @@ from fedweave.incentives.payoffs import (
     Payoffs,
     StatementRound,
     Terms,
+    capped,
     check,
     digest,
+    divided,
+    divisible,
     of_member,
     reasons,
     statement,
@@ -54,6 +60,7 @@ from fedweave.incentives.payoffs import (
     unscaled,
 )
 from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
+from fedweave.payments.contributions import void_rounds
 from fedweave.report.document import Document, Grid, Section, grid
 from fedweave.report.ledger import period
 from fedweave.report.reading import Run
@@ -158,11 +165,12 @@ def account(run: Run) -> Account:
     Raises:
         UserError: it does not, or nobody was paid in any round.
     """
-    terms, every = terms_of(run.config, run.directory), _rounds(run)
+    terms = terms_of(run.config, run.directory)
+    every = [_whole_run(run)] if in_total(run.config) else _rounds(run)
     entries = [entry for entry in every if float(entry.pay.sum()) > 0]
     if not entries:
         raise UserError(
-            f"in {run.directory} nobody was paid yet; choose an algorithm with payoffs, such as fairgraphfl."
+            f"in {run.directory} nobody is owed anything yet; choose an algorithm with payoffs, such as fairgraphfl."
         )
     table = statement(terms, entries)
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
@@ -171,6 +179,56 @@ def account(run: Run) -> Account:
     divided = dict(sorted((sums(table, terms) | nothing).items()))
     sealed = digest(table, terms, whole, divided)
     return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run), one_class(run))
+
+
+def in_total(config: ConfigDocument) -> bool:
+    """Whether members are owed parts of one budget for the whole run ([pay])."""
+    return bool(section(config, "pay").get("budget"))
+
+
+def _whole_run(run: Run) -> StatementRound:
+    """What each member is owed for all rounds, as [pay] says; of the last round by number.
+
+    Raises:
+        UserError: what pay follows from was not measured, or nothing brought anything.
+    """
+    pay, known = PaySettings(**section(run.config, "pay")), {name: run.known(name) for name in ("shapley", WEIGHT)}
+    void = void_rounds(run)
+    rounds = {number for of_client in known[WEIGHT].values() for number in of_client} - void.keys()
+    members = sorted(known[WEIGHT]) if rounds else _members(run)
+    if not rounds and (pay.by != "equal" or pay.cap):
+        why = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
+        raise UserError(
+            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{why} Train with "
+            "the part coalition_value, or set pay.by = 'equal' without a cap.",
+            code="statement.unmeasured",
+        )
+
+    def over_rounds(name: str) -> torch.Tensor:
+        sums = [sum(known[name][member][number] for number in rounds) for member in members] if rounds else []
+        return torch.tensor(sums or [1.0] * len(members), dtype=torch.float64, device="cpu")
+
+    gains, sizes = over_rounds("shapley"), over_rounds(WEIGHT)
+    raw = {"shapley": gains.relu(), "size": sizes, "equal": torch.ones_like(sizes)}[pay.by]
+    if not divisible(raw):
+        raise UserError(
+            f"pay.by = {pay.by!r}: the members' gains, {[round(gain, 6) for gain in gains.tolist()]} over all rounds, "
+            "divide no budget. Measure more rounds, or agree on another rule.",
+            code="user.no-positive-sum",
+        )
+    whole = divided(raw)
+    shares = capped(whole, sizes, pay.cap) if pay.cap else whole
+    why = [_why(pay, *numbers) for numbers in zip(gains, whole, shares, sizes / sizes.sum(), strict=True)]
+    number = max(rounds, default=run.done)
+    return StatementRound(number, members, None, None, shares, None, None, shares, why)
+
+
+def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.Tensor, size: torch.Tensor) -> str:
+    """A member's line in words."""
+    said = {"shapley": f"gain {float(gain):.4f}", "size": f"size {float(size):.4f}", "equal": "the same as all"}[pay.by]
+    if pay.cap and float(owed) < float(share):
+        return f"{said}, share {float(share):.4f}, limited to {pay.cap:g} times its size {float(size):.4f}"
+    return f"{said}, share {float(share):.4f}" + (" and what others' limit left" if owed > share else "")
 
 
 def one_class(run: Run) -> str:
@@ -182,7 +240,7 @@ def one_class(run: Run) -> str:
         return ""  # there was nothing else to predict
     return (
         f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "
-        "examples, and contributions are paid in full all the same."
+        "examples, and contributions count in full all the same."
     )
 
 
@@ -194,6 +252,9 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
         UserError: it has none.
         ConfigError: the budget is not an amount in whole cents.
     """
+    if in_total(config):
+        pay = PaySettings(**section(config, "pay"))
+        return Terms(_amount(pay.budget), pay.currency)
     algorithm = section(config, "algorithm")
     parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
     for table in (algorithm, *(part for part in parts if part.get("name") == PAYOFF)):
@@ -202,7 +263,10 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
     name = algorithm.get("name")
     add = "choose fairgraphfl or add the parts 'agent_value' and 'payoff' (small graphs), or 'size_value' and 'payoff'"
     remedy = add if "parts" in algorithm else "choose one that does"
-    raise UserError(f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}.")
+    raise UserError(
+        f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}, or set [pay] "
+        "budget."
+    )
 
 
 def _amount(budget: object) -> str:
@@ -281,7 +345,8 @@ NAMES = {
 MEANT = {
     "alignment": "Alignment is the cosine of a member's update with the joint one.",
     "diversity": "Diversity is a member's share of all known motifs.",
-    "value": "Pay is in proportion to value and, where it is positive, to late contribution: value above the member's "
+    "value": "What a member is owed is in proportion to value and, where it is positive, to late contribution: value "
+    "above the member's "
     "own mean in the rounds before.",
     "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
     "density": "Reward is the share of the joint update's entries that a member got.",
@@ -292,26 +357,31 @@ _SEALED = (
 )
 
 
-def document(whole: Account, table: pa.Table, about: str, command: str, ledger: pa.Table) -> Document:
-    """The lines `table`, all of a statement or one member's; about: what the run is called. ledger: the run's, whose
-    times are the period."""
+def document(whole: Account, table: pa.Table, about: str, command: str, run: Run, issued: date) -> Document:
+    """The lines `table`, all of a statement or one member's; about: what the run is called. run: whose ledger's times
+    are the period, and whose [pay] has the members' legal names; issued: the day on which it is written."""
     rows, member_totals = table.to_pylist(), totals(table).to_pylist()
     rounds = len({row["round"] for row in rows})
     measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
     means = [MEANT[name].format(gains=whole.gains) for name in measures]
     one = f" of {member_totals[0]['member']}" if len(member_totals) == 1 else ""
     pay = sum((row["pay"] for row in member_totals), Decimal())
+    names = section(run.config, "pay").get("names", {})
     numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
+    during = f"{counted(rounds, 'round')} with pay, {numbers}"
+    if total := in_total(run.config):
+        during = f"{counted(run.done, 'round')}, for all of them together"
     return Document(
         title=f"Statement of account{one}: {about}",
         number=(number := f"SA-{whole.digest.digest[:12].upper()}{f'/{one[4:]}' if one else ''}"),
         facts=(
             ("number", number),
-            ("period", f"{period(ledger)}; {counted(rounds, 'round')} with pay, {numbers}"),
-            ("members", ", ".join(row["member"] for row in member_totals)),
+            ("issued", f"{issued:%Y-%m-%d}"),
+            ("period", f"{period(run.ledger)}; {during}"),
+            ("members", ", ".join(_called(row["member"], names) for row in member_totals)),
             ("currency", whole.terms.currency),
         ),
-        lead=(*filter(None, [whole.warning]), _lead(whole, len(member_totals), rounds, pay)),
+        lead=(*filter(None, [whole.warning]), _lead(whole, len(member_totals), 0 if total else rounds, pay)),
         warnings=_empty(whole),
         sections=(
             Section(
@@ -319,10 +389,14 @@ def document(whole: Account, table: pa.Table, about: str, command: str, ledger: 
                 (" ".join(["Measures are means over rounds here.", *means]),),
                 grid=_totals(member_totals, measures, rounds),
             ),
-            Section("Round by round", grid=grid([_line(row, measures) for row in rows], ("member", "why"))),
+            Section(
+                "The whole run" if total else "Round by round",
+                grid=grid([_line(row, measures) for row in rows], ("member", "why")),
+            ),
             Section(
                 "How to check this", (_SEALED,), code=(command, f"run {whole.run}", f"statement {whole.digest.digest}")
             ),
+            Section("Signatures", grid=grid(_to_sign(member_totals, names), _PAPER)),
         ),
     )
 
@@ -330,6 +404,19 @@ def document(whole: Account, table: pa.Table, about: str, command: str, ledger: 
 def money(amount: Decimal) -> str:
     """An amount with its cents, such as 1,234.50, with a proper minus sign."""
     return f"{amount:,.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _called(member: str, names: Mapping[str, str]) -> str:
+    return f"{names[member]} ({member})" if member in names else member
+
+
+def _to_sign(member_totals: list[Record], names: Mapping[str, str]) -> list[dict[str, str]]:
+    """A line for each who signs on paper."""
+    who = ["who issues this", *(_called(row["member"], names) for row in member_totals)]
+    return [dict(zip(_PAPER, (one, "", ""), strict=True)) for one in who]
+
+
+_PAPER = ("for", "name and function", "date, signature")
 
 
 def _empty(whole: Account) -> tuple[str, ...]:
@@ -348,7 +435,7 @@ def _totals(member_totals: list[Record], measures: list[str], rounds: int) -> Gr
 
 def _total(name: str, rounds: str, row: Record, measures: list[str]) -> dict[str, str]:
     means = {NAMES[one]: _number(row[one]) if one in row else "" for one in measures}
-    amounts = {"paid": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
+    amounts = {"owed": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
     return {"member": name, "rounds": rounds, **means, **amounts}
 
 
@@ -364,6 +451,8 @@ def _number(value: float | None) -> str:
 
 def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
     budget, currency = money(Decimal(whole.terms.cents).scaleb(-2)), whole.terms.currency
+    if not rounds:
+        return f"{budget} {currency} for the whole run: {money(pay)} owed to {counted(members, 'member')}."
     during = counted(rounds, "round")
     if members == 1:
         return f"{money(pay)} {currency} over {during}, of {budget} {currency} that all members share in a round."
@@ -494,7 +583,10 @@ def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
     """
     ledger = read_table(folder, LEDGER)
     _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
-    _check_rounds(own, member, of_client(ledger, member))
+    if in_total(load_saved(folder / CONFIG)):
+        _check_once(own, member)
+    else:
+        _check_rounds(own, member, of_client(ledger, member))
     if unknown := check_pay(own, seal.sums, seal.terms):
         raise UserError(
             f"nothing in {folder} shows that the pay of {_round_list(unknown)} is right: lines have no value, or the "

@@ -365,9 +365,9 @@ class Composition(dict[str, Part]):
         """The steps that the parts run before the first round."""
         return tuple(step for part in self.values() for step in part.setup)
 
-    def tried(self, memory: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
+    def tried(self, memory: Tree, round: Round, try_out: "TryOut") -> Tree:
         """{part: its state} once those that have clients try models have done so."""
-        return memory | {name: part.tried(memory[name], round, share) for name, part in self._trying}
+        return memory | {name: part.tried(memory[name], round, try_out) for name, part in self._trying}
 
     def queries(self, clients: int, rounds: Sequence[int] | None = None) -> int:
         """How many models clients try at most in these rounds, counted from 1; None: in the one with most."""
@@ -465,7 +465,7 @@ class MadeOfParts(Protocol):
 # What the server of the FedAvg family makes of a round's replies, as its parts decide.
 
 
-TryOut = Callable[[Tree], Tensor]  # see `TriesModels.tried`
+TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
 
 
 @dataclass(frozen=True, eq=False)

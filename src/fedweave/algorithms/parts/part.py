@@ -714,9 +714,9 @@ class TriesModels(Protocol):
         """How many models that are then, at most."""
         ...
 
-    def tried(self, state: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
-        """The part's state once `share` has told of models, leaves [c, …], what share of all clients' test examples
-        each of them gets right, float64 [c]."""
+    def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
+        """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples
+        each of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
         ...
 
 

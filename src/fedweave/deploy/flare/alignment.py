@@ -38,7 +38,7 @@ from fedweave.deploy.flare.holdings import (
 )
 from fedweave.deploy.flare.policy import least_told
 from fedweave.deploy.flare.requests import Join
-from fedweave.deploy.flare.sitefile import IDS_KEY, Rules, SiteData, read_secret
+from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.deploy.flare.sums import data, tensor
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.graphs import graph_of
@@ -294,7 +294,7 @@ def read_own(
     check_meant(path, site)
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
-    key = read_secret(folder / IDS_KEY) if data.ids else b""
+    key = read_ids_key(folder) if data.ids else b""
     if site.split == HASH:
         data = replace(data, public=_hashed(path, data, site.shares, key))
     check_split(path, data)
@@ -442,7 +442,7 @@ def entered(folder: Path, request: Join, name: str, rules: Rules, whole: Dataset
     Raises:
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
     """
-    identity, key = read_identity(folder, rules.members), read_secret(folder / IDS_KEY)
+    identity, key = read_identity(folder, rules.members), read_ids_key(folder)
     meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
     return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
 

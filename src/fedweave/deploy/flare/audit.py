@@ -23,6 +23,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
 from fedweave.deploy.flare.accounts import NO_RUN
 from fedweave.deploy.flare.admission import changed
+from fedweave.deploy.flare.chain import Head
 from fedweave.deploy.flare.folder import SITE_FILE, About, read_about
 from fedweave.deploy.flare.journal import Records, journal_path, journals, now, read_journal
 from fedweave.deploy.flare.policy import Spent, covers, replies_of
@@ -72,12 +73,14 @@ class SiteRun:
 @dataclass(frozen=True)
 class Audit:
     """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
-    policy as it is now, at whose δ costs are stated."""
+    policy as it is now, at whose δ costs are stated. lost: a sentence on accounts that the site does not have any more,
+    "" if it has all."""
 
     runs: tuple[SiteRun, ...]
     spent: Spent
     rules: Rules
     ledger: pa.Table
+    lost: str = ""
 
 
 def audit(folder: Path) -> Audit:
@@ -95,7 +98,25 @@ def audit(folder: Path) -> Audit:
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
     runs = [_run(name, records) for name, records in by_run.items()]
     runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
-    return Audit(tuple(runs), spent, rules, _table(by_run.values()))
+    numbers = {link.own.number for records in by_run.values() for link in records.links}
+    return Audit(tuple(runs), spent, rules, _table(by_run.values()), _lost(rules, runs, numbers))
+
+
+def _lost(rules: Rules, runs: list[SiteRun], numbers: set[int]) -> str:
+    """What is unknown of a site whose owner has accepted that entries of its accounts have gone; numbers: of those that
+    its journals have."""
+    if not rules.lost:
+        return ""
+    last = max(Head.read(text).number for text in rules.lost)
+    count = max(1, len({*range(1, last + 1)} - numbers))
+    gone = f"{count:,} entries" if count > 1 else "1 entry"
+    times = sorted(str(note["at"]) for run in runs for note in run.joined if (known := _rules(note)) and known.lost)
+    when = f"the owner accepted it by {times[0][:16].replace('T', ' ')} UTC" if times else "no run has begun since"
+    return (
+        f"accounts were lost: {gone} up to number {last} are gone from the journals (policy.lost; {when}). How "
+        "many bytes, what ε and how many replies they counted is unknown, and none of it is in the numbers here: every "
+        "cap holds only for what is counted"
+    )
 
 
 def _run(name: str, records: Records) -> SiteRun:
@@ -260,8 +281,8 @@ def in_all(summary: Audit) -> str:
 
 
 def caps(summary: Audit) -> list[str]:
-    """How much of what the policy allows is spent, a line for each cap."""
-    rules, spent, lines = summary.rules, summary.spent, []
+    """What of the accounts was lost, and how much of what the policy allows is spent, a line for each cap."""
+    rules, spent, lines = summary.rules, summary.spent, [summary.lost] if summary.lost else []
     if rules.epsilon is not None:
         now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
         lines.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free(summary)}")
@@ -364,11 +385,18 @@ def read_report(path: Path, authority: Path | None = None) -> Report:
     signers' (rootCA.pem), and the list of revoked ones if there is one (revoked.pem).
 
     Raises:
-        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority.
+        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority;
+            or an `authority` is named and there is no signature.
     """
     from fedweave.privacy.aggregation import read_root
 
     report, root = _unchecked(path), None if authority is None else read_root(authority)
+    if root is not None and not report.signatures:
+        raise UserError(
+            f"{path} has no signature, so that nobody of {authority} answers for it: whoever had it may have changed "
+            "it. Ask the site for the report that it signed.",
+            code="report.unsigned",
+        )
     for one in report.signatures:
         _check(one, report.document, root)
     return report
@@ -514,6 +542,8 @@ def _spent(summary: Audit) -> Section:
     if cost.unbounded:
         held = free(summary) if rules.epsilon is not None else ""
         text += f" The ε is of what left with noise; of the rest nothing limits what it tells{held}."
+    if summary.lost:
+        text = f"{summary.lost[0].upper()}{summary.lost[1:]}. {text}"
     return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
 
 

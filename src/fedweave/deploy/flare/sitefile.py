@@ -273,6 +273,25 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
+_VARIED = 16  # different bytes, at least, among 32; drawn at random, fewer than 22 are there once in a billion keys
+
+
+def read_ids_key(folder: Path) -> bytes:
+    """The key that blinds ids, in a site's folder.
+
+    Raises:
+        ConfigError: see `read_secret`; or it is a key that anybody would guess first, such as zeros.
+    """
+    key = read_secret(folder / IDS_KEY)
+    if len(set(key[:32])) < _VARIED:
+        raise ConfigError(
+            f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and whoever guesses it can try out ids. Draw one "
+            "for all sites with `openssl rand -hex 32`.",
+            code="config.weak-key",
+        )
+    return key
+
+
 def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
     """The tables [data] and [policy] that one of so many new `sites` starts from. In a secure sum of two each would
     find the other's term.

@@ -47,7 +47,7 @@ from fedweave.deploy.flare.provision import STATE
 from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, Answer, pin, release
 from fedweave.deploy.flare.scores import scoring_of, scoring_steps
 from fedweave.deploy.flare.server import federation
-from fedweave.deploy.flare.sitefile import FINE, IDS_KEY, SECRET, SITE_FILE, Measure, Rules, SiteData, read_secret
+from fedweave.deploy.flare.sitefile import FINE, SECRET, SITE_FILE, Measure, Rules, SiteData, read_ids_key, read_secret
 from fedweave.deploy.sites.certificates import ROOT, certificate, check_startup, fingerprint
 from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
 from fedweave.deploy.sites.project import (
@@ -464,7 +464,7 @@ def _member(member: SiteProcess, project: Project, config: Config | None, findin
         return
     findings.attempt(name, partial(read_secret, folder / SECRET))
     form = findings.forms.setdefault(name, {})
-    form["key of ids"] = findings.attempt(name, partial(read_secret, folder / IDS_KEY))
+    form["key of ids"] = findings.attempt(name, partial(read_ids_key, folder))
     findings.attempt(name, partial(check_site, folder, config, project.sites, findings))
 
 

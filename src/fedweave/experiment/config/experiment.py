@@ -151,6 +151,40 @@ class EvaluationSettings(Judging):
 
 
 @dataclass(frozen=True)
+class PaySettings:
+    """The section [pay]: what a run's members are owed for the whole run (`fedweave statement`). All sites agree to it
+    as they join, like to every other setting.
+
+    budget:   what all members together are owed, in whole cents; 0 has no such statement.
+    currency: of the budget.
+    by:       what shares of the budget are in proportion to: "shapley", the gains that the part coalition_value has
+              measured, summed over rounds, those below 0 as 0; "size", what each update counts in the mean, which that
+              part tells, too; "equal".
+    cap:      k: nobody is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes to
+              the others in proportion.
+    names:    {member: its legal name}.
+    """
+
+    budget: Annotated[float, Field(ge=0)] = 0.0
+    currency: Annotated[str, Field(max_length=20)] = "EUR"
+    by: Literal["shapley", "size", "equal"] = "shapley"
+    cap: Annotated[float, Field(ge=0)] = 0.0
+    names: dict[str, Annotated[str, Field(max_length=200)]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if 0 < self.cap < 1:
+            message = (
+                f"pay.cap = {self.cap:g}: all members could not get the whole budget. Set 1 or more, or 0 for no cap."
+            )
+            raise ConfigError(message, code="config.value")
+
+    def plain(self) -> Document:
+        """The TOML table that resolves to it, without what is usual."""
+        usual = dataclasses.asdict(PaySettings())
+        return {key: value for key, value in dataclasses.asdict(self).items() if value != usual[key]}
+
+
+@dataclass(frozen=True)
 class SimulationEngine:
     """All clients in this process.
 
@@ -346,6 +380,7 @@ class Config:
     engine: Choice
     folder: str | None = None
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    pay: PaySettings = field(default_factory=PaySettings)
     noise: "Noise | None" = None
     external: str = "refuse"
     external_least: int = 1
@@ -405,7 +440,8 @@ class Config:
         if self.learned:
             sections["data"]["features"] = "learned"
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
-        more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
+        pay = {"pay": self.pay.plain()} if self.pay != PaySettings() else {}
+        more = {"evaluation": self.evaluation.plain(), **pay, **noise, "privacy": {}}
         return {**self.general.plain(), **sections, **more}
 
     def any_model(self) -> Any:
@@ -614,7 +650,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        known = [*general, *REGISTRIES, "evaluation", "noise", "privacy"]
+        known = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
         check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
@@ -641,6 +677,11 @@ def resolve(document: Document) -> Config:
         fields, table = own_parameters(EvaluationSettings), section(document, "evaluation")
         check_keys("evaluation", table, list(fields))
         evaluation = EvaluationSettings(**checked_values("evaluation.", table, fields))
+    pay = PaySettings()
+    with faults:
+        fields, table = own_parameters(PaySettings), section(document, "pay")
+        check_keys("pay", table, list(fields))
+        pay = PaySettings(**checked_values("pay.", table, fields))
     with faults:
         for key in section(document, "privacy"):
             text = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
@@ -653,7 +694,7 @@ def resolve(document: Document) -> Config:
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
-    across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
+    across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise, "own": own_of}
     across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:

@@ -25,9 +25,11 @@ from fedweave.experiment.runs.files import (
     LEDGER,
     METRICS,
     PAIRS,
+    SUMMARY,
     damaged,
     part_of,
     read,
+    read_summary,
     remove_parts,
     write,
     write_arrays,
@@ -88,6 +90,24 @@ class Checkpoint:
         tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
         blob = encode(tree)
         write(path, lambda file: file.write(blob))
+
+    @classmethod
+    def of_run(cls, directory: Path) -> "Checkpoint":
+        """The checkpoint of the finished run in `directory`, if it is that run's and not another's put in its place.
+
+        Raises:
+            UserError: it ended at another round or took another time than summary.json says. FedweaveError: a file is
+                damaged.
+        """
+        reached, summary = cls.load(directory / CHECKPOINT), read_summary(directory / SUMMARY, "seconds")
+        if (reached.round, reached.seconds) != (summary["rounds"], summary["seconds"]):
+            raise UserError(
+                f"{directory / CHECKPOINT} is of another run than {directory / SUMMARY}: it ends after round "
+                f"{reached.round} and {reached.seconds:.3f} s, and the summary after round {summary['rounds']} and "
+                f"{summary['seconds']:.3f} s. Bring the run's own file back, or run it again.",
+                code="run.other-checkpoint",
+            )
+        return reached
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":

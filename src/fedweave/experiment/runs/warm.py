@@ -24,7 +24,6 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.checkpoint import Checkpoint, Described
 from fedweave.experiment.runs.data_form import read_form
 from fedweave.experiment.runs.files import (
-    CHECKPOINT,
     EARLIER_LEDGER,
     LEDGER,
     PARTITION,
@@ -94,7 +93,7 @@ class Earlier:
 def _finished(directory: Path) -> Checkpoint:
     if not (directory / SUMMARY).is_file():
         _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
-    return Checkpoint.load(directory / CHECKPOINT)
+    return Checkpoint.of_run(directory)
 
 
 @dataclass(frozen=True)
