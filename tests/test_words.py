@@ -1,12 +1,16 @@
-"""Sentences of the documentation are short, and address the reader in words that everyone knows."""
+"""The sentences of the documentation are short and have no word that its style excludes."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *(ROOT / "docs").rglob("*.md")]
-LONG = 35
+NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/credit/README.md")
+PAGES = [*(ROOT / name for name in NAMES), *(ROOT / "docs").rglob("*.md")]
+LONG, LONG_SHARE = 35, 0.03  # words of a long sentence; the share of such
+# Pages that are still to be rewritten: their limits may only fall.
+OPEN = {f"docs/{name}.md" for name in ("contributions", "data-format", "predicting", "rare", "robustness", "security")}
+OPEN_LONG_SHARE, OPEN_BANNED = 0.14, 86
 BANNED = (
     *("told", "anew", "nobody", "everybody", "somebody", "whoever", "whatever", "whichever", "besides", "beside"),
     *("the former", "the latter", "of which", "of whom", "so many", "as many", "the same of", "that of", "is said"),
@@ -14,6 +18,7 @@ BANNED = (
 )
 NOT_PROSE = (
     (r"^ *```.*?^ *```|<!--.*?-->|^\s*(?:\||#|!!!)[^\n]*", ""),
+    (r"(?:^ {4}[^\n]*\n|^\n(?= {4}))+", "\n"),
     (r"\$\$.*?\$\$", " formula "),
     (r"``.+?``|`[^`]*`|\$[^$\n]+\$|https?://[^\s)]+", "Code"),
     (r"<[^>]+>", ""),
@@ -28,7 +33,9 @@ def sentences(text: str) -> Iterator[str]:
     for pattern, instead in NOT_PROSE:
         text = re.sub(pattern, instead, text, flags=re.MULTILINE | re.DOTALL)
     for paragraph in re.split(r"\n\s*\n", text):
-        for sentence in re.split(r"(?<=[.!?])[)\"”]?\s+(?=[\"“(]?[A-Z0-9])", " ".join(paragraph.split())):
+        for sentence in re.split(
+            r"(?<=[.!?])[)\"”]?\s+(?=[\"“(]?(?:[A-Z0-9\u0391-\u03a9]|fedweave\b|\w ))", " ".join(paragraph.split())
+        ):
             if len(sentence.split()) > 2:
                 yield sentence
 
@@ -39,10 +46,17 @@ def prose() -> list[tuple[str, str]]:
     return [(str(page.relative_to(ROOT)), one) for page in pages for one in sentences(page.read_text(encoding="utf-8"))]
 
 
-def banned(sentence: str) -> list[str]:
-    return re.findall(rf"\b(?:{'|'.join(BANNED)})\b", sentence, re.IGNORECASE)
-
-
 def test_sentences_are_counted_as_a_reader_would() -> None:
-    text = "# A heading\n\nYou run `a. B`, [a link](c.md). It ends (really).\n\n| a | table |\n\n- An item (e.g. this)\n"
+    text = "# A heading\n\nYou run `a. B`, [a link](c.md). It ends (really).\n\n    code = 1\n\n- An item (e.g. this)\n"
     assert [*sentences(text)] == ["You run Code, a link.", "It ends (really).", "An item (e.g. this)"]
+
+
+def test_few_sentences_are_long_and_no_word_is_banned() -> None:
+    found = prose()
+    banned = [(page, word) for page, one in found for word in re.findall(rf"\b(?:{'|'.join(BANNED)})\b", one, re.I)]
+    assert [one for one in banned if one[0] not in OPEN] == []
+    assert len(banned) <= OPEN_BANNED
+    for pages, limit in (({page for page, _ in found} - OPEN, LONG_SHARE), (OPEN, OPEN_LONG_SHARE)):
+        there = [one for page, one in found if page in pages]
+        long = [one for one in there if len(one.split()) > LONG]
+        assert len(long) <= limit * len(there), long
