@@ -26,8 +26,8 @@ class CoalitionValue(Part):
     examples that the model gets right is larger with its update. Coalitions' hits are counted in a secure sum.
 
     every:        rounds from one valuation to the next.
-    exact:        most clients for which all 2^N coalitions are tried; with more, those that orders of joining ask for.
-    permutations: orders of joining that are drawn with more clients, an even number.
+    exact:        up to so many clients all 2^N coalitions are tried; with more, those that orders of joining ask for.
+    permutations: orders that are drawn then, an even number.
     """
 
     every: int = 1
