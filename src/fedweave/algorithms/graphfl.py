@@ -34,7 +34,7 @@ class MetaGradient(Part):
     meta_steps: number of such steps in a round, each from weights that the last gradient moved by `meta_lr`; the sum of
         gradients is sent. With server = "sgd" and server_lr = meta_lr the joint model is then the mean of these
         weights, Per-FedAvg's (Fallah et al. 2020, algorithm 1, to first order).
-    meta_lr:    length of the moves between these steps, in learning rate.
+    meta_lr:    learning rate of the moves between these steps.
     """
 
     examples: int = 100
