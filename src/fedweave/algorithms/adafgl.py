@@ -44,10 +44,10 @@ class AdaFGL(FedAvg):
 
     joint:     rounds of FedAvg; all later ones are each client's own.
     alpha:     α, how much of Ã is the client's own edges.
-    beta:      β, how much of R is the joint model's likeness, the rest that of the client's own messages.
-    threshold: pairs with a larger cosine of the joint model's answers are joined.
+    beta:      β, share of the global model's likeness in R; the rest is the likeness of the client's own messages.
+    threshold: pairs with a larger cosine of the global model's answers are joined.
     hidden:    width of the client's own modules.
-    drop:      their dropout.
+    drop:      dropout of the client's own modules.
     """
 
     joint: int = 50

@@ -23,8 +23,8 @@ class MixedModel(Part):
     """Every client trains weights v_i of its own besides, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses
     a v_i + (1 − a) w_t. Neither v_i nor a leave it.
 
-    mix:      a, how much of the client's own there is in it, from 0 (FedAvg's model) to 1 (local training).
-    adaptive: a starts there, and takes a step of `lr` along its own gradient before each training.
+    mix:      a, share of the client's own model in the mix, from 0 (FedAvg's model) to 1 (local training).
+    adaptive: whether a starts at `mix` and takes a step of `lr` along its own gradient before each training.
     """
 
     mix: float = 0.5

@@ -27,7 +27,7 @@ class Credibility(TellsExamples):
     validation examples of its model plus Δ_i. Whoever falls below (2/3) / |R|, R being those that remain, is out for
     good.
 
-    a: how much more the better ones are worth.
+    a: a, how much more the better members are worth.
     """
 
     a: float = 5.0

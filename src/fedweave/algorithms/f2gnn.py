@@ -97,9 +97,9 @@ class DivergenceStart(Part):
     """Training starts from (1 − js) w_i + js w, the client's own last weights w_i mixed with the global ones by the
     divergence js of their predictions on the client's nodes (eq. 2); at its first call from the global weights.
 
-    js: which divergence, "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so
-        clients take over little of the global model. "nodes", of the distributions over training nodes (the script; see
-        `algorithms.fairness.node_divergence`).
+    js: divergence of two models: "class", of the mean class probabilities over all nodes, in bits (the text); it is
+        tiny, so clients take over little of the global model. "nodes", of the distributions over training nodes (the
+        script; see `algorithms.fairness.node_divergence`).
     """
 
     js: Distance = "nodes"
@@ -160,7 +160,7 @@ class DivergenceStart(Part):
 class GroupWeights(Part):
     """Clients count by how evenly their edges join equals and others, and by the gaps of their trained models (eq. 4).
 
-    lam:    λ, how much balance counts beside fairness.
+    lam:    λ, how much balance counts next to fairness.
     tau:    τ, temperature; the lower, the more the weights differ (at 4 by 2.5 % at most).
     prefer: which gaps count more, "fair": small, "as_printed": large, "script": small, by another formula.
     """

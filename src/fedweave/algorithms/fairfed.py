@@ -40,8 +40,8 @@ Gap = Literal["eo", "sp"]
 class FairFedWeights(Part):
     """Clients count less the further their gap is from that of all clients together, from round to round.
 
-    beta: β, how fast; 0 is FedAvg.
-    gap:  which, "eo" (equal opportunity) or "sp" (statistical parity).
+    beta: β, how fast the weights follow the gaps; 0 is FedAvg.
+    gap:  gap that counts, "eo" (equal opportunity) or "sp" (statistical parity).
     """
 
     beta: float = 0.05

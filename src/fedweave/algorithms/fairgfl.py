@@ -370,7 +370,7 @@ class OverlapWeights(Part):
     """Updates count 1 / (K (1 + O_i)), where O_i sums up the overlaps O_ik = α N_ik + (1 − α) T_ik with the other
     clients, and the update of the client with the largest loss λ more (eqs. 24, 25 and 27).
 
-    lam:            λ.
+    lam:            λ, additional weight of the client with the largest loss.
     normalise:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
     estimator:      overlaps are estimated from noisy uploads ("ldp"), taken from the simulation's partition ("oracle"),
                     or taken for 0 ("none").
@@ -382,11 +382,11 @@ class OverlapWeights(Part):
     code:           "binary", or "minmax" with `levels`.
     levels:         p, steps of a coordinate of a min-max code.
     code_size:      d, coordinates of a code.
-    encoder:        made of the public sample: "autoencoder", "pca", or a "random" projection.
-    encoder_rounds: of the autoencoder's training.
+    encoder:        encoder made from the public sample: "autoencoder", "pca", or a "random" projection.
+    encoder_rounds: rounds of the autoencoder's training.
     renew:          codes and noise of nodes whose data has changed (`parts.Drift`) are drawn anew; every message then
                     counts as new, and the server sends its encoder in every round. Else a node's first code lasts.
-    threshold:      on L1 / d between codes that are taken for one node's; left out, the server finds it on the public
+    threshold:      largest L1 / d between codes taken for one node's; left out, the server finds it on the public
                     sample.
     """
 

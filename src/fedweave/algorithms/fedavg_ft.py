@@ -19,7 +19,7 @@ class FineTuned(Part):
     """Every client uses, and is judged by, the received model after a few steps of its own training, from which nothing
     goes on.
 
-    tune_steps: how many; with 0 it is the received model.
+    tune_steps: steps of the fine-tuning; 0 uses the received model.
     """
 
     tune_steps: int = 5

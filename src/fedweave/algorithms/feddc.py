@@ -19,8 +19,8 @@ class FedDC:
     """FedAvg whose clients train on F_i(v) + α/2 ‖d_i + v − w_t‖² + ⟨c − c_i, v⟩, with a drift d_i that the server
     makes up for.
 
-    optimizer: of the local training; the correction needs SGD's plain steps.
-    lr:        its learning rate.
+    optimizer: optimizer of the local training; the correction needs SGD's plain steps.
+    lr:        learning rate of the local training.
     """
 
     optimizer: OptimizerName = "sgd"

@@ -71,8 +71,8 @@ class DynamicRegularisation(Part):
 class FedDyn:
     """FedAvg whose clients' objectives are bent so that all have the joint optimum.
 
-    optimizer: of the local training.
-    lr:        its learning rate.
+    optimizer: optimizer of the local training.
+    lr:        learning rate of the local training.
     """
 
     optimizer: OptimizerName = "sgd"

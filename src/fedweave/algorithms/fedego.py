@@ -68,32 +68,33 @@ class FedEgo(Deployable):
 
     batch:           centers per mini-batch, and ego-graphs per mashed one.
     batches:         mini-batches per local epoch, drawn afresh.
-    epoch_share:     instead, an epoch goes once through as many train nodes as this share of all the client's nodes,
-                     in as many mini-batches as the client with most of them needs.
-    epochs:          of a client per round.
-    server_epochs:   of the server per round.
-    server_share:    each over as many mashed ego-graphs as this share of those it received.
-    optimizer:       of clients and server.
-    lr:              its learning rate.
-    weight_decay:    its weight decay.
-    optimizer_state: its state is "kept" from round to round, at each client and at the server, or "fresh" in each.
-    hops, fan_out:   of the sampled ego-graphs. The model's layers before its last `hops` with edges are Θ.
-    gamma:           λ_i = (EMD_i / 2)^γ (eq. 15).
+    epoch_share:     train nodes that an epoch goes through once, as a share of all the client's nodes. It takes the
+                     number of mini-batches that the client with most of them needs, instead of `batches`.
+    epochs:          epochs of a client per round.
+    server_epochs:   epochs of the server per round.
+    server_share:    share of the received mashed ego-graphs that an epoch of the server goes through.
+    optimizer:       optimizer of clients and server.
+    lr:              learning rate of clients and server.
+    weight_decay:    weight decay of clients and server.
+    optimizer_state: optimizer state, "kept" from round to round at each client and at the server, or "fresh" in each.
+    hops, fan_out:   radius of sampled ego-graphs, and neighbors sampled per node. The model's layers before its last
+                     `hops` with edges are Θ.
+    gamma:           γ, exponent of a client's mixing weight, λ_i = (EMD_i / 2)^γ (eq. 15).
     mixing:          a fixed λ for all clients instead; 0 is the paper's "w/o PL", 1 its "FedEgo-Server".
     sigma:           standard deviation of the Gaussian noise on mashed embeddings. Embeddings are not clipped, so no ε
                      follows from it.
     least:           fewest ego-graphs that are ever mixed into one.
     mixup:           False uploads the first ego-graph of each batch as it is ("w/o Mixup"); refused unless
                      `allow_raw_ego`, because that ego-graph is one member's data.
-    allow_raw_ego:   permits that.
+    allow_raw_ego:   permits `mixup = false`.
     share_reduction: False keeps Θ_i at home ("w/o RL").
     own_reduction:   clients use, and are judged by, Θ_i as their training left it with their mixed Φ_i (as in the
                      released code), instead of the server's Θ_g. Training starts from Θ_g either way.
     participation:   share of the clients that a round calls, at least one; all are counted before the first round.
     quorum:          share of the called clients that must reply.
-    class_weight:    of the cross-entropies: "none", "balanced" (n / (C n_c) by a client's own training examples, of
-                     which nothing more is told; at the server by the labels of mixed ego-graphs), a number for each
-                     class, or a table by name such as {fraud = 30.0}, 1 for the others.
+    class_weight:    weight of classes in cross-entropies: "none", "balanced" (n / (C n_c) by a client's own training
+                     examples, about which nothing more leaves; at the server by the labels of mixed ego-graphs), a
+                     number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
     """

@@ -285,8 +285,8 @@ class FedGCN:
     exchanged once.
 
     local_steps: optimizer steps per round.
-    optimizer:   of the local training.
-    lr:          its learning rate.
+    optimizer:   optimizer of the local training.
+    lr:          learning rate of the local training.
     """
 
     local_steps: int = 3

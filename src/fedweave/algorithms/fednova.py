@@ -33,7 +33,7 @@ class NormalisedSteps(Part):
 
     batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
     most_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
-    momentum:   of the local steps; it starts afresh in each round.
+    momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
     batch: int = 8
@@ -147,7 +147,7 @@ class NormalisedSteps(Part):
 class ProximalSteps(NormalisedSteps):
     """The same with FedProx's term μ/2 ‖w − w_t‖² in the objective, which shortens the way.
 
-    mu: μ.
+    mu: μ, strength of FedProx's term.
     """
 
     mu: float = 0.01
@@ -176,9 +176,9 @@ class FedNova:
     """FedAvg of clients that take different numbers of steps, each update divided by how far these lead.
 
     local_steps: passes over a client's training examples in a round, each of as many steps as it has mini-batches.
-    optimizer:   of the local training, SGD.
-    lr:          its learning rate.
-    mu:          of FedProx's term; none with 0.
+    optimizer:   optimizer of the local training, SGD.
+    lr:          learning rate of the local training.
+    mu:          μ, strength of FedProx's term; 0 is none.
     """
 
     local_steps: int = 1

@@ -23,7 +23,7 @@ class ServerMomentum(Part):
     """The server's step m ← momentum · m + Δ, w ← w + lr · m.
 
     server_lr: the server's learning rate.
-    momentum:  how much of the last step goes on.
+    momentum:  β, share of the last step that goes on.
     """
 
     server_lr: float = 0.5
@@ -54,7 +54,7 @@ class ServerAdam(Part):
     server_lr: the server's learning rate.
     beta1:     decay of m.
     beta2:     decay of v.
-    tau:       τ, the smaller the more adaptive.
+    tau:       τ, floor of the divisor; the smaller, the more adaptive.
     """
 
     server_lr: float = 0.003

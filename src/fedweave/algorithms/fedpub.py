@@ -188,7 +188,7 @@ class FedPUB:
     The paper's model has two graph convolutions of width 128 and a linear classifier; any with convolutions will do.
 
     local_steps:  optimizer steps per round.
-    weight_decay: of the local training.
+    weight_decay: weight decay of the local training.
     """
 
     local_steps: int = 1

@@ -21,7 +21,7 @@ class HeadThenBody(OwnHead):
     """The last layer's weights stay at their client. It trains them for `head_steps` with the others fixed, and then
     the others, for `local_steps`, with these fixed.
 
-    head_steps: τ_h; 0 leaves heads as they start.
+    head_steps: τ_h, steps on the head in a round; 0 leaves heads as they start.
     """
 
     head_steps: int = 10
@@ -54,7 +54,7 @@ class HeadThenBody(OwnHead):
 class FedRep:
     """FedAvg of a body, to which every client fits a head of its own before it trains the body.
 
-    local_steps: on the body (τ_b).
+    local_steps: τ_b, steps on the body in a round.
     """
 
     local_steps: int = 3

@@ -72,7 +72,7 @@ class MissingNeighbours(Generates):
     exchanges: steps with gradients of others; 0 leaves every generator to its client (the paper's LocSage+).
     peers:     others that each generator is sent to in an exchange; 0 is all of them.
     sample:    nodes whose generated features are matched in a step.
-    rounding:  of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
+    rounding:  rounding of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
     """
 
     exchanges: int = 20

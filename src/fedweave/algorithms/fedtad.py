@@ -88,14 +88,14 @@ class Distilled(TellsExamples):
     plain and nodes are unlike, λ1 L_sem − L_dis + λ2 L_div, and then w̄ takes `inner` steps on L_dis = Σ_i Σ_c φ_ic mean
     |f_w̄ − f_i| over the made-up nodes of class c and the logits.
 
-    outer:     how often in a round; 0 is FedAvg.
+    outer:     number of distillations in a round; 0 is FedAvg.
     inner:     steps of the joint model each time.
     rate:      learning rate of generator and joint model, by Adam.
     decay:     weight decay of both.
-    semantic:  λ1.
-    diversity: λ2.
-    pseudo:    how many nodes are made, as many of each class.
-    near:      of how many others, itself included, each is a neighbor, by cosine.
+    semantic:  λ1, weight of the semantic loss.
+    diversity: λ2, weight of the diversity loss.
+    pseudo:    number of made-up nodes, the same of each class.
+    near:      number of neighbors of a made-up node, itself included, by cosine.
     """
 
     outer: int = 5

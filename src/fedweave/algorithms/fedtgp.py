@@ -34,8 +34,8 @@ class TrainedPrototypes(ClassPrototypes):
 
     δ is the largest distance of a class's plain mean over clients to the nearest other's, at most 100.
 
-    steps: of Adam at the server in each round, from where the last one ended.
-    rate:  their learning rate.
+    steps: steps of Adam at the server in each round, from where the last round ended.
+    rate:  learning rate of the server's steps of Adam.
     """
 
     steps: int = 20

@@ -50,7 +50,7 @@ class AugmentedView(Part):
     align:   strength of L_pa.
     near:    how many nodes a node is joined to in A₂, by the cosine of embeddings.
     tau:     temperature of L_pa.
-    width:   of the two layers.
+    width:   width of the two layers u.
     """
 
     augment: float = 1.0

@@ -38,10 +38,10 @@ class SemanticStructure(Part):
     received ones, −mean_v mean_p∈P_v log(e^(cos(h_v, h̄_p)/τ) / Z), P_v being v's class, and λ_D times the mean over
     nodes of KL(softmax cos(z̄_v, z̄_u)/ω ‖ softmax cos(z_v, z_u)/ω) over v and its neighbors, by logits z.
 
-    contrast:    λ_C.
-    structure:   λ_D.
-    tau:         τ.
-    omega:       ω.
+    contrast:    λ_C, weight of the contrast of nodes.
+    structure:   λ_D, weight of the distillation of structure.
+    tau:         τ, temperature of the contrast.
+    omega:       ω, temperature of the cosines with neighbors.
     others_only: Z sums over p and the nodes of other classes (the text) instead of all training nodes.
     variant:     the "text", or what the code of the "authors" or of "openfgl" trains, at these strengths.
     """

@@ -32,9 +32,9 @@ class Clusters(TellsExamples):
     """Every cluster C has a model, the mean of its clients' by number of examples; C is cut in two by a minimum cut of
     the cosines of its updates plus 1 when ‖mean Δ_i‖ < eps1, max ‖Δ_i‖ > eps2 and |C| > 2 (eqs. 2-3).
 
-    eps1:  a cluster is cut where its mean update is shorter than this,
-    eps2:  and its longest update longer than this,
-    wait:  and so many rounds have passed.
+    eps1:  a cluster is cut in two only if its mean update is shorter than this.
+    eps2:  a cluster is cut in two only if its longest update is longer than this.
+    wait:  rounds before the first cluster is cut in two.
     """
 
     eps1: float = 0.03

@@ -107,9 +107,9 @@ class GLASU(Settings):
     secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
                  (`privacy.aggregation`); so do the gradients, if several clients have labels. For aggregation = "mean"
                  and backward = "frozen".
-    class_weight: of the cross-entropy: "none", "balanced" (n / (C n_c) by the training labels that a client sees, of
-                 which nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the
-                 others.
+    class_weight: weight of classes in the loss: "none", "balanced" (n / (C n_c) by the training labels that a client
+                 sees; nothing of them leaves), a number for each class, or a table by name such as {fraud = 30.0}, 1
+                 for the others.
     focal:       gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
 

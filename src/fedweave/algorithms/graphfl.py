@@ -30,11 +30,11 @@ class MetaGradient(Part):
     set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more,
     also on the global test: what is shared is a start, and predicts little by itself.
 
-    examples:   of the support and of the query set at most.
-    meta_steps: how often a round does so, each time from weights that the last gradient moved by `meta_lr`; the sum of
+    examples:   most examples of the support set and of the query set.
+    meta_steps: number of such steps in a round, each from weights that the last gradient moved by `meta_lr`; the sum of
         gradients is sent. With server = "sgd" and server_lr = meta_lr the joint model is then the mean of these
         weights, Per-FedAvg's (Fallah et al. 2020, algorithm 1, to first order).
-    meta_lr:    of these moves.
+    meta_lr:    learning rate of the moves between these steps.
     """
 
     examples: int = 100
@@ -99,11 +99,11 @@ class GraphFL:
     """Clients share weights from which each comes far with a few steps of its own.
 
     local_steps:  steps on the support set.
-    optimizer:    of these; the gradient of a plain step alone is what the method is about.
-    lr:           its learning rate.
-    weight_decay: its weight decay.
+    optimizer:    optimizer of these steps; the method is about the gradient of a plain step.
+    lr:           learning rate of these steps.
+    weight_decay: weight decay of these steps.
     server:       how the server steps along the mean, by "adam", which is FedAdam's, or by plain "sgd".
-    server_lr:    its learning rate.
+    server_lr:    learning rate of the server.
     """
 
     local_steps: int = 1

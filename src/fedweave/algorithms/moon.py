@@ -24,9 +24,9 @@ class ModelContrast(Part):
     """μ times the mean over examples of −log(e^(near/τ) / (e^(near/τ) + e^(far/τ))), near and far being the cosines of
     an example's embedding with those by the received weights and by the weights that the client trained last.
 
-    mu:    μ, the term's strength; 0 is none.
-    tau:   τ, its temperature.
-    nodes: of "all" of a client's nodes or graphs, or of those that "train".
+    mu:    μ, strength of the contrastive term; 0 is none.
+    tau:   τ, temperature of the term.
+    nodes: examples of the term: "all" of a client's nodes or graphs, or those that "train".
     """
 
     mu: float = 1.0

@@ -23,10 +23,10 @@ class MoreauEnvelope(Part):
     """`local_steps` times in a round a client finds θ ≈ argmin F_i(θ) + λ/2 ‖θ − w_i‖² and sets
     w_i ← w_i − η λ (w_i − θ). It sends w_i − w_t, and uses θ. The server goes by β of the mean of these.
 
-    lam:         λ, how near the client's own model is to be.
-    outer_lr:    η; η λ is at most 1.
-    inner_steps: K, of the optimizer, from w_i, for each θ.
-    beta:        β.
+    lam:         λ, strength of the pull of a client's own model to w_i.
+    outer_lr:    η, learning rate of w_i; η λ is at most 1.
+    inner_steps: K, optimizer steps from w_i for each θ.
+    beta:        β, share of the clients' mean in the new global model.
     """
 
     lam: float = 1.0
@@ -77,9 +77,9 @@ class MoreauEnvelope(Part):
 class PFedMe:
     """A joint model from which every client's own is near.
 
-    local_steps: how often a client's own model is sought in a round (R).
-    optimizer:   by which it is sought.
-    lr:          its learning rate.
+    local_steps: R, number of times in a round that a client looks for its own model.
+    optimizer:   optimizer that looks for a client's own model.
+    lr:          learning rate of that optimizer.
     """
 
     optimizer: OptimizerName = "sgd"

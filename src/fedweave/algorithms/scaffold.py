@@ -23,7 +23,8 @@ class ControlVariates(Part):
 
     option: c_i becomes 2: the mean gradient of the client's steps, which SGD's alone tell; or 1: its gradient at the
             received weights, which takes another pass and is sent.
-    mean:   of c, "uniform", with uniform_trained, or by "size", with by_size and every client in each round.
+    mean:   weights of the mean c, "uniform", with uniform_trained, or by "size", with by_size and every client in each
+            round.
     """
 
     option: Literal[1, 2] = 2
@@ -85,8 +86,8 @@ class ControlVariates(Part):
 class Scaffold:
     """FedAvg whose clients correct their steps by how the joint gradient differs from their own.
 
-    optimizer: of the local training; option 2 needs SGD's plain steps.
-    lr:        its learning rate.
+    optimizer: optimizer of the local training; option 2 needs SGD's plain steps.
+    lr:        learning rate of the local training.
     """
 
     optimizer: OptimizerName = "sgd"

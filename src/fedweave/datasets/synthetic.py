@@ -158,8 +158,8 @@ class Synthetic:
     that mean degree and homophily of the result are the parameters up to rounding.
     Features are standard normal plus a class mean; any two class means are `signal` apart.
 
-    nodes:                  how many.
-    classes:                how many.
+    nodes:                  number of nodes.
+    classes:                number of classes.
     features:               columns.
     degree:                 mean number of neighbors.
     homophily:              share of the edges that join nodes of one class.

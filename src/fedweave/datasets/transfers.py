@@ -184,14 +184,14 @@ class Transfers:
 
     preset:    how large it is where nothing else is said: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
                "small" (600, 3,000, 5 %) or "large" (1 million, 10 million, .05 %).
-    accounts:  how many.
-    transfers: how many, those of rings included.
+    accounts:  number of accounts.
+    transfers: number of transfers, including those of rings.
     fraud:     share of accounts that are in rings.
-    banks:     how many, of equally many accounts.
+    banks:     number of banks, which have equal numbers of accounts.
     crossing:  share of the ordinary transfers that go to another bank.
     spanning:  share of the rings whose members are at several banks.
     decoys:    members of honest groups for each fraud.
-    days:      that the transfers take.
+    days:      days that the transfers take.
     task:      what is classified: "nodes", the accounts, or "edges", the transfers.
     """
 

@@ -20,7 +20,7 @@ class Ego(Choices):
     `hidden`, with dropout after ReLU. A node without neighbors is its own.
 
     hidden:            width of all layers but the classifier; the paper's is 512 (its Table 9).
-    layers:            how many convolutions.
+    layers:            number of convolutions.
     dropout:           share of a layer's outputs that is dropped in training.
     dropped:           "all" of the layers before the classifier, or the "ends": the first and the last of them (as in
                        the released code).

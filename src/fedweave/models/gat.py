@@ -30,7 +30,7 @@ class GAT(Choices):
     Deviation: no dropout on the input features, which are often sparse.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
-    layers:            how many convolutions.
+    layers:            number of convolutions.
     dropout:           share of a layer's outputs that is dropped in training.
     heads:             heads of every hidden layer, side by side.
     output_heads:      heads of the last layer, averaged.

@@ -28,7 +28,7 @@ class GCN(Choices):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.
-    layers:  how many.
+    layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
     linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
     pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
@@ -102,7 +102,7 @@ class SGC(Choices):
     Computed as S (… S (X W)) + b, the same product from the right, in which sparse features meet W once and messages
     are as wide as there are classes: a linear layer, and K that pass messages.
 
-    layers: how many times messages pass, K.
+    layers: number of times that messages pass, K.
 
     Raises:
         ConfigError: no layers, or too many.
@@ -139,7 +139,7 @@ class MLP(Choices):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.
-    layers:  how many.
+    layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
              an experiment on small graphs the default is "mean". With it, two

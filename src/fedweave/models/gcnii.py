@@ -25,7 +25,7 @@ class GCNII(Choices):
     to which the convolutions return is whole; the first layer's input, often sparse, sees none.
 
     hidden:  width of all layers but the classifier.
-    layers:  how many convolutions.
+    layers:  number of convolutions.
     dropout: share of a layer's inputs that is dropped in training.
     alpha:   share of the initial representation in every convolution, 0 to 1.
     theta:   strength of the weights: layer l mixes in beta_l = log(theta / l + 1) of them, at least 0.

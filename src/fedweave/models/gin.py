@@ -95,7 +95,7 @@ class GIN(Choices):
     layer, where Xu et al. join those of all layers (eq. 4.2).
 
     hidden:  width of all layers but the classifier.
-    layers:  how many convolutions.
+    layers:  number of convolutions.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
              an experiment on small graphs the default is "sum".

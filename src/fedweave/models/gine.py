@@ -64,7 +64,7 @@ class GINE(Choices):
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 
     hidden:        width of all layers but the classifier.
-    layers:        how many convolutions.
+    layers:        number of convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
     pool:          how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
                    an experiment on small graphs the default is "mean".

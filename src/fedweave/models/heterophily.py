@@ -30,7 +30,7 @@ class GPRGNN(Choices):
     Deviation: no dropout on the input features, which are often sparse.
 
     hidden:  width of the MLP's hidden layer.
-    layers:  how many times messages pass, K.
+    layers:  number of times that messages pass, K.
     dropout: share of the hidden layer's outputs that is dropped in training.
     alpha:   with what probability a walk returns to where it began, at first; 0 to 1.
 
@@ -95,7 +95,7 @@ class ACMGCN(Choices):
     Deviation: no dropout on the input features, which are often sparse.
 
     hidden:  width of the layers between.
-    layers:  how many.
+    layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
 
     Raises:
@@ -159,7 +159,7 @@ class H2GCN(Choices):
     Messages pass along whole graphs: sampled neighbors cannot give the nodes at distance two.
 
     hidden:  width of H0.
-    layers:  how many rounds of messages, up to 8.
+    layers:  rounds of messages, up to 8.
     dropout: share of the joined embedding that is dropped in training.
 
     Raises:

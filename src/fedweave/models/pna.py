@@ -31,7 +31,7 @@ class PNA(Choices):
     each as it is, amplified and attenuated by a node's degree, with ReLU and `dropout`, then as `gine`.
 
     hidden:        width of all layers but the classifier.
-    layers:        how many convolutions.
+    layers:        number of convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
     delta:         log(d + 1) of a usual degree d, by which degrees are measured: Corso et al.'s δ, there the mean over
                    the training nodes, and here a number that all members share.

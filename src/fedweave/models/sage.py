@@ -23,7 +23,7 @@ class SAGE(Choices):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:            width of the layers between.
-    layers:            how many.
+    layers:            number of layers.
     dropout:           share of a layer's outputs that is dropped in training.
     pool:              how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
                        an experiment on small graphs the default is "mean". With it, two

@@ -51,7 +51,7 @@ class Star(Choices):
     linear classifier, all of width `hidden` (section 4.2).
 
     hidden:  width of both channels.
-    layers:  how many convolutions each has.
+    layers:  number of convolutions of each.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    "sum" or "mean" over the nodes of each small graph.
 

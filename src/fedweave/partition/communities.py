@@ -53,7 +53,7 @@ class Louvain(Divided):
     goes to the client with most edges to it among those with room, or to the smallest where none has an edge. Nodes
     without edges are spread so that sizes even out. No client is empty or holds above ceil(n / P (1 + slack)) nodes.
 
-    clients:          how many, P.
+    clients:          number of clients, P.
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
     packing:          "linked" as above, or "in_turn": too large communities are chopped in the order of nodes, and
                       all dealt to the clients in turn, largest first, as in FedEgo's released code and in
@@ -215,7 +215,7 @@ class Metis(Divided):
     """Disjoint clients by METIS: sizes within a few per cent, few edges cut, as in FED-PUB and what follows it. Needs
     `pip install 'fedweave[metis]'`.
 
-    clients:          how many, P.
+    clients:          number of clients, P.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
@@ -275,8 +275,8 @@ class LouvainPlus(Divided):
     """Disjoint clients, each of the Louvain communities whose shares of labels k-means puts together. Sizes differ
     much, and labels more than by `louvain`.
 
-    clients:          how many, P.
-    resolution:       of Louvain; more gives more and smaller communities.
+    clients:          number of clients, P.
+    resolution:       resolution of Louvain; more gives more and smaller communities.
     """
 
     clients: int = 10
@@ -307,7 +307,7 @@ class MetisPlus(Metis):
     """Disjoint clients, each of the METIS parts whose shares of labels k-means puts together. Needs `pip install
     'fedweave[metis]'`.
 
-    communities: how many parts METIS makes.
+    communities: number of parts that METIS makes.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node",)

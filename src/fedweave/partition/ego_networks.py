@@ -160,7 +160,7 @@ class EgoNetworks(Choices):
     connected component. (The released code draws them with replacement and restricts the whole graph to the component.)
 
     hops:             radius. Three hops are nearly all of a small graph: 1 suits nba and german, 2 bail, 3 credit.
-    clients:          how many, P.
+    clients:          number of clients, P.
     train, val, test: ratios of all labeled nodes, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     incomplete:       "drop" the nodes whose label or sensitive attribute is unknown first, as in the released code, or

@@ -25,7 +25,7 @@ class GraphSkew(Choices):
 
     by:               "features", the mean over a graph's nodes and columns, or "degree", the mean over its nodes
                       (feature skew and topology skew). Equal graphs stay in the order of the data.
-    clients:          how many, P.
+    clients:          number of clients, P.
     train, val, test: ratios of every client's labeled graphs, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     """
@@ -76,7 +76,7 @@ class GraphsIID(Choices):
     uniformly; masks are not stratified, and there is no global test set.
 
     protocol:         "paper" or "script".
-    clients:          how many, P.
+    clients:          number of clients, P.
     global_test:      share of the graphs that the server tests on; only for "paper".
     server_val:       share of the graphs that the server validates on, for algorithms that need it (cffl); only for
         "paper".
@@ -165,8 +165,8 @@ class Perturbed(GraphsIID):
     round(ratio m) random ones are deleted and as many of the pairs that were not joined are joined at random (fewer if
     there are fewer). Features stay, also degrees. Clients are called low-0, …, medium-0, …, high-0, ….
 
-    low:    how many clients are of low quality, ratio in [.7, 1).
-    medium: how many are of medium quality, ratio in [.3, .7); the others are of high quality, ratio in [0, .3).
+    low:    number of clients of low quality, ratio in [.7, 1).
+    medium: number of clients of medium quality, ratio in [.3, .7); the others are of high quality, ratio in [0, .3).
     """
 
     low: int = 3

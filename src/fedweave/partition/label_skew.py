@@ -49,7 +49,7 @@ class LabelSkew(Choices):
       for that is an error, not a smaller test set.
     - Unlabeled nodes are held by no client.
 
-    clients:      how many, P.
+    clients:      number of clients, P.
     majors:       major labels per client.
     major_rate:   share of a client's nodes that have a major label.
     share:        a client's size relative to the dataset; the paper's is 0.3, and 0.2 on DBLP ("Wiki" in its tables).
@@ -209,7 +209,7 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 class Random(Divided):
     """Uniformly random disjoint clients whose sizes differ by at most one node, or small graph.
 
-    clients:          how many, P.
+    clients:          number of clients, P.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
@@ -245,7 +245,7 @@ class Dirichlet(Divided):
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
     min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
-    clients:          how many, P.
+    clients:          number of clients, P.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")

@@ -27,13 +27,13 @@ class Overlap(Choices):
     that "exact" is the default. The groups' sizes, the shares of test, public and validation nodes, and that a node has
     one role at all its holders are ours.
 
-    overlap:     𝐍.
+    overlap:     𝐍, mean share of the other clients that hold a node of the middle third.
     generator:   "exact": of n nodes r n are a pool, from which every sharing client draws m at random; m further ones,
                  each its own, go to every client without high overlap; r and m follow from 𝐍 and the number of clients.
                  "as_printed": a share `pool` of the nodes, of which clients draw numbers of each label given by
                  Dirichlet(pool_alpha) scaled by 𝐍 / (r − 𝐍 r), with 2𝐍 for 𝐍 in the high group; the others are spread
                  by Dirichlet(alpha) over all clients.
-    clients:     P, the first third without overlap, the last third with a high one.
+    clients:     number of clients, P, the first third without overlap, the last third with a high one.
     alpha:       concentration of the labels of the nodes that are not shared, over clients; small is heterogeneous.
     pool:        r, as printed only.
     pool_alpha:  concentration of the labels of shared nodes, as printed only.

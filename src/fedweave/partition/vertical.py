@@ -23,14 +23,14 @@ class Vertical(Choices):
     """Blocks of feature columns that do not overlap, and a uniform sample of the edges at every client, as in GLASU
     (Zhang et al. 2023, appendix D.1).
 
-    clients:          how many, M.
+    clients:          number of clients, M.
     widths:           relative widths of the M blocks; empty makes them as equal as possible.
     blocks:           "random" draws which columns are in which block; without it they are contiguous, in order.
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.
     labels:           "all" clients see the labels, or only the "first".
     train, val, test: ratios of the labeled nodes, stratified by label; the same at all clients.
-    train_per_class:  if above 0, so many nodes of each label train instead, and `val` and `test` are drawn uniformly.
+    train_per_class:  training nodes of each label, if above 0; `val` and `test` are then drawn uniformly.
     public_split:     take the dataset's published masks instead of the ratios.
     train_rest:       with `public_split`, every labeled node outside the published val and test masks trains.
     """

@@ -331,7 +331,7 @@ class Payoff(Part):
     worth less before (Eqs. 5 to 7).
 
     budget:   B, what all payoffs of a round sum to.
-    currency: what it is an amount of; for statements (`fedweave statement`).
+    currency: currency of the budget; for statements (`fedweave statement`).
     """
 
     budget: float = 1.0

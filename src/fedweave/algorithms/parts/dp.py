@@ -29,7 +29,7 @@ class Clip(Part):
 
     The first half of McMahan et al. 2018, algorithm 1; without noise it gives no privacy guarantee.
 
-    norm: the most that it may be.
+    norm: largest norm of an update.
     """
 
     norm: float = 1.0

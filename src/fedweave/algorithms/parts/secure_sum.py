@@ -99,10 +99,10 @@ class SecureSum(InSum):
     difference is near that client's update.
 
     bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; how many were, the sum says, too.
-    fraction: binary digits of a word behind the point.
-    bits:     of a word, 32 or 64.
+    fraction: binary digits of a masked integer behind the point.
+    bits:     bits of a masked integer, 32 or 64.
     everyone: each sum covers all clients.
-    least:    without `everyone`: the sum covers at least that many clients.
+    least:    fewest clients of a sum without `everyone`.
     accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     weights:  clients count by "size", n_i training examples, or "equal".
     """

@@ -71,7 +71,7 @@ class ClassCounts(Part):
     that tells nobody how many a single client has; the sum is told to all.
 
     everyone:    the sum covers all clients.
-    least:       without `everyone`: it covers at least that many.
+    least:       fewest clients of a sum without `everyone`.
     accomplices: without `everyone`: c of P clients may work with the server; it covers more than (P + c) / 2.
     """
 
@@ -124,7 +124,7 @@ class Drift(Part):
     The paper says no more than that 1 % of each client's data changes. A node that several clients hold changes at one
     of them, so their overlap shrinks; `KnowsPairs.pairs` keeps the original overlap.
 
-    share: of a client's nodes, in a round.
+    share: share of a client's nodes that change in a round.
     """
 
     share: float = 0.01

@@ -319,7 +319,7 @@ class NormBound(Part):
 
     Deviations: M can follow the round's updates; no noise is added to the model afterwards.
 
-    norm: M; 0 takes the median of the round's norms above 0, the lower of two middle ones.
+    norm: M, largest norm of an update; 0 takes the median of the round's norms above 0, the lower of two middle ones.
     """
 
     norm: float = 0.0

@@ -195,8 +195,8 @@ class SimulationEngine:
     record:             whether "vmap" records what it runs and plays it when it comes again, which changes no number:
                         "auto" from its second time on, "always" from its first, "never".
     checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
-    threads:            of torch, 0 leaves its default.
-    dtype:              of features and weights.
+    threads:            threads of torch, 0 leaves its default.
+    dtype:              number type of features and weights.
     resend:             whether clients are sent again what they have from the message before. With false the model
                         that they evaluated is not counted again for training; no result changes.
     """
@@ -215,13 +215,13 @@ class SimulationEngine:
 class FlareEngine:
     """Every client at a site of its own, on NVIDIA FLARE (`fedweave sites run`).
 
-    timeout:            seconds that sites have to answer a call; who has not by then is left out of it.
+    timeout:            seconds that sites have to answer a call; it goes on without sites that are later.
     quorum:             share of the called sites that must answer, where it is less than the algorithm's own.
     rejoin_seconds:     least time between two attempts to take sites back that were lost.
     reply_mb:           largest reply that is accepted, in megabytes.
     checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
-    threads:            of torch in each process, 0 leaves its default.
-    dtype:              of features and weights.
+    threads:            threads of torch in each process, 0 leaves its default.
+    dtype:              number type of features and weights.
     resend:             whether sites are sent again what they have from the message before. With false the model that
                         they evaluated is not sent to them for training; each keeps its last message in memory.
     """
@@ -240,18 +240,18 @@ class FlareEngine:
 class RayEngine:
     """A cluster's workers, each with a share of the clients, on Ray (`pip install 'fedweave[ray]'`).
 
-    workers:            how many; "auto" takes as many as the cluster has cores.
-    address:            of a running cluster, "host:port"; "auto" finds the one that this machine belongs to, "local"
-                        starts one on this machine alone, for this run.
-    start_seconds:      how long workers may take until they are ready.
-    device:             of every worker, as of the engine "simulation".
+    workers:            number of workers; "auto" starts one for each core of the cluster.
+    address:            address of a running cluster, "host:port"; "auto" finds the one that this machine belongs to,
+                        "local" starts one only on this machine, for this run.
+    start_seconds:      seconds that workers may take until they are ready.
+    device:             device of every worker, as in the engine "simulation".
     gpus_per_worker:    GPUs that Ray keeps for each worker, 0.5 for two workers on one; without any it sees none.
     chunk:              clients that a worker runs at once, 0 chooses.
-    record:             as of the engine "simulation".
+    record:             whether repeated steps are recorded, as in the engine "simulation".
     checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
-    threads:            of torch in each worker, 0 takes one.
-    dtype:              of features and weights.
-    resend:             as of the engine "simulation".
+    threads:            threads of torch in each worker, 0 takes one.
+    dtype:              number type of features and weights.
+    resend:             whether clients are sent known messages again, as in the engine "simulation".
     """
 
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
