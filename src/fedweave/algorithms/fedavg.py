@@ -53,10 +53,10 @@ class FedAvg(Deployable, SumsScores):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
     local_steps:     optimizer steps per round, each on all of a client's training examples.
-    optimizer:       of the local training.
-    lr:              its learning rate.
-    weight_decay:    its weight decay.
-    optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
+    optimizer:       optimizer of the local training.
+    lr:              learning rate of the local training.
+    weight_decay:    weight decay of the local training.
+    optimizer_state: optimizer state, "kept" at the client from round to round, or "fresh" in each.
     schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
                      (a tenth from half of the rounds on, a hundredth from three quarters on).
     warmup:          rounds before it, in which the rate grows in equal steps to lr.
@@ -75,7 +75,7 @@ class FedAvg(Deployable, SumsScores):
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these, or uniform where one is to withstand members that lie. In Python also names, or
         tables of a name and settings, instead of objects.
-    class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
+    class_weight:    weights of classes: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.

@@ -44,10 +44,10 @@ class Local(Deployable):
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
     local_steps:     optimizer steps per round, each on all of a client's training examples.
-    optimizer:       of the training.
+    optimizer:       optimizer of the training.
     lr:              learning rate.
-    weight_decay:    of the optimizer.
-    optimizer_state: its state is "kept" from round to round, or "fresh" in each.
+    weight_decay:    weight decay of the optimizer.
+    optimizer_state: optimizer state, "kept" from round to round, or "fresh" in each.
     schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
                      (a tenth from half of the rounds on, a hundredth from three quarters on).
     warmup:          rounds before it, in which the rate grows in equal steps to lr.
@@ -60,7 +60,7 @@ class Local(Deployable):
     betas:           decay of the means of adam and adamw.
     quorum:          share of the clients that must reply.
     parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
-    class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
+    class_weight:    weights of classes: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
