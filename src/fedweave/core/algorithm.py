@@ -96,8 +96,14 @@ class Capabilities:
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
         """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
-        names = ("sens", "ids", "nodes", "classes")
-        return replace(self, **{name: any(getattr(one, name) for one in (self, *needs)) for name in names})
+        every = (self, *needs)
+        return replace(
+            self,
+            sens=any(one.sens for one in every),
+            ids=any(one.ids for one in every),
+            nodes=any(one.nodes for one in every),
+            classes=any(one.classes for one in every),
+        )
 
 
 def capabilities(algorithm: object) -> Capabilities:

@@ -16,7 +16,7 @@ from fedweave.core.links import Links
 from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
-from fedweave.core.types import Values
+from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, UserError
 
 LOOPS = ("refuse", "drop", "keep")
@@ -417,7 +417,7 @@ class Dataset(Shown):
         """Its name, how large it is, and what is predicted."""
         edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
         graphs = {"graphs": self.examples} if self.example == "graph" else {}
-        predicted = {"classes": self.classes} if self.target == "class" else {self.target: self.outputs}
+        predicted = {("classes" if self.target == CLASS else str(self.target)): self.outputs}
         groups = {"sens": Words("yes")} if self.sens is not None else {}
         size = {"nodes": self.nodes, "edges": edges, "features": self.features}
         return {"": self.name, **graphs, **size, **predicted, **groups}
@@ -458,7 +458,7 @@ class Dataset(Shown):
             raise UserError(
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
-        options: Values = {} if self.carried is None else {"loops": "keep"}
+        options: Record = {} if self.carried is None else {"loops": "keep"}
         options["normalise"] = "auto" if self.scaling == "auto" else "none"
         if self.target != CLASS:
             options["target"] = self.target

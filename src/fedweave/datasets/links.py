@@ -71,25 +71,23 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
     have relations."""
     attributes = data.carried
-    if attributes is not None and attributes.relation is not None:
-        attributes = attributes._replace(y=attributes.relation)
-    if attributes is not None and attributes.examples and data.public is not None:
-        split = np.where(data.public.any(0), data.public.argmax(0), -1)
-        attributes = attributes._replace(split=split)
     if attributes is None:
-        relation = data.edge_labels if kinds else None
+        kind = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
-        return bare(data.edges[:, once])._replace(y=None if relation is None else relation[once]), ()
-    if attributes.examples and data.links is None:  # edges whose classes are their relations
-        split = None if data.public is None else np.where(data.public.any(0), data.public.argmax(0), -1)
-        attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)
+        return bare(data.edges[:, once])._replace(y=None if kind is None else kind[once]), ()
+    if attributes.examples and data.public is not None:
+        attributes = attributes._replace(split=np.where(data.public.any(0), data.public.argmax(0), -1))
+    if attributes.relation is not None:
+        attributes = attributes._replace(y=attributes.relation)
+    elif attributes.examples and data.links is None:  # edges whose classes are their relations
+        attributes = attributes._replace(y=data.y if data.classes > 1 else None)
     if not kinds:
         attributes = attributes._replace(y=None)
     source, target = attributes.ends
     first, second = (
         (source, target) if attributes.directed else (np.minimum(source, target), np.maximum(source, target))
     )
-    relation = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
+    relation: np.ndarray = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     _, at = np.unique((relation * data.nodes + first) * data.nodes + second, return_index=True)
     at = np.sort(at[source[at] != target[at]])
     left = attributes.total - len(at)

@@ -178,7 +178,7 @@ def scaffold(smiles: str) -> str | None:
         return None
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
-    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=False))
+    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=False))  # type: ignore[no-untyped-call]
 
 
 def scaffolds_of(data: Dataset) -> np.ndarray:

@@ -389,9 +389,9 @@ def _merged(
     rows = {"edge_index": 1}  # the others' are the first
     held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
-        source, target = held["edge_index"]
-        apart, nodes = source != target, int(sum(sizes))
-        held["x"] = one_hot(np.bincount(undirected(source[apart], target[apart], nodes)[0], minlength=nodes)).toarray()
+        first, second = held["edge_index"]
+        apart, nodes = first != second, int(sum(sizes))
+        held["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
     return held, np.repeat(np.arange(len(graphs)), sizes)
 
 

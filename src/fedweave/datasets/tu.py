@@ -168,8 +168,8 @@ def _targets(
     if lines is None:
         what = f"there is no {stem}.txt, and numbers or labels of graphs are predicted"
         refuse(folder, what, "Add it, with a line for each graph and a column for each target.", "file-missing")
-    rows, gaps = _rows_of(numbers, lines, f"{name}_graph_indicator.txt")
-    return target.of_array(lines.values[rows], "graph attribute", lines.path), gaps
+    rows, left_out = _rows_of(numbers, lines, f"{name}_graph_indicator.txt")
+    return target.of_array(lines.values[rows], "graph attribute", lines.path), left_out
 
 
 def _names(numbers: np.ndarray) -> tuple[str, ...]:

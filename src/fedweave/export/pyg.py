@@ -290,7 +290,8 @@ class UnitsModule(nn.Module):
     ) -> Tensor:
         """Numbers [n, t], float64."""
         values = self.net(x, edge_index, batch, edge_attr).to(torch.float64) * self.divisor + self.shift
-        out: Tensor = torch.where(self.log > 0, torch.where(self.log > 0, values, 0.0).exp(), values)
+        logs: Tensor = self.get_buffer("log") > 0
+        out: Tensor = torch.where(logs, torch.where(logs, values, 0.0).exp(), values)
         return out
 
 

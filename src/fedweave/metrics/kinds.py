@@ -135,8 +135,8 @@ class Classes:
 class Labels(Classes):
     """Of several yes-or-no labels."""
 
-    always = labels.ALWAYS
-    ordering = ("auc", "average_precision")
+    always: tuple[str, ...] = labels.ALWAYS
+    ordering: tuple[str, ...] = ("auc", "average_precision")
     each = "per_target"
 
     def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
@@ -173,8 +173,8 @@ class Labels(Classes):
 class Numbers(Labels):
     """Of numbers."""
 
-    always = numbers.ALWAYS
-    ordering = ("spearman",)
+    always: tuple[str, ...] = numbers.ALWAYS
+    ordering: tuple[str, ...] = ("spearman",)
 
     def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
         return judging.verdict_of(NUMBER)

@@ -59,7 +59,8 @@ def values(pairs: Values) -> Record:
     "average_precision" over the labels that have examples of both kinds, and "labels", how many these are; a float or a
     NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
-    out = {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ("loss", "accuracy") if name in pair}
+    out = dict[str, np.ndarray]()
+    out |= {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ("loss", "accuracy") if name in pair}
     each = per_target(pair)
     out |= {name: mean_of_classes(value) for name, value in each.items()}
     if each:

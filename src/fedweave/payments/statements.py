@@ -197,10 +197,10 @@ def _whole_run(run: Run) -> StatementRound:
     rounds = {number for of_client in known[WEIGHT].values() for number in of_client} - void.keys()
     members = sorted(known[WEIGHT]) if rounds else _members(run)
     if not rounds and (pay.by != "equal" or pay.cap):
-        why = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
+        cause = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
         raise UserError(
-            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{why} Train with "
-            "the part coalition_value, or set pay.by = 'equal' without a cap.",
+            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{cause} Train "
+            "with the part coalition_value, or set pay.by = 'equal' without a cap.",
             code="statement.unmeasured",
         )
 

@@ -84,17 +84,19 @@ class LinkPrediction(Part):
         first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
         there = outputs.drawn["there"]
         if self.loss == "cross_entropy":
-            total: Tensor = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
-            return total / (real.sum() + there.sum()).clamp(min=1)
+            total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
+            return _mean(total, real.sum() + there.sum())
         if self.loss == "bpr":
-            total = (F.softplus(second - first[:, None]) * there).sum()
-            return total / there.sum().clamp(min=1)
+            return _mean((F.softplus(second - first[:, None]) * there).sum(), there.sum())
         if self.loss == "margin":
-            total = (F.relu(self.margin + second - first[:, None]) * there).sum()
-            return total / there.sum().clamp(min=1)
+            return _mean((F.relu(self.margin + second - first[:, None]) * there).sum(), there.sum())
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
         each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
-        return (each * real).sum() / real.sum().clamp(min=1)
+        return _mean((each * real).sum(), real.sum())
+
+
+def _mean(total: Tensor, count: Tensor) -> Tensor:
+    return total / count.clamp(min=1)
 
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:

@@ -89,17 +89,60 @@ def batches(count: Tensor, batch: int) -> Tensor:
 class TrainsLocally(WeighsClasses, Protocol):
     """An algorithm with the settings of `Training`."""
 
-    local_steps: int
-    optimizer: OptimizerName
-    lr: float
-    weight_decay: float
-    optimizer_state: OptimizerState
-    local_epochs: int
-    batch_size: int
-    clip_gradient: float
-    local_momentum: float
-    nesterov: bool
-    betas: tuple[float, float]
+    @property
+    def local_steps(self) -> int:
+        """See `Training`."""
+        ...
+
+    @property
+    def optimizer(self) -> OptimizerName:
+        """See `Training`."""
+        ...
+
+    @property
+    def lr(self) -> float:
+        """See `Training`."""
+        ...
+
+    @property
+    def weight_decay(self) -> float:
+        """See `Training`."""
+        ...
+
+    @property
+    def optimizer_state(self) -> OptimizerState:
+        """See `Training`."""
+        ...
+
+    @property
+    def local_epochs(self) -> int:
+        """See `Training`."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """See `Training`."""
+        ...
+
+    @property
+    def clip_gradient(self) -> float:
+        """See `Training`."""
+        ...
+
+    @property
+    def local_momentum(self) -> float:
+        """See `Training`."""
+        ...
+
+    @property
+    def nesterov(self) -> bool:
+        """See `Training`."""
+        ...
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """See `Training`."""
+        ...
 
 
 @dataclass(frozen=True)

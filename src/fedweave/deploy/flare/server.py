@@ -142,6 +142,11 @@ class DataOfSites:
     target: Kind = CLASS
     targets: tuple[str, ...] = ()
 
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for each example."""
+        return self.classes if self.target == CLASS else len(self.targets)
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -224,7 +229,7 @@ class Server:
         algorithm = config.algorithm.make(model_told(config.model.make(), form, features, fed.classes))
         check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
         names, unsure = confirmed(replies, config.data.values)
-        data = DataOfSites(config.data.name, features, fed.classes, form, **names)
+        data = DataOfSites(config.data.name, features, fed.classes, form, names["labels"], names["groups"])
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 

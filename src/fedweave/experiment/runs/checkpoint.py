@@ -217,6 +217,11 @@ class Described(Protocol):
         ...
 
     @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for each example."""
+        ...
+
+    @property
     def edge_form(self) -> dict[str, int | bool]:
         """What models are fitted to of edges."""
         ...

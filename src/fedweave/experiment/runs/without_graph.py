@@ -137,7 +137,8 @@ def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
         predicted: np.ndarray = Ridge().fit(rescaled(own, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
     two = scores(Held(own, y, np.ones((3, len(y)), bool)), x, 2)
-    return two[:, 1] - two[:, 0]
+    margin: np.ndarray = two[:, 1] - two[:, 0]
+    return margin
 
 
 def _held(own: Dataset) -> Held:
