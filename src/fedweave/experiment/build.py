@@ -43,6 +43,7 @@ from fedweave.experiment.requirements import (
     check_sampling,
     check_scaling,
     check_target,
+    check_target_scaling,
     check_widths,
     evaluated_clients,
     scales,
@@ -59,8 +60,10 @@ from fedweave.partition.client_data import (
     finders_of,
     global_test_part,
     meter_scaling,
+    meter_target_scaling,
     pooled,
     restrict,
+    scaled_targets,
     shares,
 )
 from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
@@ -206,6 +209,7 @@ def ingredients(config: Config) -> Ingredients:
     """
     data, partition, exchange = prepared(config)
     seen = seen_by(config.algorithm, partition, data)
+    data = scaled_targets(data, seen)
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
     ported = blocks.ported(data, kind)
@@ -270,6 +274,7 @@ def build(config: Config) -> Built:
     check_people(config, data, algorithm)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
+    check_target_scaling(data, algorithm)
     fed, precomputed, close = (
         _on_cluster(config, inputs) if config.engine.name == "ray" else _in_process(config, inputs)
     )
@@ -279,6 +284,7 @@ def build(config: Config) -> Built:
     fed.judged = evaluated_clients(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
+    meter_target_scaling(fed.ledger, fed.clients, data)
     if inputs.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, inputs.exchange)
     return Built(data, partition, algorithm, fed, precomputed, close, own=inputs.own)
@@ -400,9 +406,12 @@ def federation(
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
     seen = pooled(partition, data) if one else partition
+    data = scaled_targets(data, seen)
+    check_target_scaling(data, algorithm)
     if data.scaling != "none" and len(amounts(data.x)):
         check_scaling(data.scaling, algorithm, ("example",))
     fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=client_algorithms, **options)
+    meter_target_scaling(fed.ledger, fed.clients, data)
     check_widths(algorithm, client_algorithms, fed.graphs)
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
     fed.origin = Origin(data, partition, seed, engine, client_algorithms)

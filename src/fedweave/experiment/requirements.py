@@ -22,7 +22,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
-from fedweave.core.target import CLASS, LABELS, NOUNS
+from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
@@ -219,16 +219,35 @@ def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     Raises:
         ConfigError: names the scaling and what to take instead.
     """
-    if how not in BY_NODES or not isinstance(algorithm, DeclaresCalls):
-        return
-    declared = (send for step in algorithm.calls(2).all for send in step_info(step).sends.values())
-    mechanisms = (one for send in declared for one in send.mechanisms)
-    bounded = {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)} & set(records)
-    if bounded:
+    if how in BY_NODES and (bounded := _bounded(algorithm) & set(records)):
         raise ConfigError(
             f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
             f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"
         )
+
+
+def check_target_scaling(data: Dataset, algorithm: object) -> None:
+    """Refuse to scale numbers that are predicted by those of all examples where ε is of one of them, as `check_scaling`
+    does features.
+
+    Raises:
+        ConfigError: says so.
+    """
+    if data.target == NUMBER and data.target_scaling != "none" and "example" in _bounded(algorithm):
+        raise ConfigError(
+            f'data.target_normalise = "{data.target_scaling}": scales a number by those of all training examples, so '
+            'that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones before.',
+            code="config.target-scaling",
+        )
+
+
+def _bounded(algorithm: object) -> set[str]:
+    """What an algorithm's ε is of (`mechanism.LDP.per`)."""
+    if not isinstance(algorithm, DeclaresCalls):
+        return set()
+    declared = (send for step in algorithm.calls(2).all for send in step_info(step).sends.values())
+    mechanisms = (one for send in declared for one in send.mechanisms)
+    return {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)}
 
 
 def check_people(config: Config, data: Dataset, algorithm: object) -> None:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.plugins import Maker
 from fedweave.core.random import generator
-from fedweave.core.target import CLASS
+from fedweave.core.target import CLASS, LABELS, NUMBER, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
 
@@ -59,8 +59,9 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
     ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
     between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
-    the examples whose label it sees. Only where there are such: graphs: small graphs held; examples: edges held, where
-    these are the examples; features: feature columns
+    the examples whose label it sees, of several labels those that are 1, of numbers those that are known. Only where
+    there are such: means, deviations: lists of t, of the numbers; graphs: small graphs held; examples: edges held,
+    where these are the examples; features: feature columns
     held, of some; edges_added: undirected edges that it sees and the dataset does not have; overlap, overlap_links: the
     mean share of its nodes and links that another client has too, where the partition says so. Where the data has a
     sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
@@ -74,10 +75,8 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     )
     degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
-    known = np.flatnonzero(data.labeled)
-    ones = np.ones(len(known), dtype=np.int64)
-    of_class = data.y[known] if data.target == CLASS else 0 * known
-    onehot = sp.csr_matrix((ones, (known, of_class)), shape=(data.examples, max(data.classes, 1)))
+    rows, columns = _counted(data)
+    counts = sp.csr_matrix((np.ones(len(rows), np.int64), (rows, columns)), shape=(data.examples, data.outputs))
     examples = _holders([part.examples for part in parts], data.examples)
     vertical = any(part.columns is not None for part in parts)  # no edge leads to another client then
     widths = [data.features if part.columns is None else len(part.columns) for part in parts]
@@ -90,12 +89,35 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         "train": masks[:, 0].tolist(),
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
-        "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
+        "labels": ((examples.T @ counts).toarray() * np.array([[part.labels] for part in parts])).tolist(),
+        **(_moments(data, parts) if data.target == NUMBER else {}),
         **({"features": widths} if vertical else {}),
         **({"edges_added": (client_edges - seen_edges).tolist()} if (client_edges > seen_edges).any() else {}),
         **{name: realized(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
         **({} if data.sens is None else _groups(data, partition)),
     }
+
+
+def _counted(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [k]: examples, and the class, label or number of each that the column labels of `statistics` counts."""
+    if data.target == CLASS:
+        rows = np.flatnonzero(data.labeled)
+        return rows, data.y[rows]
+    rows, columns = np.nonzero(data.y == 1 if data.target == LABELS else where_known(data.y))
+    return rows, columns
+
+
+def _moments(data: Dataset, parts: Sequence[Any]) -> dict[str, list[Any]]:
+    """The mean and the deviation of each number over the examples of each client, NaN where it knows none."""
+    found: dict[str, list[Any]] = {"means": [], "deviations": []}
+    for part in parts:
+        y = data.y[part.examples] if part.labels else data.y[:0]
+        known = where_known(y)
+        count = np.where(known.any(0), known.sum(0), np.nan)
+        mean = np.where(known, y, 0).sum(0) / count
+        found["means"].append(mean.tolist())
+        found["deviations"].append(np.sqrt((np.where(known, y - mean, 0) ** 2).sum(0) / count).tolist())
+    return found
 
 
 def totals(data: Dataset, partition: Cut) -> dict[str, int]:
@@ -131,21 +153,37 @@ def realized(pairs: np.ndarray) -> np.ndarray:
 
 
 def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
-    """The results of `statistics` and `totals` as plain text: a line per client, `MOST` at most, then the mean."""
+    """The results of `statistics` and `totals` as plain text: a line per client, `MOST` at most, then the mean.
+    classes: what the classes, or other targets, are called."""
     shown = [name for name in SHOWN if name in columns]
     clients = len(columns["client"])
     rows = [[*(name.replace("_", " ") for name in shown), *(classes or _numbered(columns["labels"]))]]
     for at in range(min(clients, MOST)):
-        rows.append([_text(columns[name][at]) for name in shown] + [str(count) for count in columns["labels"][at]])
+        rows.append([_text(columns[name][at]) for name in shown] + target_cells(columns, at))
     if clients > MOST:
         means = [f"{np.mean(columns[name]):.1f}" for name in shown[1:]]
-        rows.append(["mean", *means, *(f"{count:.1f}" for count in np.mean(columns["labels"], axis=0))])
+        rows.append(["mean", *means, *mean_cells(columns)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lost = f"{whole['edges_lost']:,} of {whole['edges']:,} edges lost to all clients"
     tested = f"; {whole['global_test']:,} {'graphs' if 'graphs' in whole else 'nodes'} in the global test"
     first = f"the first {MOST} of {clients:,} clients, and the mean of all; " if clients > MOST else ""
     return "\n".join([*lines, first + lost + (tested if whole["global_test"] else "")])
+
+
+def target_cells(columns: Mapping[str, Sequence[Any]], at: int) -> list[str]:
+    """What a client holds of each class or label, their count, or of each number, its mean ± deviation."""
+    if "means" not in columns:
+        return [str(count) for count in columns["labels"][at]]
+    pairs = zip(columns["means"][at], columns["deviations"][at], strict=True)
+    return ["-" if mean != mean else f"{mean:.3g} ± {spread:.3g}" for mean, spread in pairs]
+
+
+def mean_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """The mean over all clients of each count of `target_cells`; of numbers nothing, whose mean that is not."""
+    if "means" in columns:
+        return [""] * len(columns["labels"][0])
+    return [f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)]
 
 
 def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
@@ -166,16 +204,18 @@ def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
         return result
 
     tested = [part.examples[part.masks[TEST]] for part in partition.parts]
-    return {
+    columns = {
         "groups": [counted(part.examples) for part in partition.parts],
         "test_groups": [counted(examples) for examples in tested],
-        "test_groups_class1": [counted(examples[data.y[examples] == 1]) for examples in tested],
     }
+    if data.target == CLASS:
+        columns["test_groups_class1"] = [counted(examples[data.y[examples] == 1]) for examples in tested]
+    return columns
 
 
 def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
     names = {"without_sp": "test_groups", "without_eo": "test_groups_class1"}
-    return {name: sum(min(counts[:2]) == 0 for counts in columns[of]) for name, of in names.items()}
+    return {name: sum(min(counts[:2]) == 0 for counts in columns[of]) for name, of in names.items() if of in columns}
 
 
 def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
@@ -293,7 +333,7 @@ class Partition:
         except UserError:
             sizes = [len(part.nodes) for part in self.parts]
             return f"{len(sizes):,} clients of {min(sizes):,} to {max(sizes):,} nodes; cut.table(data) says more"
-        return summary(self.table(data).to_pydict(), totals(data, self), data.labels)
+        return summary(self.table(data).to_pydict(), totals(data, self), data.labels or data.targets)
 
     def _data(self, dataset: Dataset | None) -> Dataset:
         if dataset is not None:
@@ -374,7 +414,7 @@ def _fault(part: object, data: Dataset) -> str:
         return f"masks are {masks.dtype} {list(masks.shape)}, not bool {[len(SPLITS), size]}"
     if (masks.sum(0) > 1).any():
         return "an example is in two of train, val and test"
-    return "an example without a label is in a split" if masks[:, data.y[part.examples] < 0].any() else ""
+    return "an example without a label is in a split" if masks[:, ~data.labeled[part.examples]].any() else ""
 
 
 def _of_numbers(numbers: object, most: int) -> str:
@@ -421,6 +461,24 @@ def check_enough(count: int, clients: int, each: int = 1, example: str = "node")
         )
 
 
+def need_classes(data: Dataset, what: str) -> None:
+    """Raise ConfigError unless a class is predicted, by which a cut goes; `what` says how, "dirichlet deals …"."""
+    if data.target != CLASS:
+        raise ConfigError(
+            f"[partition] {what}; of {data.name!r} {data.target_summary} are predicted. Choose another cut, such as "
+            "random, column, louvain or metis.",
+            code="config.target",
+        )
+
+
+def strata(data: Dataset) -> tuple[np.ndarray, int]:
+    """int64 [e]: of which kind examples are that splits draw in equal shares, their class, -1 where unlabeled; and how
+    many kinds there are. Numbers and several labels are of one: examples are drawn at random."""
+    if data.target == CLASS:
+        return data.y, data.classes
+    return np.where(data.labeled, 0, -1), 1
+
+
 def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
     """The sorted examples (int64) of every client, where `owner` int [e] is each one's client."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
@@ -430,7 +488,8 @@ def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
 def divide(
     data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
 ) -> tuple[Part, ...]:
-    """Parts over `held` (sorted examples per client), masks stratified by label in the given train/val/test ratios.
+    """Parts over `held` (sorted examples per client), masks in the given train/val/test ratios, stratified by class if
+    one is predicted (`strata`).
 
     Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
     every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
@@ -475,6 +534,7 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     Raises:
         ConfigError: a class has fewer examples, or too few are left to validate and test.
     """
+    need_classes(data, "train_per_class takes as many of each class")
     rng, labelled = generator(seed, "partition/per_class"), np.flatnonzero(data.y >= 0)
     order = rng.permutation(labelled)
     rank = np.empty(len(data.y), dtype=np.int64)
@@ -513,12 +573,12 @@ def stratify(
     """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels, with
     the generator of the seed that is called `stream`."""
     rng = generator(seed, stream)
-    counts = _label_counts(data, held)
+    (y, kinds), counts = strata(data), _label_counts(data, held)
     bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
     examples = np.concatenate(held)
     client = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
-    at = rng.permutation(np.flatnonzero(data.y[examples] >= 0))
-    cell = client[at] * data.classes + data.y[examples[at]]
+    at = rng.permutation(np.flatnonzero(y[examples] >= 0))
+    cell = client[at] * kinds + y[examples[at]]
     order = np.argsort(cell, kind="stable")  # a cell is one client's examples of one label, in random order
     at, cell = at[order], cell[order]
     rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
@@ -533,11 +593,12 @@ def stratify(
 
 
 def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [P, c]: labeled examples per client and class."""
-    label = data.y[np.concatenate(held)]
+    """int64 [P, c]: labeled examples per client and class (`strata`)."""
+    y, kinds = strata(data)
+    label = y[np.concatenate(held)]
     client = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
-    cell = (client * data.classes + label)[label >= 0]
-    return np.bincount(cell, minlength=len(held) * data.classes).reshape(len(held), data.classes)
+    cell = (client * kinds + label)[label >= 0]
+    return np.bincount(cell, minlength=len(held) * kinds).reshape(len(held), kinds)
 
 
 def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:

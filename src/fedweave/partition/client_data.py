@@ -12,11 +12,11 @@ import pyarrow as pa
 import torch
 
 from fedweave.core.federation import StepInfo
-from fedweave.core.graph import TEST
+from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.ledger import Ledger
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import agreed
-from fedweave.core.target import labeled, unlabeled_like
+from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, labeled, scale_of, unlabeled_like, where_known
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset, distinct
@@ -37,7 +37,8 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
     """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
-    Features are scaled by the client's own nodes where `data` asks for that.
+    Features are scaled by the client's own nodes where `data` asks for that, and numbers that are predicted have the
+    scale of its own training examples (`target_scale_of`).
     Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
     groups = [part.nodes for part in parts]
     edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
@@ -63,6 +64,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
+            target_scale=target_scale_of(data, part),
         )
         yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
 
@@ -209,7 +211,44 @@ def of_typical(data: Dataset, partition: Partition) -> Numbers:
     return (sizes * shifts).sum(0) / sizes.sum(), np.where(total > 0, spread, np.inf)
 
 
+def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:
+    """The units of a client's model, where numbers are predicted (`Dataset.target_scale`): by its own training examples
+    where each member has its own; of a number that none of these has, those of `data` (`scaled_targets`)."""
+    if data.target_scale is None or data.target_scaling != "own":
+        return data.target_scale
+    y = data.y[part.examples[part.masks[TRAIN]]] if part.labels else data.y[:0]
+    scale = scale_of(y, bool(data.target_scale[LOG].any()))
+    return np.where(where_known(y).any(0), scale, data.target_scale)
+
+
+def scaled_targets(data: Dataset, partition: Partition) -> Dataset:
+    """The data with the units in which a model of all clients predicts numbers.
+
+    target_scaling "all": by all clients' training examples; one that several clients hold counts for each. "own": a
+    typical client's, which also whoever has no training example takes, such as the global test: the mean over clients
+    of the shifts, and the root of the mean of the squared divisors, by how many training examples have the number; a
+    client with one and the same number has no say in its divisor. "none": the data's.
+    """
+    if data.target_scale is None or data.target_scaling == "none":
+        return data
+    log = bool(data.target_scale[LOG].any())
+    trained = [data.y[part.examples[part.masks[TRAIN]]] for part in partition.parts if part.labels]
+    if data.target_scaling == "all":
+        return replace(data, target_scale=scale_of(np.concatenate([data.y[:0], *trained]), log))
+    shifts, squares, say, spread = np.zeros((4, data.outputs))
+    for y in trained:
+        known, scale = where_known(y), scale_of(y, log)
+        varied = np.where(known, y, -np.inf).max(0, initial=-np.inf) > np.where(known, y, np.inf).min(0, initial=np.inf)
+        shifts, say = shifts + known.sum(0) * scale[SHIFT], say + known.sum(0)
+        squares, spread = squares + varied * known.sum(0) * scale[DIVISOR] ** 2, spread + varied * known.sum(0)
+    scale = np.array(data.target_scale)
+    scale[SHIFT] = shifts / np.maximum(say, 1)
+    scale[DIVISOR] = np.where(spread > 0, np.sqrt(squares / np.maximum(spread, 1)), 1.0)
+    return replace(data, target_scale=scale)
+
+
 SCALE = "(scale)"
+TARGET_SCALE = "(target scale)"
 _MOMENTS = {
     "n": "how many nodes it has",
     "sum": "the sum of every feature over its nodes",
@@ -219,6 +258,17 @@ _RANGE = {"low": "the smallest value of every feature at its nodes", "high": "th
 _BACK = {
     "shift": "by what every feature is shifted: its mean, or the middle of its range, over all members' nodes",
     "divisor": "by what every feature is divided: its deviation, or half its range, over all members' nodes",
+}
+
+
+_TARGET_MOMENTS = {
+    "n": "how many training examples have each number that is predicted",
+    "sum": "the sum of every number that is predicted, or of its logarithms, over its training examples",
+    "squares": "the sum of their squares",
+}
+_TARGET_BACK = {
+    "shift": "by what every number that is predicted is shifted: its mean over all members' training examples",
+    "divisor": "by what every number that is predicted is divided: its deviation over all members' training examples",
 }
 
 
@@ -241,6 +291,18 @@ def meter_scaling(
     back = {key: text.replace("node", of) for key, text in _BACK.items()}
     ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(upload_notes))
     ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(back))
+
+
+def meter_target_scaling(ledger: Ledger, clients: Sequence[str], data: Dataset) -> None:
+    """Note in a `ledger` the exchange by which `clients` scale the numbers that are predicted, if there is any: none
+    where each has its own scale, and of one client."""
+    if data.target != NUMBER or data.target_scaling != "all" or len(clients) < 2:
+        return
+    up, down = _messages(torch.zeros(data.outputs, dtype=torch.float64, device="cpu"), "standard")
+    ledger.purpose = SETUP
+    up = {**up, "n": up["sum"]}  # of each number, which some examples may lack
+    ledger.record(0, 0, TARGET_SCALE, clients, "up", up, 0.0, StepInfo.of(_TARGET_MOMENTS))
+    ledger.record(0, 0, TARGET_SCALE, clients, "down", down, 0.0, StepInfo.of(_TARGET_BACK))
 
 
 def _messages(column: torch.Tensor, how: str) -> tuple[Tree, Tree]:

@@ -13,7 +13,7 @@ from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
-from fedweave.partition.base import Partition, check_clients, check_enough, group
+from fedweave.partition.base import Partition, check_clients, check_enough, group, need_classes
 from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import edges_among
 
@@ -100,7 +100,7 @@ class Louvain(Divided):
         out, *held = group(hand, self.clients + 1)
         parts = self.divided(data, held, seed)
         tested = edges_among(data, [out])[0] if data.example == "edge" else out
-        return Partition(parts, tested[data.y[tested] >= 0] if self.holdout else None)
+        return Partition(parts, tested[data.labeled[tested]] if self.holdout else None)
 
     def _linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [n]: the client of every node, counted from 1; 0 is the global test."""
@@ -341,6 +341,7 @@ def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Ge
     """
     from sklearn.cluster import KMeans
 
+    need_classes(data, "louvain_plus and metis_plus join communities of like classes")
     names, community = np.unique(community, return_inverse=True)
     known = data.y >= 0
     cell = community[known] * data.classes + data.y[known]

@@ -83,7 +83,7 @@ class Divided:
                 f'[partition] split = "time", but nobody says when the edges of {data.name!r} are, along which '
                 "messages go; name the column in [data] edge_time."
             )
-        times = np.sort(data.time[data.y >= 0])
+        times = np.sort(data.time[data.labeled])
         bounds = (self.train_until, self.val_until)
         first, second = (
             _at(moment(name, SHARES[at] if bound is None else bound), times)
@@ -125,7 +125,7 @@ def _at(until: float, times: np.ndarray) -> float:
 def _by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
     time = np.asarray(data.time)
     split = np.searchsorted(until, time)  # an example at an end is before it
-    masks = (split == np.arange(3)[:, None]) & (data.y >= 0)
+    masks = (split == np.arange(3)[:, None]) & data.labeled
     return tuple(replace(Part.of(data, examples, masks[:, examples]), until=until) for examples in held)
 
 

@@ -208,7 +208,7 @@ class EgoNetworks:
         """The sorted nodes that take part."""
         if self.incomplete == "keep":
             return np.arange(data.nodes)
-        return np.flatnonzero((data.y >= 0) & (True if data.sens is None else data.sens >= 0))
+        return np.flatnonzero(data.labeled & (True if data.sens is None else data.sens >= 0))
 
 
 def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:

@@ -140,7 +140,7 @@ class GraphsIID:
             rest = rng.permutation(np.arange(first.size, data.examples))
             held = [np.sort(np.concatenate(both)) for both in zip(first, self._shared(rest), strict=True)]
             return Partition(_unstratified(data, held, self.ratios, rng))
-        labelled = rng.permutation(np.flatnonzero(data.y >= 0))
+        labelled = rng.permutation(np.flatnonzero(data.labeled))
         tested = np.sort(labelled[: round(self.global_test * len(labelled))])
         validated = np.sort(labelled[len(tested) :][: round(self.server_val * len(labelled))])
         rest = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([tested, validated])))
@@ -210,7 +210,7 @@ def _unstratified(
     """Parts over `held` whose labeled examples take their roles at random."""
     parts = []
     for graphs in held:
-        known = rng.permutation(np.flatnonzero(data.y[graphs] >= 0))
+        known = rng.permutation(np.flatnonzero(data.labeled[graphs]))
         ends = np.cumsum(role_sizes(np.array([len(known)]), ratios)[0])
         masks = np.zeros((3, len(graphs)), bool)
         for mask, chosen in zip(masks, np.split(known, ends), strict=False):

@@ -10,7 +10,16 @@ from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_enough, group, published, stratify
+from fedweave.partition.base import (
+    Part,
+    Partition,
+    check_clients,
+    check_enough,
+    group,
+    need_classes,
+    published,
+    stratify,
+)
 from fedweave.partition.divided import Divided
 
 _DRAWS = 1000  # on Cora one draw of major labels in four is refused
@@ -98,6 +107,7 @@ class LabelSkew:
             ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split;
                 a client that `exclusive` leaves no train node.
         """
+        need_classes(data, "label_skew deals each client a few classes")
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
@@ -263,6 +273,7 @@ class Dirichlet(Divided):
         Raises:
             ConfigError: too few examples; no draw gave every client `min_nodes`; no published split.
         """
+        need_classes(data, "dirichlet deals each class in shares of its own")
         check_enough(data.examples, self.clients, self.min_nodes, data.example)
         rng = generator(seed, "partition/dirichlet")
         counts = self._counts(np.bincount(data.y + 1, minlength=data.classes + 1), rng)

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
+from fedweave.core.target import CLASS, unlabeled_like
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
@@ -110,6 +111,11 @@ class Noise:
         return replace(data, edges=edges, edge_labels=labels_of(data, edges))
 
     def _labels(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> tuple[Dataset, Partition]:
+        if data.target != CLASS and self.labels_by == "flip":
+            raise ConfigError(
+                f'noise.labels_by = "flip": needs classes, and {data.target_summary} are predicted. Take "remove".',
+                code="config.target",
+            )
         if data.classes < 2 and self.labels_by == "flip":
             raise ConfigError("noise.labels: there is no other class to flip to")
         evaluated = np.zeros(data.examples, bool)
@@ -125,7 +131,7 @@ class Noise:
         if self.labels_by == "flip":
             y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
             return replace(data, y=y), partition
-        y[at] = -1
+        y[at] = unlabeled_like(y[at])
         return replace(data, y=y), replace(partition, parts=tuple(_without(part, changed) for part in partition.parts))
 
 

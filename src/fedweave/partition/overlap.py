@@ -12,7 +12,7 @@ from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_ratios, stratify
+from fedweave.partition.base import Part, Partition, check_clients, check_ratios, need_classes, stratify
 
 NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
@@ -100,6 +100,7 @@ class Overlap:
         Raises:
             ConfigError: too few nodes for some client.
         """
+        need_classes(data, "overlap deals each class in shares of its own")
         rng = generator(seed, "partition/overlap")
         aside, rest = self._aside(data, seed)
         draw = self._exact if self.generator == "exact" else self._as_printed
@@ -203,7 +204,7 @@ def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.
 
 def _drawn(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
     """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
-    labelled = int((data.y[nodes] >= 0).sum())
+    labelled = int(data.labeled[nodes].sum())
     first, second = (round(ratio * labelled) for ratio in ratios)
     return stratify(data, [nodes], np.array([[first, min(second, labelled - first), 0]]), seed)
 

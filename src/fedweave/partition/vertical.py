@@ -157,7 +157,7 @@ class Parties:
         whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
-            whole = replace(whole, masks=hashed(data.ids, ratios, key) & (data.y >= 0))
+            whole = replace(whole, masks=hashed(data.ids, ratios, key) & data.labeled)
         parts = [
             replace(
                 whole,
@@ -192,7 +192,7 @@ def every_node(
     if not train_rest:
         return whole
     masks = whole.masks.copy()
-    masks[TRAIN] = (data.y >= 0) & ~masks[VAL] & ~masks[TEST]
+    masks[TRAIN] = data.labeled & ~masks[VAL] & ~masks[TEST]
     return replace(whole, masks=masks)
 
 
