@@ -15,6 +15,7 @@ from fedweave.algorithms.parts import GraphCrossEntropy, SampledCrossEntropy
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as models
 from fedweave.experiment.rounds import train
+from fedweave.incentives.shapley import GAINS_IN
 from fedweave.metrics.intervals import BIN_ERROR
 from fedweave.metrics.selection import Judging
 from fedweave.models.edges import on_examples
@@ -22,6 +23,7 @@ from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
+from fedweave.payments.contributions import left_out
 from fedweave.report.html import render
 from fedweave.report.reading import read_runs
 from tests.refusals import refusal
@@ -97,7 +99,7 @@ def test_labels_in_a_sum_have_the_same_scores():
     ("example", "plugin", "part"),
     [
         ("node", SAGE(hidden=8, layers=2), SampledCrossEntropy(batch=8, fan_out=3)),
-        ("graph", None, GraphCrossEntropy(batch=8)),
+        ("graph", GIN(hidden=16, layers=2, pool="mean", dropout=0.0), GraphCrossEntropy(batch=8)),
     ],
 )
 def test_mini_batches_learn_what_is_no_class(make, example, plugin, part):
@@ -105,6 +107,14 @@ def test_mini_batches_learn_what_is_no_class(make, example, plugin, part):
     name = "local/loss"
     first = summary_of(data, 1, plugin=plugin, parts=(part,), lr=0.0001)[name]
     assert summary_of(data, 8, plugin=plugin, parts=(part,), lr=0.02, local_steps=5)[name] < 0.9 * first
+
+
+@pytest.mark.parametrize("make", [numbers, several_labels])
+def test_one_mini_batch_of_all_graphs_is_the_whole_step(make):
+    data, plugin = make("graph", targets=2), GIN(hidden=8, layers=2, pool="mean", dropout=0.0)
+    whole = summary_of(data, 2, plugin=plugin)
+    batched = summary_of(data, 2, plugin=plugin, parts=(GraphCrossEntropy(batch=100),))
+    assert batched["local/loss"] == pytest.approx(whole["local/loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["mse", "mae", "huber", "quantile"])
@@ -189,3 +199,17 @@ def test_the_round_of_lowest_error_is_the_best():
         validated.append(np.mean([r["value"] for r in rows if r["client"] != "global"]))
         best.append(step.summary["best_val/round"])
     assert best == [1 + int(np.argmin(validated[: at + 1])) for at in range(12)]
+
+
+@pytest.mark.parametrize(("make", "judges"), [(numbers, "rmse"), (several_labels, "auc")])
+def test_what_members_bring_is_measured_in_what_judges(make, judges, tmp_path):
+    data = replace(make("graph"), sens=None)
+    algorithm = algorithm_on(data)
+    fed = fedweave.federation(data, split(data), algorithm, seed=0)
+    for _ in fedweave.train(algorithm, fed, 2, out=tmp_path / "run"):
+        pass
+    gains = left_out(tmp_path / "run", "last", "auto")
+    assert gains.schema.metadata[GAINS_IN].decode() == judges
+    assert np.isfinite(gains["leave_one_out"].to_numpy()).all()
+    with refusal("user"):
+        left_out(tmp_path / "run", "last", "macro_f1")
