@@ -26,7 +26,19 @@ _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 # What is counted by these; of all others `measures` names each by itself.
 _CLASSES = "classes"
-_BY_CLASS = ("f1", "classes", "groups", "macro_f1", "recall", "precision", "f1_positive")
+_LIKE = {"squared": _PLAIN, "absolute": "loss", "spearman": "auc"}  # of numbers, as of classes
+_BY_CLASS = (
+    "labels",
+    "moments",
+    "group_errors",
+    "f1",
+    "classes",
+    "groups",
+    "macro_f1",
+    "recall",
+    "precision",
+    "f1_positive",
+)
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
@@ -126,6 +138,7 @@ class Scoring:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
         first, _, rest = path.partition("/")[2].partition("/")
         name = rest if first == MEAN else first
+        name = _LIKE.get(name, name)
         return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
 
     def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
