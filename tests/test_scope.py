@@ -20,8 +20,6 @@ POOLING = {name for name, kind in config.registry("model").items() if "pool" in 
 # What people search the site for, and a name that something of the kind would have here.
 SOUGHT = {
     "recommendation": r"recommend|rank|bpr",
-    "regression": r"regress|mse",
-    "multi-label": r"multi_?label",
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|rgcn",
     "transformer": r"transformer",

@@ -96,13 +96,13 @@ class Capabilities:
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
         """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
-        every = (self, *needs)
+        everyone = (self, *needs)
         return replace(
             self,
-            sens=any(one.sens for one in every),
-            ids=any(one.ids for one in every),
-            nodes=any(one.nodes for one in every),
-            classes=any(one.classes for one in every),
+            sens=any(one.sens for one in everyone),
+            ids=any(one.ids for one in everyone),
+            nodes=any(one.nodes for one in everyone),
+            classes=any(one.classes for one in everyone),
         )
 
 

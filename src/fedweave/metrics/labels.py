@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
-from fedweave.learn.losses import label_errors
 from fedweave.metrics.classification import mean_of_classes, on_grid, ordered_labels, ratio
 
 ALWAYS = ("loss", "accuracy", "labels")  # what `counts` counts in any case
@@ -34,7 +34,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     """
     known = masks[:, :, None] & (y >= 0)  # [S, n, t]
     many = known.to(torch.float64).sum(1)
-    losses = on_grid(label_errors(logits, y.clamp(min=0).to(logits.dtype)).to(torch.float64))
+    losses = on_grid((F.softplus(logits) - y.clamp(min=0).to(logits.dtype) * logits).to(torch.float64))
     right = (logits > 0) == (y == 1)
     pairs = {
         "loss": torch.stack([torch.where(known, losses, 0.0).sum((1, 2)), many.sum(-1)], 1),
@@ -59,8 +59,9 @@ def values(pairs: Values) -> Record:
     "average_precision" over the labels that have examples of both kinds, and "labels", how many these are; a float or a
     NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
-    out = dict[str, np.ndarray]()
-    out |= {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ("loss", "accuracy") if name in pair}
+    out: dict[str, np.ndarray] = {
+        name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ALWAYS[:2] if name in pair
+    }
     each = per_target(pair)
     out |= {name: mean_of_classes(value) for name, value in each.items()}
     if each:
@@ -72,7 +73,7 @@ def values(pairs: Values) -> Record:
 def means(pairs: Tree) -> Tree:
     """What `values` says of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not
     defined; so that sums of them over clients give means. Works under `vmap`."""
-    out = {name: _defined(*pairs[name].unbind(1)) for name in ("loss", "accuracy")}
+    out: Tree = {name: _defined(*pairs[name].unbind(1)) for name in ALWAYS[:2]}
     both = pairs["auc"][:, 1] > 0
     for name in _ORDER:
         value = pairs[name][:, 0] / pairs[name][:, 1].clamp(min=1)

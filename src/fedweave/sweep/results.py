@@ -99,8 +99,8 @@ def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     means: dict[str, dict[str, float]] = {}
     for one in found:
         mean = spread(one.values())[0]
-        own = {one.algorithm: rank(one.metric, mean)} if math.isfinite(mean) else {}
-        means.setdefault(said(one.condition), {}).update(own)
+        known = {one.algorithm: rank(one.metric, mean)} if math.isfinite(mean) else {}
+        means.setdefault(said(one.condition), {}).update(known)
     names = list(dict.fromkeys(one.algorithm for one in found))
     sets = {str(one.group.first.config["data"].get("name")) for one in found}
     order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None

@@ -129,16 +129,16 @@ def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
     from sklearn.linear_model import Ridge  # takes long to import
 
     there = train.masks[TRAIN] & where_known(train.y)[:, at]
-    own, y = train.x[there], train.y[there, at]
+    x_train, y = train.x[there], train.y[there, at]
     if not there.any():
         return np.zeros(x.shape[0])
     if kind_of(train.y) == NUMBER:
-        numbers = scaling(own, AUTO)
-        predicted: np.ndarray = Ridge().fit(rescaled(own, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
+        numbers = scaling(x_train, AUTO)
+        predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
-    two = scores(Held(own, y, np.ones((3, len(y)), bool)), x, 2)
-    margin: np.ndarray = two[:, 1] - two[:, 0]
-    return margin
+    two = scores(Held(x_train, y, np.ones((3, len(y)), bool)), x, 2)
+    logits: np.ndarray = two[:, 1] - two[:, 0]
+    return logits
 
 
 def _held(own: Dataset) -> Held:
