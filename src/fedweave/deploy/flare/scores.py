@@ -9,7 +9,7 @@ from types import MethodType
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.scoring import MEAN, TRIED
+from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
 from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
 from fedweave.core.algorithm import Calls, JudgesReceived
 from fedweave.core.federation import Client, Step, StepInfo, step_info
@@ -26,10 +26,14 @@ _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 # What is counted by these; of all others `measures` names each by itself.
 _CLASSES = "classes"
-_LIKE = {"squared": _PLAIN, "absolute": "loss", "spearman": "auc"}  # of numbers, as of classes
+# Of numbers, as of classes; also the means over members of a sum.
+_LIKE = {"squared": _PLAIN, "rmse": _PLAIN, "absolute": "loss", "mae": "loss", "spearman": "auc"}
 _BY_CLASS = (
     "labels",
     "moments",
+    "r2",
+    "nrmse",
+    "pearson",
     "group_errors",
     "f1",
     "classes",
@@ -137,6 +141,8 @@ class Scoring:
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
         first, _, rest = path.partition("/")[2].partition("/")
+        if first in (HIGH, LOW):  # the two words of a sum
+            first, _, rest = rest.partition("/")
         name = rest if first == MEAN else first
         name = _LIKE.get(name, name)
         return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}

@@ -227,7 +227,9 @@ class Server:
         algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs))
         check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
         names, unsure = confirmed(replies, config.data.values)
-        data = DataOfSites(config.data.name, features, fed.classes, form, **names, target=kind, outputs=outputs)
+        data = DataOfSites(
+            config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs
+        )
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
