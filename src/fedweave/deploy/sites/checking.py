@@ -489,7 +489,7 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
     if form and not capabilities(config.algorithm.kind).vertical:
         check_agreement(folder, fed.held, features, classes)
     if form:
-        config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
+        config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes, form.get("target", CLASS))
     try:
         model_kind, told_of = config.model.make(), form.get("edges carry")
         model = model_told(model_kind, told_of, features, classes) if told_of else model_kind.build(features, classes)
