@@ -367,7 +367,6 @@ def _of_targets(clients: Sequence[Tree], target: Kind, share: float) -> dict[str
         outputs, y = (torch.cat([one[name] for one in clients]) for name in ("logits", "y"))
         masks = torch.cat([one["masks"] for one in clients], 1)
         if target == LABELS:
-            names: tuple[str, ...] = ("auc", *_ALSO)
             pairs = [labels.counts(outputs[mask], y[mask], mask[mask][None]) for mask in masks]
             metrics = [labels.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs]
         else:

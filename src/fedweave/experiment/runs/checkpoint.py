@@ -242,11 +242,6 @@ class Described(Protocol):
         ...
 
     @property
-    def outputs(self) -> int:
-        """How many numbers a model gives for each example."""
-        ...
-
-    @property
     def targets(self) -> tuple[str, ...]:
         """What numbers or several labels are called."""
         ...
