@@ -430,3 +430,17 @@ def test_make_graph_pads_links() -> None:
     graph = make_graph(np.eye(3), np.empty((2, 0), np.int64), np.array([1, 0]), np.ones((3, 2), bool), pairs=pairs)
     assert graph.pairs is not None
     assert (graph.pairs[2] >= 0).sum() == 2
+
+
+def test_a_worker_makes_the_graphs_that_one_process_makes() -> None:
+    data = as_links(random_data(), Links())
+    cut = Random(clients=3).cut(data, 0)
+    whole = client_graphs(data, cut)
+    [client, *_] = whole
+    [graph] = client_graphs(data, cut, only={client}).values()
+    mine, theirs = graph_tree(graph), graph_tree(whole[client])
+    assert mine.keys() == theirs.keys()
+    for name in ("pairs", "ranks", "y", "masks", "edges"):
+        assert torch.equal(mine[name], theirs[name])
+    for name, entries in mine["lists"].items():
+        assert torch.equal(entries, theirs["lists"][name])

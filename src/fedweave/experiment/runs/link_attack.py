@@ -39,9 +39,9 @@ def inferred(run: Trained) -> list[Inferred]:
         for name, seen in (("scores", graph), ("model", bare)):
             p = probabilities(run.net_of(client), w, seen)
             scores.setdefault(name, []).append(torch.logit(p[link, 1].double()).numpy())
-    truth, found = np.concatenate(truths), list[Inferred]()
+    truth, results = np.concatenate(truths), list[Inferred]()
     for name, each in scores.items():
         score = np.concatenate(each)
         false, true, _ = roc_curve(truth, score)
-        found.append(Inferred(KNOWN[name], float(roc_auc_score(truth, score)), float((true - false).max())))
-    return found
+        results.append(Inferred(KNOWN[name], float(roc_auc_score(truth, score)), float((true - false).max())))
+    return results
