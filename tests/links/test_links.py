@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
@@ -17,6 +18,7 @@ from fedweave import datasets, models
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
 from fedweave.algorithms.parts.links import no_links, training_links
 from fedweave.core import model, random
+from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
@@ -431,3 +433,101 @@ def test_make_graph_pads_links() -> None:
     graph = make_graph(np.eye(3), np.empty((2, 0), np.int64), np.array([1, 0]), np.ones((3, 2), bool), pairs=pairs)
     assert graph.pairs is not None
     assert (graph.pairs[2] >= 0).sum() == 2
+
+
+def test_a_worker_makes_the_graphs_that_one_process_makes() -> None:
+    data = as_links(random_data(), Links())
+    cut = Random(clients=3).cut(data, 0)
+    whole = client_graphs(data, cut)
+    [client, *_] = whole
+    [graph] = client_graphs(data, cut, only={client}).values()
+    mine, theirs = graph_tree(graph), graph_tree(whole[client])
+    assert mine.keys() == theirs.keys()
+    for name in ("pairs", "ranks", "y", "masks", "edges"):
+        assert torch.equal(mine[name], theirs[name])
+    for name, entries in mine["lists"].items():
+        assert torch.equal(entries, theirs["lists"][name])
+
+
+TRAIN_ON_LINKS = {
+    *("local", "centralized", "fedavg", "dp_fedavg", "fedprox", "qfedavg", "fedadam", "fedavgm", "scaffold", "feddyn"),
+    *(
+        "feddc",
+        "fedavg_ft",
+        "fedper",
+        "fedrep",
+        "ditto",
+        "apfl",
+        "pfedme",
+        "cgsv",
+        "dw",
+        "eu",
+        "rffl",
+        "fcfl",
+        "fedpub",
+    ),
+    *("gcfl", "gcfl_plus", "dfedgnn"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_on_links_or_refuses_them(name: str) -> None:
+    data = as_links(random_data(), Links(rank_negatives=5))
+    cut = Random(clients=3).cut(data, 0)
+
+    def train() -> None:
+        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8), "mlp").build(5))
+        fed = federation(data, cut, algorithm)
+        state = algorithm.init(fed)
+        fed.begin(1)
+        algorithm.evaluate(algorithm.round(state, fed), fed)
+
+    if name in TRAIN_ON_LINKS:
+        assert capabilities(ALGORITHMS[name]).links
+        return train()
+    if capabilities(ALGORITHMS[name]).links:  # others are refused by that, before any is made
+        with pytest.raises((FedweaveError, ValueError)):
+            train()
+    return None
+
+
+@pytest.mark.slow
+def test_training_reaches_what_a_plain_loop_reaches(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch Geometric's layers and negatives, on the same split and test pairs of the undivided Cora."""
+    geometric = pytest.importorskip("torch_geometric")
+    monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
+    data = as_links(datasets.load("cora"), Links(ratios=(0.8, 0.1, 0.1), rank_negatives=0))
+    cut = Random(clients=1).cut(data, 0)
+    algorithm = FedAvg(OnPairs(models.GCN()).build(data.features))
+    fed = federation(data, cut, algorithm)
+    state = algorithm.init(fed)
+    for number in range(1, 31):
+        fed.begin(number)
+        state = algorithm.round(state, fed)
+    ours = algorithm.evaluate(state, fed).clients.stack("own/auc")[0, TEST, :, 1]
+
+    [graph] = client_graphs(data, cut).values()
+    assert graph.pairs is not None
+    x, edges = torch.from_numpy(data.x.toarray()), torch.from_numpy(graph.own_edges.members[0].index.copy())
+    torch.manual_seed(0)
+    layers = [geometric.nn.GCNConv(x.shape[1], 64), geometric.nn.GCNConv(64, 64)]
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    optimizer = torch.optim.Adam(weights, lr=0.01, weight_decay=5e-4)
+    links = graph.pairs[:2, (graph.y == 1) & graph.masks[TRAIN]]
+
+    def score(pairs: Tensor, training: bool) -> Tensor:
+        h = layers[1](F.dropout(layers[0](x, edges).relu(), 0.5, training), edges)
+        return (h[pairs[0]] * h[pairs[1]]).sum(1)
+
+    for _ in range(90):
+        others = geometric.utils.negative_sampling(edges, x.shape[0], links.shape[1])
+        labels = torch.cat([torch.ones(links.shape[1]), torch.zeros(others.shape[1])])
+        loss = F.binary_cross_entropy_with_logits(score(torch.cat([links, others], 1), True), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    test = graph.masks[TEST]
+    with torch.no_grad():
+        theirs = roc_auc_score(graph.y[test], score(graph.pairs[:2, test], False))
+    assert float(ours[0] / ours[1]) == pytest.approx(theirs, abs=0.03)

@@ -85,18 +85,20 @@ class LinkPrediction(Part):
         there = outputs.drawn["there"]
         if self.loss == "cross_entropy":
             total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
-            return _mean(total, real.sum() + there.sum())
-        if self.loss == "bpr":
-            return _mean((F.softplus(second - first[:, None]) * there).sum(), there.sum())
-        if self.loss == "margin":
-            return _mean((F.relu(self.margin + second - first[:, None]) * there).sum(), there.sum())
+            count = real.sum() + there.sum()
+        elif self.loss == "bpr":
+            total, count = (F.softplus(second - first[:, None]) * there).sum(), there.sum()
+        elif self.loss == "margin":
+            total, count = (F.relu(self.margin + second - first[:, None]) * there).sum(), there.sum()
+        else:
+            total, count = (self._adversarial(first, second, there) * real).sum(), real.sum()
+        mean: Tensor = total / count.clamp(min=1)
+        return mean
+
+    def _adversarial(self, first: Tensor, second: Tensor, there: Tensor) -> Tensor:
+        """Of each link of score `first` [k], against pairs of scores `second` [k, negatives]."""
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
-        each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
-        return _mean((each * real).sum(), real.sum())
-
-
-def _mean(total: Tensor, count: Tensor) -> Tensor:
-    return total / count.clamp(min=1)
+        return F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
 
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:

@@ -706,6 +706,9 @@ def resolve(document: Document) -> Config:
     if learned and config.between_sites:
         message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
         raise ConfigError(message, code="config.sites")
+    if noise is not None and noise.labels and links is not None:
+        message = "noise.labels: links have no labels that could be changed; leave it out, or take noise.features"
+        raise ConfigError(message, code="config.links")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")
