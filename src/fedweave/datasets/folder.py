@@ -338,12 +338,12 @@ class GraphFolder(Tabular):
     def made_of_smiles(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
         """The data set of a table of molecules; see `Tabular.made` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
-        nodes, edges, graphs = tables_of(graphs, self.columns or {}, elements, self.unreadable)
+        nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
         if self.edge_features != ALL:  # the others of a bond's properties, which nobody asked for
             columns = [name for name in edges.columns if name in (*EDGES, "label", *self.chosen)]
             edges = replace(edges, data=edges.data.select(columns))
         kind = replace(self, node_labels=elements, edge_labels=bonds)
-        return kind.made(kind.named(root, Tables(nodes, edges, graphs), lacking=not labelled), root, labelled)  # type: ignore[no-any-return]
+        return kind.made(kind.named(root, Tables(nodes, edges, molecules), lacking=not labelled), root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
