@@ -21,8 +21,6 @@ POOLING = {name for name, kind in config.registry("model").items() if "pool" in 
 SOUGHT = {
     "link prediction": r"link_pred|edge_label_index|negative",
     "recommendation": r"recommend|rank|bpr",
-    "regression": r"regress|mse",
-    "multi-label": r"multi_?label",
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|rgcn",
     "transformer": r"transformer",

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedweave.core.types import CLASS as CLASS
 from fedweave.core.types import LABELS as LABELS
+from fedweave.core.types import NOUNS as NOUNS
 from fedweave.core.types import NUMBER as NUMBER
-from fedweave.core.types import TOLD as TOLD
 from fedweave.core.types import Kind as Kind
 
 SHIFT, DIVISOR, LOG = 0, 1, 2  # rows of a scale, float64 [3, t]

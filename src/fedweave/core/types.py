@@ -16,7 +16,7 @@ Kind = Literal["class", "number", "labels"]  # what is predicted of an example (
 CLASS: Kind = "class"
 NUMBER: Kind = "number"
 LABELS: Kind = "labels"
-TOLD: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
+NOUNS: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
 
 TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples together, and of the server
 

@@ -22,7 +22,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
-from fedweave.core.target import CLASS, LABELS, NUMBER, TOLD
+from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
@@ -139,7 +139,7 @@ def check_target(data: Dataset, algorithm: object, name: str) -> None:
         parts = shown(algorithm.composed) if isinstance(algorithm, MadeOfParts) else {}
         part = next((f", by its part {label!r}," for label, part in parts.items() if part.needs.classes), "")
         raise ConfigError(
-            f"algorithm {name!r}{part} is about classes, and {data.name} has {TOLD[data.target]}. Take fedavg, "
+            f"algorithm {name!r}{part} is about classes, and {data.name} has {NOUNS[data.target]}. Take fedavg, "
             "fedprox, local or centralized.",
             code="config.class-algorithm",
         )

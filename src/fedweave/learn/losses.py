@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.core.target import CLASS, LABELS, NUMBER, TOLD, Kind, kind_of
+from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind, kind_of
 from fedweave.errors import ConfigError
 
 ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `Criterion`
@@ -113,8 +113,8 @@ class Criterion:
         for name, (chosen, kinds) in of.items():
             if chosen and target not in kinds:
                 raise ConfigError(
-                    f"algorithm.{name}: it is of {' or '.join(TOLD[kind] for kind in kinds)}, and the data has "
-                    f"{TOLD[target]}. Leave it out.",
+                    f"algorithm.{name}: it is of {' or '.join(NOUNS[kind] for kind in kinds)}, and the data has "
+                    f"{NOUNS[target]}. Leave it out.",
                     code="config.loss-target",
                 )
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
-from fedweave.learn.losses import label_errors
 from fedweave.metrics.classification import mean_of_classes, on_grid, ordered_labels, ratio
 
 ALWAYS = ("loss", "accuracy", "labels")  # what `counts` counts in any case
@@ -34,7 +34,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     """
     known = masks[:, :, None] & (y >= 0)  # [S, n, t]
     many = known.to(torch.float64).sum(1)
-    losses = on_grid(label_errors(logits, y.clamp(min=0).to(logits.dtype)).to(torch.float64))
+    losses = on_grid((F.softplus(logits) - y.clamp(min=0).to(logits.dtype) * logits).to(torch.float64))
     right = (logits > 0) == (y == 1)
     pairs = {
         "loss": torch.stack([torch.where(known, losses, 0.0).sum((1, 2)), many.sum(-1)], 1),

@@ -164,7 +164,7 @@ def between_groups(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if "group_errors" not in pairs:
         return {}
     absolute, error, n = np.moveaxis(pairs["group_errors"], -3, 0)  # [..., 2, t]
-    metrics = {}
+    metrics: dict[str, np.ndarray] = {}
     for name, total in (("mae", absolute), ("bias", error)):
         each = mean_of_classes(ratio(total, n))  # [..., 2]
         metrics |= {f"{name}_group0": each[..., 0], f"{name}_group1": each[..., 1]}

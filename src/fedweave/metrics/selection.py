@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
-from fedweave.core.types import CLASS, LABELS, NUMBER, TOLD, Kind, Record, Values
+from fedweave.core.types import CLASS, LABELS, NOUNS, NUMBER, Kind, Record, Values
 from fedweave.errors import ConfigError
 
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
@@ -129,20 +129,20 @@ class Judging:
         if self.metric != "auto" and target not in METRICS[self.metric].of:
             fits = ", ".join(name for name, metric in METRICS.items() if target in metric.of and metric.judges)
             raise ConfigError(
-                f"evaluation.metric = {self.metric!r}: the data has {TOLD[target]}, which it does not judge. Take one "
+                f"evaluation.metric = {self.metric!r}: the data has {NOUNS[target]}, which it does not judge. Take one "
                 f"of {fits}.",
                 code="config.metric",
             )
         if self.intervals and target != NUMBER:
             raise ConfigError(
                 f"evaluation.intervals = {self.intervals:g}: prediction intervals are of numbers, and the data has "
-                f"{TOLD[target]}. Leave it out.",
+                f"{NOUNS[target]}. Leave it out.",
                 code="config.intervals",
             )
         if target != CLASS:
             if self.positive is not None or self.threshold != "auto":
                 raise ConfigError(
-                    f"evaluation: positive and threshold are of classes, and the data has {TOLD[target]}. Leave them "
+                    f"evaluation: positive and threshold are of classes, and the data has {NOUNS[target]}. Leave them "
                     "out.",
                     code="config.no-class",
                 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
-from fedweave.metrics.selection import BEST, OF_POSITIVE, PLAIN, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, PLAIN, WITHOUT_GRAPH
 from fedweave.report.reading import Group, Run, spread
 
 
@@ -51,22 +51,42 @@ _LEAST = 1e-9  # below it a number is as good as 0
 _PLAIN_NUMBER = re.compile(r"[-\N{MINUS SIGN}+]?[\d,]+(\.\d+)?")
 
 # Which way is better, by the last part of a metric's name; others are not marked.
+_ENDS = ("", "worst_", "best_")
 HIGHER = (
-    *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
-    *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill", "pearson"),
-    *(f"{kind}{name}" for name in (*OF_POSITIVE, "recall_at_5") for kind in ("", "worst_", "best_")),
+    *(f"{kind}{name}" for name, metric in METRICS.items() if metric.better == "high" for kind in _ENDS),
+    *(f"{kind}recall_at_5" for kind in _ENDS),
+    *("f1", "test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill"),
 )
 ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
-LOWER = ("loss", "brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
+LOWER = (
+    *(f"{kind}{name}" for name, metric in METRICS.items() if metric.better == "low" for kind in _ENDS),
+    *("brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "nrmse_deviation"),
+    *("sp", "eo", "equalised_odds"),
+)
 
 NOTES = {
-    "loss": "mean cross-entropy, nats",
+    "loss": "mean cross-entropy, nats; of numbers the mean squared error in units of the training examples",
+    "rmse": "root of the mean squared error, in the data's units",
+    "mae": "mean absolute error, in the data's units",
+    "r2": "share of the variance that predictions explain",
+    "nrmse": "RMSE over the standard deviation of the same examples",
+    "spearman": "correlation of ranks within members",
+    "pooled/spearman": "correlation of ranks, all members' examples together",
+    "rmse_of_mean": "RMSE of always predicting the mean of training",
+    "labels": "how many labels have examples of both kinds; means are over these",
+    "nrmse_deviation": "standard deviation over clients of RMSE / standard deviation",
+    "worst_nrmse": "of the client served worst, by its own spread",
+    "best_nrmse": "of the client served best, by its own spread",
+    "coverage": "share of test examples inside their interval, mean over members",
+    "worst_coverage": "of the member with the lowest",
+    "width": "mean width of the intervals",
+    "bin_error": "how much too wide intervals may be, by the bins of the sum",
     "f1": "micro average",
     "macro_f1": "mean over classes",
     "auc": "one class against the rest",
     "pooled/auc": "one model's, all members' examples compared with each other",
     "within/auc": "over pairs of examples of the same member",
-    "within/members": "that AUC within members is of, global or local: those with examples of two classes",
+    "within/members": "that AUC, or order, within members is of: those with examples of two classes, or numbers",
     "average_precision": "of the positive class; its share of the examples by chance",
     "recall_at_1": "positives among the hundredth of examples with the highest scores",
     "recall_at_5": "the same of a twentieth",
@@ -96,7 +116,7 @@ NOTES = {
     "undefined_clients": "without a loss or a test accuracy",
     "sp": "statistical parity gap; 0 is fair",
     "eo": "equal opportunity gap; 0 is fair",
-    "pearson": "correlation of contribution and reward",
+    "pearson": "linear correlation, of numbers and predictions, or of contribution and reward",
 }
 ALERTING = ("recall_at_1", "precision_at_1")  # and what the threshold finds, where one class is looked for
 FLAGGING = ("pooled/threshold", "pooled/recall", "pooled/precision", "pooled/flagged")
@@ -193,7 +213,7 @@ def explained(name: str) -> str:
     if last.startswith("undefined_"):
         return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
     if within.startswith(f"{WITHOUT_GRAPH}/"):
-        return "of a logistic regression on features alone, which knows no graph"
+        return "of a regression on features alone, which knows no graph"
     return NOTES.get(within, NOTES.get(last, ""))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
-from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, title_of
+from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
 from fedweave.report.cells import (
     HIGHER,
     LEAST_SEEDS,
@@ -49,11 +49,11 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
-    named, worst = title_of(metric), f"fairness/worst_{metric}"
+    named, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
     same = listed([group.label for group in (other, first) if alike(group)], " and ")
     void = f"none: the gaps of one class for nearly everybody say nothing ({same})" if same else ""
     lowest, gaps = (other.by_seed(worst), first.by_seed(worst)), (_gaps(other), _gaps(first))
-    verdicts = [_verdict(*lowest, more=1), _verdict(*gaps, more=-1, void=void)]
+    verdicts = [_verdict(*lowest, more=-1 if lower(metric) else 1), _verdict(*gaps, more=-1, void=void)]
     if not any(verdicts):
         return {}
     prices = {f"global/{metric}": f"{named}, all test examples", f"local/{metric}": f"{named}, mean of members"}
@@ -61,7 +61,7 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     return {
         "run": Cell(other.label),
         **{name: Cell(verdict) for name, verdict in zip(VERDICTS, verdicts, strict=True)},
-        f"worst-off member's {named}": _difference(*lowest),
+        f"worst-off member's {title_of(of_members(metric))}": _difference(*lowest),
         "SP + EO": _difference(*gaps),
         **price,
         "bytes": Cell(_traffic(other, first)),
@@ -111,6 +111,8 @@ def _traffic(one: Group, other: Group) -> str:
 
 COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
+    *("global/rmse", "local/rmse", "trained/rmse", "global/mae", "global/r2", "pooled/spearman", "intervals/width"),
+    *("best_val/local/rmse", "fairness/worst_nrmse", "fairness/nrmse_deviation", "global/average_precision"),
     *("pooled/auc", "within/auc", "pooled/average_precision", "within/average_precision", "pooled/recall_at_1"),
     "within/recall_at_1",
     *("best_val/local/average_precision", "best_val/pooled/average_precision", "best_val/pooled/recall_at_1"),

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
-from fedweave.metrics.selection import BEST, title_of
+from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
 from fedweave.report.cells import (
     LEAST_SEEDS,
     NONE,
@@ -60,6 +60,14 @@ class Effect:
         return f"95 % interval {signed(self.low, three)} to {signed(self.high, three)}, {counted(self.seeds, 'seed')}"
 
 
+def turned(change: Effect, way: int) -> Effect:
+    """The same with the other sign where `way` is -1."""
+    if way > 0:
+        return change
+    low, high = (None if end is None else -end for end in (change.high, change.low))
+    return replace(change, mean=-change.mean, low=low, high=high)
+
+
 def effect(values: Sequence[float]) -> Effect:
     """Of the differences of all seeds, at least one."""
     low, high = interval(values)
@@ -73,9 +81,10 @@ def three(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
 
 
-def ranked(values: Mapping[str, float], form: Callable[[float], str]) -> str:
-    """Names with their values, the highest first; of many the first ones and the last."""
-    order = [f"{form(value)} ({name})" for name, value in sorted(values.items(), key=lambda item: -item[1])]
+def ranked(values: Mapping[str, float], form: Callable[[float], str], metric: str = PLAIN) -> str:
+    """Names with their values, the best first by the `metric` that they are of; of many the first ones and the last."""
+    best_first = sorted(values.items(), key=lambda item: -rank(metric, item[1]))
+    order = [f"{form(value)} ({name})" for name, value in best_first]
     few = order if len(order) <= MANY else [*order[: MANY - 2], f"… {order[-1]}"]
     return ", ".join(few)
 
@@ -89,9 +98,10 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
     if len(known) < 2:
         return ""
-    best, *others = sorted((group for group in groups if group.label in known), key=lambda group: -known[group.label])
+    compared = (group for group in groups if group.label in known)
+    best, *others = sorted(compared, key=lambda group: -rank(metric, known[group.label]))
     when = " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else ""
-    ranks = f"members' mean test {title_of(metric)}{when} is {ranked(known, '{:.3f}'.format)}"
+    ranks = f"members' mean test {title_of(metric)}{when} is {ranked(known, '{:.3f}'.format, metric)}"
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
     ahead = {
@@ -101,7 +111,7 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
-    if behind := [label for label, own in ahead.items() if own.significant and own.mean < 0]:
+    if behind := [label for label, own in ahead.items() if own.significant and rank(metric, own.mean) < 0]:
         return f"Not all runs have the same seeds; over those in common {behind[0]} is ahead of {best.label}: {ranks}."
     level = {label: own for label, own in ahead.items() if not own.significant}
     if level:
@@ -109,7 +119,7 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
         more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
         return f"{UNDECIDED} between {best.label} and {', '.join(shown)}{more}: {ranks}."
     label, own = next(iter(ahead.items()))
-    return f"{best.label} is ahead of {label} by {three(own.mean)} ({own.sureness}): {ranks}."
+    return f"{best.label} is ahead of {label} by {three(abs(own.mean))} ({own.sureness}): {ranks}."
 
 
 # ----------------------------------------------------------------------------------------------------

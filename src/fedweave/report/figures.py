@@ -18,7 +18,7 @@ from rich.filesize import decimal
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import KINDS
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import PLAIN, title_of
+from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
 from fedweave.report import drawing
 from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
@@ -77,6 +77,11 @@ MAJORITY = drawing.tone("#8A8A8A")  # the accuracy of always predicting one clas
 _OTHERS = ("local/matched_accuracy", "scores/coarse")  # where local/majority is not of all of local/accuracy's clients
 LOCAL = "Local test accuracy, mean over clients"
 _REFERENCES = {"Global test accuracy": "global/majority", LOCAL: "local/majority"}
+_REFERENCES |= {
+    f"Global test {title_of(RMSE)}": f"global/{RMSE_OF_MEAN}",
+    f"Local test {title_of(RMSE)}, mean over clients": f"local/{RMSE_OF_MEAN}",
+}
+CONSTANT = {PLAIN: "majority", RMSE: RMSE_OF_MEAN}  # what judges: that of always predicting the same
 
 
 def curves(groups: Sequence[Group]) -> Figure | None:
@@ -118,7 +123,7 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
         seeds = [run.clients(metric) for run in group.runs]
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
-            constant = group.first.clients("majority") if len(seeds) == 1 and metric == PLAIN else {}
+            constant = group.first.clients(CONSTANT[metric]) if len(seeds) == 1 and metric in CONSTANT else {}
             panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {title_of(metric)}"))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
     return (
@@ -134,12 +139,16 @@ def distribution(
     metric: str = "test accuracy",
 ) -> Panel:
     """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
+    everything = [value for seed in seeds for value in seed.values()]
+    low, high = _range(everything)
     if is_histogram(seeds):
-        shares, centers = histogram([value for seed in seeds for value in seed.values()])
-        names = tuple(f"{center - 0.5 / BINS:.2f} to {center + 0.5 / BINS:.2f}" for center in centers)
-        bars, ticks = Bars("", shares.tolist(), tone), {BINS * k / 5 - 0.5: f"{k / 5:g}" for k in range(6)}
+        shares, centers = histogram(everything, low, high)
+        half = (high - low) / BINS / 2
+        names = tuple(f"{center - half:.2f} to {center + half:.2f}" for center in centers)
+        bars = Bars("", shares.tolist(), tone)
+        ticks = {BINS * k / 5 - 0.5: f"{low + (high - low) * k / 5:.3g}" for k in range(6)}
         return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
-    options = {"beside": metric, "low": 0.0, "high": 1.0}
+    options = {"beside": metric, "low": low, "high": high}
     if len(seeds) > 1:
         ranked = np.sort(np.array([list(seed.values()) for seed in seeds]), axis=1)
         bars = Bars("", ranked.mean(0).tolist(), tone, ranked.std(0, ddof=1).tolist())
@@ -150,7 +159,7 @@ def distribution(
     known = [(at, constant[client]) for at, client in enumerate(ordered) if constant and client in constant]
     if known:
         x, y = zip(*known, strict=True)
-        marks.append(Dots("most frequent class", x, y, MAJORITY, "stroke"))
+        marks.append(Dots("constant prediction", x, y, MAJORITY, "stroke"))
     below = "" if len(ordered) <= NAMED else "clients, lowest first"
     return Panel(title, tuple(marks), tuple(ordered), below, **options)  # type: ignore[arg-type]
 
@@ -186,9 +195,15 @@ def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
     return len(seeds[0]) > BARS or len({len(seed) for seed in seeds}) > 1
 
 
-def histogram(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of `values` in 20 equal bins of [0, 1], and the bins' centers."""
-    counts, edges = np.histogram(values, bins=BINS, range=(0, 1))
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """What an axis of these values shows: [0, 1] of shares, else from 0 on, or less, to the largest."""
+    low, high = min(0.0, *values), max(1.0, *values)
+    return low, (1.0 if high == 1.0 else 1.05 * high)
+
+
+def histogram(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Shares of `values` in 20 equal bins, by default of [0, 1], and the bins' centers."""
+    counts, edges = np.histogram(values, bins=BINS, range=(low, high))
     return counts / max(len(values), 1), (edges[:-1] + edges[1:]) / 2
 
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, judged_by, title_of
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, judged_by, lower, title_of
 from fedweave.report import figures, tables
 from fedweave.report import notes as noting
 from fedweave.report import tables as gain
@@ -25,7 +25,7 @@ from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
 
 Owner = tuple[Group, Run]
-FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "features", "best_val")
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         "sections.html",
         at=at,
         facts=tables.facts(groups),
-        per_class=tables.metrics(groups, ("per_class",)),
+        per_class=tables.metrics(groups, ("per_class", "per_target")),
         costs=tables.costs(groups),
         paired=compared(groups) if comparable and seeds else ResultTable((), ()),
         paired_note=NOTE,
@@ -217,12 +217,14 @@ def _lead(run: Run) -> str:
     parts = [f"{words} {metrics[name]:.3f}" for name, words in shown.items() if metrics.get(name) is not None]
     if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
+        if lower(metric):
+            low, high = high, low
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         client_range = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(client_range)
     flagged = metrics.get("pooled/recall") if metric in OF_POSITIVE else None
     more = "" if flagged is None else f"recall from the threshold on {flagged:.3f}"
-    clauses = (", ".join(parts), noting.caught(metrics, run.classes), more)
+    clauses = (", ".join(parts), noting.caught(metrics, run.classes), noting.intervals(metrics), more)
     result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
@@ -239,10 +241,12 @@ def _caption(groups: Sequence[Group], judging_metric: str) -> str:
     drawn = [seeds for seeds in accuracies if all(seeds)]
     metric = title_of(judging_metric)
     captions = [f"Test {metric} of the final model on each client's own test examples."]
-    if judging_metric == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
-        captions.append("A gray stroke is that of always predicting the client's most frequent class of training.")
+    alone = any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn)
+    if judging_metric in figures.CONSTANT and alone:
+        what = "most frequent class" if judging_metric == PLAIN else "mean"
+        captions.append(f"A gray stroke is that of always predicting the client's {what} of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
-        captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
+        captions.append("Histogram: share of clients in equal steps, all seeds together.")
     if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):
         captions.append("With several seeds a bar is the mean ± deviation of the client of that rank, lowest first.")
     return " ".join(captions)

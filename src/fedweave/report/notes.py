@@ -4,16 +4,22 @@ clients, and a fairest round that is not one."""
 from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
+from fedweave.core.types import NUMBER
 from fedweave.metrics.selection import (
     BEST,
+    METRICS,
     OF_POSITIVE,
     PLAIN,
     POSITIVES,
     RAREST,
+    RMSE,
+    RMSE_OF_MEAN,
     WITHOUT_GRAPH,
     judged_by,
+    lower,
     near_constant,
     positive_of,
+    rank,
     title_of,
 )
 
@@ -90,9 +96,23 @@ def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return {"few": f"{'; '.join(clauses)}."} if clauses else {}
 
 
+def intervals(metrics: Mapping[str, float | None]) -> str:
+    """A sentence on prediction intervals; "" where there are none."""
+    width, coverage = metrics.get("intervals/width"), metrics.get("intervals/coverage")
+    if width is None or coverage is None:
+        return ""
+    worst, error = metrics.get("intervals/worst_coverage"), metrics.get("intervals/bin_error")
+    whose = "members' mean" if worst is not None else "all members together"
+    words = f"prediction intervals are {width:.4g} wide and cover {coverage:.1%} of test examples ({whose}"
+    words += "" if worst is None else f"; {worst:.1%} at the member with the fewest"
+    return words + ("" if error is None else f"; at most {error:.1%} too wide, by the bins of the sum") + ")"
+
+
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
     """How many members a mean AUC within members is of; "" where that is not known or they are all."""
     members, expected = metrics.get("within/members"), metrics.get("scores/sampled") or clients
+    if "within/auc" not in metrics or "global/labels" in metrics:
+        return ""
     if members is None or expected is None or members >= expected:
         return ""
     return f"AUC within members is of {members:g} of {expected:g}: the others' test examples are of one class."
@@ -107,8 +127,9 @@ _UNTESTED = (
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     sentences = {}
-    accuracy = metrics.get("global/accuracy")
-    if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
+    accuracy, metric = metrics.get("global/accuracy"), judged_by(metrics)
+    scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
+    if "fairness/undefined_clients" in metrics and not scored:
         sentences["untested"] = _UNTESTED
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         sentences["one class"] = (
@@ -121,20 +142,20 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
             "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
         )
-    metric = judged_by(metrics)
     if metrics.get(RAREST) is not None:
         also = "" if metric == PLAIN else f" So {title_of(metric)} judges here: the best round, gains, comparisons."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
-    elif metric != PLAIN:
+    elif metric != PLAIN and "global/f1" in metrics:
         sentences["judged"] = f"{title_of(metric)} judges here ([evaluation] metric), and not accuracy."
     sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score says anything."
     if metric == PLAIN and alike:
         sentences |= _below_constant(metrics)
+    sentences |= _worse_than_mean(metrics) | _by_chance(metrics)
     sentences |= _below_features(metrics)
     if missing := metrics.get("scores/missing"):
         sentences["missing"] = (
@@ -211,6 +232,33 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return sentences
 
 
+_MEANS = {
+    "global": "the RMSE on all test examples, {:.4g}, is above {:.4g}, that of always predicting the mean of the "
+    "training examples.",
+    "local": "the mean over clients of their test RMSE, {:.4g}, is above {:.4g}, that of each client always predicting "
+    "the mean of its own training examples.",
+}
+
+
+def _worse_than_mean(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where predicted numbers are worse than the training mean."""
+    sentences = {}
+    for kind, words in _MEANS.items():
+        reached, constant = metrics.get(f"{kind}/{RMSE}"), metrics.get(f"{kind}/{RMSE_OF_MEAN}")
+        if reached is not None and constant is not None and reached > constant:
+            sentences[kind] = words.format(reached, constant)
+    return sentences
+
+
+def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where several labels are told apart no better than by chance."""
+    area = metrics.get("global/auc")
+    if "global/labels" not in metrics or area is None or area > CHANCE:
+        return {}
+    return {"chance": f"the mean AUC over labels, {area:.3f}, is no better than guessing, which has 0.5."}
+
+
+CHANCE = 0.5  # the AUC of guessing
 FAR = 0.02  # of an AUC, by which a model may be below a regression without a word
 _WHERE = {
     "global": "on all test examples, {:.3f}, is below {:.3f}, that of a logistic regression on all clients' features",
@@ -225,8 +273,11 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
     for name, least in {"auc": FAR, judged: 0.0}.items():
         for kind, words in _WHERE.items():
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
-            if reached is not None and plain is not None and reached < plain - least:
-                said.append(f"the {title_of(name)} {words.format(reached, plain)}")
+            if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - least:
+                continue
+            side = words.replace("below", "above") if lower(name) else words
+            side = side.replace("logistic ", "ridge ") if NUMBER in METRICS[name].of else side
+            said.append(f"the {title_of(name)} {side.format(reached, plain)}")
     if not said:
         return {}
     return {

@@ -44,7 +44,7 @@ from fedweave.metrics.measured import (
     selection,
     validated,
 )
-from fedweave.metrics.selection import JUDGED, RAREST, judged_by
+from fedweave.metrics.selection import JUDGED, RAREST, RMSE, judged_by
 
 T = TypeVar("T")
 
@@ -304,8 +304,8 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
 
 
 def _scored(metrics: pa.Table) -> int:
-    """How many clients have an accuracy; those that are missing have other rows."""
-    condition = (pc.field("metric") == "accuracy") & (pc.field("client") != GLOBAL)
+    """How many clients have an accuracy, or an error; those that are missing have other rows."""
+    condition = pc.field("metric").isin(["accuracy", RMSE]) & (pc.field("client") != GLOBAL)
     return len(pc.unique(metrics.filter(condition)["client"]))
 
 

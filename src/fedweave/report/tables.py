@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.client_fairness import pearson, per_group
-from fedweave.metrics.selection import PLAIN, near_constant, title_of
+from fedweave.metrics.selection import PLAIN, lower, near_constant, rank, title_of
 from fedweave.report.cells import (
     MOST,
     NONE,
@@ -32,7 +32,7 @@ from fedweave.report.cells import (
     recipe,
     signed,
 )
-from fedweave.report.conditions import UNDECIDED, Effect, effect, incomparable, ranked, rounds, three
+from fedweave.report.conditions import UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
 from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
@@ -107,7 +107,8 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 @dataclass(frozen=True)
 class Gain:
-    """Of one run: {client: accuracy, or what else the run is judged by, less that alone} of the clients that have both;
+    """Of one run: {client: accuracy, or what else the run is judged by, less that alone} of the clients that have both,
+    with the sign turned where lower is better (`way` = -1), so that more is a gain;
     `beside` is the group that trains alone, where there are several, and `apart` in what else than the algorithm that
     run differs. beyond: how many gain and how many lose by more than noise (`percentiles.beyond_noise`).
     """
@@ -119,6 +120,11 @@ class Gain:
     beside: str = ""
     apart: str = ""
     beyond: tuple[int, int] | None = None
+
+    @property
+    def way(self) -> int:
+        """-1 where lower values of what judges are better, else 1."""
+        return -1 if lower(self.run.judged) else 1
 
 
 def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
@@ -147,7 +153,9 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
             reference = local_run(run, groups)
             before = {} if reference is None else reference.clients(run.judged)
             changes = {
-                client: value - before[client] for client, value in run.clients(run.judged).items() if client in before
+                client: rank(run.judged, value - before[client])
+                for client, value in run.clients(run.judged).items()
+                if client in before
             }
             if changes:
                 owners = [other.label for other in several if any(each is reference for each in other.runs)]
@@ -168,13 +176,14 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
         who = "pairs of a member and a seed" if len(group) > 1 else "members"
         change, metric = _change(group), title_of(group[0].run.judged)
         beside = [f"alone: {text}" for text in (group[0].beside, group[0].apart) if text]
-        about = "; ".join([change.sureness, *beside])
+        about = "; ".join([turned(change, group[0].way).sureness, *beside])
         if change.significant:
             does = "brings" if change.mean > 0 else "costs"
-            words = f"With {group[0].group.label}, joining {does} {three(abs(change.mean))} of {metric} on average"
+            how = "of" if group[0].way == 1 else "less" if change.mean > 0 else "more"
+            words = f"With {group[0].group.label}, joining {does} {three(abs(change.mean))} {how} {metric} on average"
         else:
             begin = f"{UNDECIDED} with" if change.seeds > 1 else "With"
-            by = signed(change.mean, three)
+            by = signed(group[0].way * change.mean, three)
             words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
         words += f" ({about}); {len(up):,} of {len(values):,} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {three(spread(up)[0])} on average" if up else ""
@@ -209,19 +218,22 @@ def headline(found: Sequence[Gain]) -> str:
         "Not tested, one seed: against training alone,": {},
     }
     sure, undecided, alone = ways
+    way_of = {gain.group.label: gain.way for gain in found}
     for label, change in changes.items():
         ways[sure if change.significant else undecided if change.seeds > 1 else alone][label] = change
     return " ".join(
-        f"{way} joining changes members' mean {metrics} by {_told(own)}." for way, own in ways.items() if own
+        f"{way} joining changes members' mean {metrics} by {_told(own, way_of)}." for way, own in ways.items() if own
     )
 
 
-def _told(changes: Mapping[str, Effect]) -> str:
-    """ "+0.0120 (fedavg; 95 % interval …), …", the highest first."""
+def _told(changes: Mapping[str, Effect], ways: Mapping[str, int]) -> str:
+    """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
+    way = min(ways.values(), default=1)
     means = {
-        f"{label}; {change.sureness}" if change.seeds > 1 else label: change.mean for label, change in changes.items()
+        f"{label}; {turned(change, way).sureness}" if change.seeds > 1 else label: change.mean
+        for label, change in changes.items()
     }
-    return ranked(means, lambda value: signed(value, three))
+    return ranked(means, lambda value: signed(way * value, three))
 
 
 def _change(group: Sequence[Gain]) -> Effect:
@@ -275,6 +287,8 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
     metrics = " or ".join(dict.fromkeys(title_of(gain.run.judged) for gain in split))
     beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
+    if split[0].way < 0:
+        beside = f"test {metrics} alone, less that together"
     if len(order) > MANY:
         lines = tuple(_ranks(gain) for gain in split)
         return Panel(title, lines, below="share of members", beside=beside, low=ends[0], high=ends[1], levels=(0.0,))
@@ -309,8 +323,9 @@ def _same_split(one: Run, other: Run) -> bool:
 
 
 _ENGINE = "name", "mode", "dtype"
-COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
+COUNTED = ("undefined_clients", "members", "round", "classes_predicted", "labels")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
+PROPER |= {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "nrmse": "RMSE / deviation"}
 
 
 def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
@@ -401,6 +416,7 @@ def metrics(
         if marks:
             cells = marked(cells, [group.by_seed(name) for group in groups], last, metric)
         title = readable(last if family in ("fairness", "per_class") else name)
+        title = target_named(groups[0].first, name) if family == "per_target" else title
         rows.append((Cell(title, note=explained(name)), *cells))
     return ResultTable(heads(groups), tuple(_merged(rows)))
 
@@ -446,7 +462,7 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
         for run in group.runs:
             accuracy = run.clients(run.judged)
             if accuracy:
-                both = (end(accuracy.values()) for end in (min, max))
+                both = (end(accuracy.values()) for end in ((max, min) if lower(run.judged) else (min, max)))
                 named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
@@ -607,6 +623,14 @@ def heads(groups: Sequence[Group]) -> tuple[str, ...]:
         "",
         *(f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups),
     )
+
+
+def target_named(run: Run, name: str) -> str:
+    """What a row of "per_target/rmse/0" is called: "RMSE of logS", or "RMSE of target 0" without a name."""
+    _, metric, number = name.split("/")
+    names = run.summary.get("targets", ())
+    called = names[int(number)] if int(number) < len(names) else f"target {number}"
+    return f"{title_of(metric)} of {called}"
 
 
 def readable(name: str) -> str:

@@ -26,6 +26,7 @@ from fedweave.report.notes import (
     fallen_back,
     headline,
     hits,
+    intervals,
     notes,
     of_fairest,
     of_gaps,
@@ -119,8 +120,12 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
         console.print(some, highlight=False, soft_wrap=True, markup=False)
     if alerts := caught(metrics, summary.get("classes") or ()):
         console.print(alerts, highlight=False, soft_wrap=True, markup=False)
+    if wide := intervals(metrics):
+        console.print(wide, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+    if "groups/global/mae_signed" in metrics:
+        console.print(_errors_of_groups(metrics))
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
         if people := compared_people(summary.get("groups") or ()):
@@ -142,7 +147,7 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
 
 def _scores(metrics: Values) -> list[Table]:
     """The final models on the test split, and how alike members are in them."""
-    kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
+    kinds = ("global", "local", *(["trained"] if any(key.startswith("trained/") for key in metrics) else []))
     names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
     table = Table("test split", box=SIMPLE_HEAD)
     for heading in kinds:
@@ -210,6 +215,17 @@ def _between_groups(metrics: Values) -> Table:
         keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
         undefined = f"{metrics[f'groups/median/{name}_undefined']:.0f} clients"
         table.add_row(name, *(_number(metrics.get(f"groups/{key}")) for key in keys), undefined, *shares)
+    return table
+
+
+def _errors_of_groups(metrics: Values) -> Table:
+    """The mean errors of two groups of people where numbers are predicted."""
+    table = Table("between groups", box=SIMPLE_HEAD)
+    for heading in ("group 0", "group 1", "difference"):
+        table.add_column(heading, justify="right")
+    for name, words in {"mae": "mean absolute error", "bias": "mean error"}.items():
+        keys = (f"groups/global/{name}_{end}" for end in ("group0", "group1", "signed"))
+        table.add_row(words, *(_number(metrics.get(key)) for key in keys))
     return table
 
 

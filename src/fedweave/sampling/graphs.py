@@ -93,8 +93,8 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
     inside = minibatch["slot"] < len(real)
     train = torch.stack([real, torch.zeros_like(real), torch.zeros_like(real)])
     target, slot = minibatch["target"], torch.where(inside, minibatch["slot"], -1)
-    known = real if target.dim() == 1 else real[:, None]
-    y = torch.where(known, target, float("nan") if target.is_floating_point() else -1)
+    gap = float("nan") if target.is_floating_point() else -1
+    y = torch.where(real if target.dim() == 1 else real[:, None], target, gap)
     edges = BatchEdges(minibatch, graph.x.dtype, graph.own_edges)
     return Graph(picked(graph.x, minibatch["nodes"]), edges, y, train, inside, None, slot)
 

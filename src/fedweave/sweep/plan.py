@@ -35,7 +35,7 @@ from fedweave.experiment.config.plugins import DEFAULT_NAMES, accepts, lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, write
-from fedweave.metrics.selection import BEST, PLAIN
+from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.cells import Cell, ResultTable, measured, number
 from fedweave.report.conditions import said, short, values_of
@@ -371,14 +371,14 @@ def _best(
     ]
     if all(map(math.isnan, means)):
         return None
-    best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
+    best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else rank(metric, means[at]))]
     mine = [key for key in keys if key not in apart]
     settings = [values_of(group, mine) for group in alike]
     chosen, algorithm_grid = values_of(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
     ends = {
         key: _ended(chosen.get(key), [one.get(key) for one in settings], algorithm_grid.get(key, ())) for key in mine
     }
-    failing = metric == PLAIN and _below_constant(best)
+    failing = (metric == PLAIN and _below_constant(best)) or (metric == RMSE and _above_mean(best))
     return Chosen(
         _algorithm_of(best),
         metric,
@@ -414,22 +414,31 @@ def _below_constant(group: Group) -> bool:
     return spread(group.values(f"{BEST}/local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
 
 
+def _above_mean(group: Group) -> bool:
+    """Whether members are served worse, on average, than by always predicting their mean of training."""
+    return spread(group.values(f"{BEST}/local/{RMSE}"))[0] > spread(group.values(f"local/{RMSE_OF_MEAN}"))[0]
+
+
 def _algorithm_of(group: Group) -> str:
     return str(group.first.summary["algorithm"])
+
+
+_CONSTANT = {False: "the most frequent class", True: "the mean"}
 
 
 def describe_choices(found: Sequence[Chosen]) -> Iterator[str]:
     """How settings were chosen, and which may lie beyond what was tried."""
     if any(one.tried > 1 for one in found):
         yield (
-            "Chosen of every algorithm is the setting whose “best val”, the mean over seeds, is highest; no "
-            "test example has a say in it."
+            "Chosen of every algorithm is the setting whose “best val”, the mean over seeds, is "
+            f"{'lowest' if lower(found[0].metric) else 'highest'}; no test example has a say in it."
         )
     if ends := _settings_text(found, lambda one: [key for key in one.edges if key not in one.failing]):
         yield f"At the end of what was tried, so that a value beyond may be better: {ends}."
     if ends := _settings_text(found, lambda one: one.failing):
         yield (
-            f"At the end of what was tried, and below always predicting the most frequent class of training: {ends}. "
+            f"At the end of what was tried, and worse than always predicting {_CONSTANT[lower(found[0].metric)]} of "
+            f"training: {ends}. "
             "Such an algorithm needs values of its own: --grid NAME:algorithm.lr=value,value."
         )
 

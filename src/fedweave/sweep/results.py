@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedweave.core.text import counted
-from fedweave.core.types import Record, Values
+from fedweave.core.types import NUMBER, Record, Values
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.experiment.runs.predictions import function, of_run
 from fedweave.metrics import selection
-from fedweave.metrics.selection import PLAIN, title_of
+from fedweave.metrics.selection import METRICS, PLAIN, rank, title_of
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
@@ -99,7 +99,8 @@ def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     means: dict[str, dict[str, float]] = {}
     for one in found:
         mean = spread(one.values())[0]
-        means.setdefault(said(one.condition), {}).update({one.algorithm: mean} if math.isfinite(mean) else {})
+        known = {one.algorithm: rank(one.metric, mean)} if math.isfinite(mean) else {}
+        means.setdefault(said(one.condition), {}).update(known)
     names = list(dict.fromkeys(one.algorithm for one in found))
     sets = {str(one.group.first.config["data"].get("name")) for one in found}
     order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None
@@ -130,14 +131,20 @@ def _column(choices: Sequence[Chosen | None]) -> list[str]:
     cells = [Cell("--") if one is None else Cell(_percent(one)) for one in choices]
     return [
         rf"\textbf{{{cell.text}}}" if cell.best else cell.text
-        for cell in marked(cells, [{} if one is None else one.by_seed() for one in choices], "accuracy")
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in choices], _metric_of(choices))
     ]
+
+
+def _metric_of(choices: Sequence[Chosen | None]) -> str:
+    return next((one.metric for one in choices if one is not None), PLAIN)
 
 
 def _percent(one: Chosen) -> str:
     mean, deviation, count = spread(one.values())
     if not count:
         return "--"
+    if one.metric in METRICS and NUMBER in METRICS[one.metric].of:
+        return f"{mean:.3f}" + (rf" $\pm$ {deviation:.3f}" if count > 1 else "")
     return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
 
 

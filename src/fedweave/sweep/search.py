@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
-from fedweave.metrics.selection import BEST
+from fedweave.metrics.selection import BEST, rank
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import grouped, judged_alike, read_runs, spread
 from fedweave.sweep.plan import (
@@ -81,7 +81,7 @@ class Search:
         if not any(run.name in failed for run in self.runs):
             groups = grouped(read_runs([run.directory for run in self.runs]))
             metric = judged_alike(groups)
-            value = spread(groups[0].values(f"{BEST}/val/{metric}"))[0]
+            value = rank(metric, spread(groups[0].values(f"{BEST}/val/{metric}"))[0])
         if math.isnan(value):
             self.study.tell(self.trial, state=optuna.trial.TrialState.FAIL)
         else:

@@ -30,7 +30,7 @@ from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
 from fedweave.core.graph import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
-from fedweave.core.types import Record
+from fedweave.core.types import CLASS, Kind, Record
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.chain import HEADS, Heads
@@ -139,6 +139,8 @@ class DataOfSites:
     edge_form: dict[str, int | bool]
     labels: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
+    target: Kind = CLASS
+    targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.core.algorithm import Algorithm, Engine, HoldsGraphs, MeasuresPairs
 from fedweave.core.federation import KnowsPairs
 from fedweave.core.tree import Leaf, Tree, decode, encode, leaves, map_leaves, nest
-from fedweave.core.types import Record
+from fedweave.core.types import Kind, Record
 from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.files import (
@@ -209,6 +209,16 @@ class Described(Protocol):
     @property
     def groups(self) -> tuple[str, ...]:
         """What the groups of people are called, likewise."""
+        ...
+
+    @property
+    def target(self) -> Kind:
+        """What is predicted (`core.target`)."""
+        ...
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What numbers or several labels are called."""
         ...
 
 

@@ -186,6 +186,7 @@ _IN_SUMMARY = {
     "rounds": int,
     "metrics": dict,
     "classes": list,
+    "targets": list,
     "groups": list,
     "devices": list,
     "privacy": list,
@@ -195,7 +196,7 @@ _IN_SUMMARY = {
     "missed": dict,
     "edges": dict,
 }
-_NAMES = ("classes", "groups", "devices")
+_NAMES = ("classes", "targets", "groups", "devices")
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"

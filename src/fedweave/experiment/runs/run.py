@@ -62,6 +62,7 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
+from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.ranking import POOLED
 from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
@@ -235,7 +236,9 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
-        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class|{WITHOUT_GRAPH})/")
+        of_last = pc.match_substring_regex(
+            metrics["metric"], f"^({POOLED}|per_class|per_target|{INTERVALS}|{WITHOUT_GRAPH})/"
+        )
         metrics = metrics.filter(pc.invert(of_last))
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
@@ -311,6 +314,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
+        **({"targets": list(built.data.targets)} if built.data.targets else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
         **(
             {"note": "; ".join(noted)} if (noted := [*filter(None, [built.note]), *begun]) else {}

@@ -129,14 +129,14 @@ def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
     from sklearn.linear_model import Ridge  # takes long to import
 
     there = train.masks[TRAIN] & where_known(train.y)[:, at]
-    own, y = train.x[there], train.y[there, at]
+    x_train, y = train.x[there], train.y[there, at]
     if not there.any():
         return np.zeros(x.shape[0])
     if kind_of(train.y) == NUMBER:
-        numbers = scaling(own, AUTO)
-        predicted: np.ndarray = Ridge().fit(rescaled(own, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
+        numbers = scaling(x_train, AUTO)
+        predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
-    two = scores(Held(own, y, np.ones((3, len(y)), bool)), x, 2)
+    two = scores(Held(x_train, y, np.ones((3, len(y)), bool)), x, 2)
     return two[:, 1] - two[:, 0]
 
 
@@ -145,8 +145,8 @@ def _held(own: Dataset) -> Held:
 
 
 def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
-    """`scoring.pairs_of` a regression that learns from `train`, of the examples of each of those it is judged `on`, test
-    alone."""
+    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each of those it is judged
+    `on`."""
     every, ends = _joined(on), np.cumsum([len(held.y) for held in on])[:-1]
     found = []
     for score, held in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
