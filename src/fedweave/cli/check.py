@@ -19,6 +19,7 @@ if not Loaded.for_help:
     from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
     from fedweave.core.graph import SPLITS, TEST, TRAIN
     from fedweave.core.random import key
+    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fedweave.datasets.base import Dataset
 
 FEW = 3  # examples of a class that may be a misspelt name of another
+SHOWN = 12  # targets of which facts are said
+SKEWED = 30  # times the median: a number from there on decides what the mean squared error learns
 
 
 def check(
@@ -50,7 +53,7 @@ def check(
     built = build(chosen.in_process())
     check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
     if not chosen.between_sites:  # whose data may be of other classes
-        chosen.evaluation.of(built.data.labels, built.data.classes)
+        chosen.evaluation.of(built.data.labels, built.data.classes, built.data.target)
     notes += begun(chosen, built)
     header(console, chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):
@@ -79,9 +82,10 @@ def begun(config: "Config", built: "Built") -> list[str]:
 def facts(config: "Config", built: "Built") -> Iterator[str]:
     """What of data, model and software the header does not say."""
     data = built.data
-    named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
-    wide = f"{counted(data.features, 'feature')}, {counted(data.classes, 'class')} ({named})"
-    yield f"{wide}, {int((data.y < 0).sum()):,} without a label"
+    wide = f"{counted(data.features, 'feature')}, {data.target_summary}"
+    yield f"{wide}, {int((~data.labeled).sum()):,} without a label"
+    if data.target != CLASS:
+        yield from _targets(data)
     if data.sens is not None:
         groups = data.groups or tuple(f"group {at}" for at in range(int(data.sens.max(initial=0)) + 1))
         counts = np.bincount(data.sens[data.sens >= 0], minlength=len(groups)).tolist()
@@ -102,12 +106,33 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
 
 
+def _targets(data: "Dataset") -> Iterator[str]:
+    """What the data has of each number or label that is predicted; of many, of the first."""
+    for (name, own), there in zip(_named_targets(data)[:SHOWN], where_known(data.y).T, strict=False):
+        gaps = f", {counted(int((~there).sum()), 'gap')}" if not there.all() else ""
+        if not there.any():
+            yield f"{name}: nothing but gaps"
+        elif data.target == NUMBER:
+            known = own[there]
+            spread = f"{known.mean():.4g} ± {known.std():.4g}, from {known.min():.4g} to {known.max():.4g}"
+            yield f"{name}: {spread}{gaps}"
+        else:
+            yield f"{name}: {own[there].mean():.1%} of {int(there.sum()):,} are 1{gaps}"
+    if data.outputs > SHOWN:
+        yield f"and {data.outputs - SHOWN:,} more"
+
+
+def _named_targets(data: "Dataset") -> "list[tuple[str, np.ndarray]]":
+    """Each number or label with what it is called."""
+    return [*zip(data.targets or map(str, range(data.outputs)), data.y.T, strict=True)]
+
+
 def oddities(config: "Config", built: "Built") -> Iterator[str]:
     """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
-    parts, y = built.partition.parts, built.data.y
+    parts, labeled = built.partition.parts, built.data.labeled
     names = client_ids(len(parts), built.partition.names)
     held = np.array([part.masks.sum(1) for part in parts])
-    bare = {name for name, part in zip(names, parts, strict=True) if not (y[part.examples] >= 0).any()}
+    bare = {name for name, part in zip(names, parts, strict=True) if not labeled[part.examples].any()}
     if bare and not capabilities(config.algorithm.kind).vertical:
         yield f"{_some(sorted(bare))} no labeled {built.data.example}, so that nothing trains or is judged there"
     for split, counts in zip(SPLITS, held.T, strict=True):
@@ -129,6 +154,12 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
         )
     if config.data.name == "members":
         yield from _at_several(built)
+    yield from _in_no_epsilon(config, built)
+    trained = np.concatenate([part.examples[part.masks[TRAIN]] for part in parts])
+    if built.data.target != CLASS:
+        yield from _odd_targets(built, trained)
+        return
+    y = built.data.y
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
     if rare and "labels" in config.data.values and config.data.values["labels"] is None:
@@ -136,12 +167,42 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
-    yield from _in_no_epsilon(config, built)
-    trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
-    for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
+    for number in np.flatnonzero(np.bincount(y[trained], minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number
         there = int((y == number).sum())
         yield f"no client trains on class {name}, though the data have {counted(there, 'example')} of it"
+
+
+def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
+    """Numbers and labels that training cannot learn, or learns badly as they are. trained: int64, all training
+    examples."""
+    data = built.data
+    for at, (name, own) in enumerate(_named_targets(data)):
+        known = own[trained][where_known(data.y[trained])[:, at]]
+        if not len(known):
+            yield f"no client trains on an example whose {name} is known"
+        elif known.min() == known.max():
+            what = "number" if data.target == NUMBER else "label"
+            yield f"the {what} {name} is {known[0]:g} at all training examples, so that nothing is learned of it"
+        elif _is_plain(data) and known.min() > 0 and known.max() > SKEWED * np.median(known):
+            yield (
+                f"the largest {name}, {known.max():.4g}, is {known.max() / np.median(known):,.0f} times the median, so "
+                "that few examples decide what is learned; data.target_log = true trains on logarithms"
+            )
+    if data.target == NUMBER and data.target_scaling == "own":
+        names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
+        each = {name: data.y[part.examples[part.masks[TRAIN]]] for name, part in zip(names, parts, strict=True)}
+        alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
+        if alike and len(names) > 1:
+            yield (
+                f"{_some(alike)} too few different numbers to train on for a scale of its own, so that one unit of its "
+                'model is one of the data; data.target_normalise = "all" takes one scale for all clients'
+            )
+
+
+def _is_plain(data: "Dataset") -> bool:
+    """Whether numbers are predicted, and not their logarithms."""
+    return data.target == NUMBER and (data.target_scale is None or not data.target_scale[LOG].any())
 
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The command `fedweave predict`: the classes that a finished run's models predict, also for new nodes and graphs."""
+"""The command `fedweave predict`: what a finished run's models predict, also for new nodes and graphs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,6 +33,7 @@ if not Loaded.for_help:
         Metric,
         Predicted,
         SplitScores,
+        error_of,
         flagging_of,
         function,
         measured,
@@ -106,7 +107,7 @@ def predict(
         ),
     ] = False,
 ) -> None:
-    """Predict classes with the models of a finished run.
+    """Predict classes, numbers or labels with the models of a finished run.
 
     Without --data these are the run's own examples: each client's by the model that it uses, and those of the global
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
@@ -126,7 +127,9 @@ def predict(
     else:
         write_table(path, table)
     share = None if data is None else right(table)  # of its own examples the run's metrics say more
+    error = None if data is None else error_of(table)
     known = "" if share is None else f", right for {share:.1%} of those with a known class"
+    known += "" if error is None else f", RMSE {error:.4g} of those with a known number"
     lines = [f"{len(table)} predictions{known}: {path}"]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
         lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
-from fedweave.core.target import LABELS, labeled
+from fedweave.core.target import CLASS, LABELS, labeled, where_known
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
@@ -104,6 +104,8 @@ def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return x.toarray() if isinstance(x, sp.csr_matrix) else x
 
 
+_LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
+_MOST_CELLS = 10**8  # of features that are looked at for that
 LEAST = 5  # examples of a class of which numbers apart from the others' are no chance
 APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
 
@@ -111,12 +113,10 @@ APART = 1000.0  # times the median column's largest number; of the public sets a
 def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
     if data.example == "node":
-        yield from _labels_read_off(data.x, data.y, lambda columns: column_names(data, columns), "feature")
+        yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
     elif data.example == "edge" and data.carried is not None and data.carried.features is not None:
         called = data.carried.columns or tuple(map(str, range(data.carried.width)))
-        yield from _labels_read_off(
-            data.carried.features, data.y, lambda columns: _few(called, columns), "edge feature"
-        )
+        yield from _read_off(data, data.carried.features, lambda columns: _few(called, columns), "edge feature")
     largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
@@ -124,6 +124,36 @@ def odd_features(data: Dataset) -> Iterator[str]:
             f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
             "which hides the others from a model; scale features, by data.normalise or before"
         )
+
+
+def _read_off(
+    data: Dataset, x: "np.ndarray | sp.csr_matrix", names: Callable[[np.ndarray], str], what: str
+) -> Iterator[str]:
+    """A sentence on the columns of the examples' features x [e, d] that say what is predicted."""
+    if data.target == CLASS:
+        yield from _labels_read_off(x, data.y, names, what)
+        return
+    known = where_known(data.y)
+    for target, own, there in zip(data.targets or map(str, range(data.outputs)), data.y.T, known.T, strict=True):
+        columns = _proportional(x[there], own[there].astype(np.float64))
+        if len(columns):
+            verb = "has" if len(columns) == 1 else "have"
+            yield (
+                f"the {what}{'' if len(columns) == 1 else 's'} {names(columns)} {verb} the same differences as the "
+                f"{'label' if data.target == LABELS else 'number'} {target}, so that a model reads it off; leave out "
+                "what is not known before"
+            )
+
+
+def _proportional(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
+    """int64, the columns of x [n, d] that are a straight line over y float64 [n], up to rounding."""
+    if len(y) < FEWEST or x.shape[0] * x.shape[1] > _MOST_CELLS or np.ptp(y) == 0:
+        return np.zeros(0, np.int64)
+    wide = _dense(x).astype(np.float64)
+    wide -= wide.mean(0)
+    other = y - y.mean()
+    size = np.sqrt((wide**2).sum(0) * (other**2).sum())
+    return np.flatnonzero((np.abs(other @ wide) > (1 - _LINE) * size) & (size > 0))
 
 
 def _labels_read_off(
@@ -243,6 +273,8 @@ def _span(times: np.ndarray) -> str:
 
 def one_class(data: Dataset) -> Iterator[str]:
     """A sentence if all labeled examples are of one class."""
+    if data.target != CLASS:
+        return
     held = np.unique(data.y[data.y >= 0])
     if len(held) == 1:
         label = data.labels[held[0]] if data.labels else held[0]

@@ -89,6 +89,11 @@ def rows(about: Values) -> str:
     return "graphs" if "batch" in names(about) else "edges" if edges and edges["examples"] else "nodes"
 
 
+def output(about: Values) -> str:
+    """What the graph's output is called."""
+    return "numbers" if "scale" in (about.get("targets") or {}) else "logits"
+
+
 def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
     """The bytes of model.onnx, of the module that `pyg.build` makes with these weights; any numbers of nodes and edges.
 
@@ -108,7 +113,7 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
             dynamo=True,
             verbose=False,
             input_names=inputs,
-            output_names=["logits"],
+            output_names=[output(about)],
             opset_version=OPSET,
             dynamic_shapes=tuple(sizes[name] if name in inputs else None for name in argument_names),
         )
@@ -117,6 +122,7 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
 
 def make_exportable(module: nn.Module) -> None:
     """Put layers that the exporter understands in the place of those that it does not, with the same outputs."""
+    module = module.net if isinstance(module, pyg.UnitsModule) else module
     net: Any = module.nodes if isinstance(module, pyg.EdgeHeadModule) else module
     for number, layer in enumerate(net.layers):
         if isinstance(layer, pyg.Pool):
@@ -129,9 +135,10 @@ def usage(about: Values) -> str:
     """What the model card says of the file: inputs, outputs, opset."""
     sizes = {"features": about["features"], "edge_features": (about.get("edges") or {}).get("features")}
     inputs = [f"- input `{name}`: {INPUTS[name].format(**sizes)}" for name in names(about)]
-    output = f"- output `logits`: float32 [{rows(about)}, {about['classes']}]"
+    kind = "float64" if output(about) == "numbers" else "float32"
+    told = f"- output `{output(about)}`: {kind} [{rows(about)}, {about['classes']}]"
     head = f"`model.onnx` is an ONNX graph of opset {OPSET}, for any runtime that reads it; sizes in words are free."
-    return "\n".join([head, "", *inputs, output])
+    return "\n".join([head, "", *inputs, told])
 
 
 def _example(features: int, edge_features: int) -> dict[str, Tensor]:

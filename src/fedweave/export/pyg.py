@@ -8,7 +8,8 @@
 x is float32 [n, features] in the order and scaling that the model card names; edge_index int64 [2, E] has both
 directions of every edge, without self loops. Where model.json has "edges", each edge stands there once, as in the
 tables, with its features float32 [E, k] in edge_attr; where these are the examples, logits are of edges, [E, classes].
-The module is for prediction: it has no dropout.
+Where model.json has "targets", these are no classes: numbers are given in the data's units, and logits of several
+yes-or-no labels become probabilities by torch.sigmoid. The module is for prediction: it has no dropout.
 """
 
 import json
@@ -273,8 +274,34 @@ class Net(nn.Module):
         return x
 
 
+class UnitsModule(nn.Module):
+    """A `net` whose outputs are numbers, told in the data's units: times a divisor, plus a shift and, where the model
+    has learned logarithms, exp of that. scale: [3, t], shifts, divisors, and 1 for logarithms."""
+
+    def __init__(self, net: nn.Module, scale: list[list[float]]) -> None:
+        super().__init__()
+        self.net = net
+        rows = torch.tensor(scale, dtype=torch.float64, device="cpu")
+        for name, row in zip(("shift", "divisor", "log"), rows, strict=True):
+            self.register_buffer(name, row, persistent=False)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None
+    ) -> Tensor:
+        """Numbers [n, t], float64."""
+        values = self.net(x, edge_index, batch, edge_attr).to(torch.float64) * self.divisor + self.shift
+        out: Tensor = torch.where(self.log > 0, torch.where(self.log > 0, values, 0.0).exp(), values)
+        return out
+
+
 def build(about: Settings) -> nn.Module:
     """The module that a model.json describes."""
+    scale = (about.get("targets") or {}).get("scale")
+    return of_outputs(about) if scale is None else UnitsModule(of_outputs(about), scale)
+
+
+def of_outputs(about: Settings) -> nn.Module:
+    """The same, whose outputs are as it was trained."""
     edges, width = about.get("edges"), about["settings"].get("hidden", WIDTH)
     if not edges or not edges["examples"]:
         return of_nodes(about)

@@ -14,6 +14,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_attributes import kinds
 from fedweave.core.model import Layer, Model
+from fedweave.core.target import NUMBER
 from fedweave.core.text import counted, printable
 from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import Record
@@ -57,12 +58,13 @@ class Source:
         return {
             "model": self.config.model.name,
             "features": form.features,
-            "classes": form.classes,
+            "classes": form.outputs,
             "settings": self.config.model.values,
             "columns": form.columns,
             "labels": form.labels,
             "scaling": form.scaling,
             **({} if form.edges is None else {"edges": form.edges}),
+            **({} if form.targets is None else {"targets": form.targets}),
             **(self.flagging._asdict() if self.flagging is not None else {}),
         }
 
@@ -138,21 +140,30 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
     summary = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
-    features, classes = int(summary["features"]), int(summary["class_count"])
+    features, classes = int(summary["features"]), int(summary.get("outputs", summary["class_count"]))
     edges = summary.get("edges")
     pools, example = config.model.values.get("pool", "none") != "none", "graph"
     if not pools:
         example = "edge" if edges and edges["examples"] else "node"
-    form = form or DataForm(features, classes, (), (), example, {"how": AT_SITES}, edges)
-    if (form.features, form.classes, form.example) != (features, classes, example):
+    targets = None
+    if summary.get("target"):
+        targets = {"kind": summary["target"], "outputs": classes, "names": list(summary.get("targets", ()))}
+    form = form or DataForm(features, 0 if targets else classes, (), (), example, {"how": AT_SITES}, edges, targets)
+    if (form.features, form.outputs, form.example) != (features, classes, example):
         raise UserError(
-            f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
+            f"the site holds {form.example}s with {form.features} features of {form.outputs} classes, the model is for "
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
+        )
+    if targets and targets["kind"] == NUMBER and form.target_scale is None:
+        raise UserError(
+            "the model's numbers are in units that each site has for itself, by its own training examples. Name the "
+            "folder of a site that trained it: fedweave sites export, or --site.",
+            code="user.target-scale",
         )
     algorithm, w = joint(directory, config, when)
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
     labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
-    alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 else None
+    alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
     return Source(config, "global", _weights(config, algorithm, w, form), form, alarm, when)
 
 
@@ -161,7 +172,7 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     _check_layers(config, algorithm.model)
     check_finite(w)
     of_edges = form.edges is not None and form.edges["examples"]
-    net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
+    net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs)
     values, size = config.model.values, len(net) - 2 * of_edges
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
@@ -178,9 +189,10 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
         result = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(weights)}
     else:
         result = state_dict(net[:size], weights, heads)
-    if not of_edges:
-        return result
-    return {f"nodes.{name}": leaf for name, leaf in result.items()} | _of_head(*head.values())
+    if of_edges:
+        result = {f"nodes.{name}": leaf for name, leaf in result.items()} | _of_head(*head.values())
+    in_units = form.target_scale is not None
+    return {f"net.{name}": leaf for name, leaf in result.items()} if in_units else result
 
 
 def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
@@ -262,6 +274,19 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
 
 
 _SHOWN = (
+    *(
+        (f"{whose}/{metric}", f"{name}, {of}")
+        for metric, name in (
+            ("rmse", "root mean squared error in the data's units"),
+            ("mae", "mean absolute error in the data's units"),
+            ("r2", "R²"),
+            ("rmse_of_mean", "root mean squared error of predicting the mean of the training examples"),
+        )
+        for whose, of in (
+            ("global", "of the global model, or of all clients' test examples together"),
+            ("local", "mean over clients on their own test examples, of the models that they use"),
+        )
+    ),
     ("pooled/average_precision", "average precision, all members' test examples together"),
     ("pooled/recall_at_1", "share of the positive test examples among the hundredth with the highest scores"),
     ("pooled/recall", "share of the positive test examples that are flagged from the threshold on"),
@@ -365,18 +390,28 @@ def _settings(section: Record) -> list[str]:
 def _form(form: DataForm) -> list[str]:
     """The features, their scaling, the classes and the edges that the model wants."""
     named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
-    classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
     return [
         f"examples: {form.example}s{_EXAMPLES.get(form.example, '')}",
         f"features: {counted(form.features, 'column')}, float32{named}",
         f"scaling: {_SCALED[form.scaling['how']]}",
-        f"classes, in the order of the logits: {classes}",
+        _outputs(form),
         *(
             _edges(form.edges)
             if form.edges
             else ["edges: undirected, each in both directions, without self loops and weights"]
         ),
     ]
+
+
+def _outputs(form: DataForm) -> str:
+    """What the model gives for each example."""
+    if form.targets is None:
+        classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
+        return f"classes, in the order of the logits: {classes}"
+    named = _several(form.targets["names"] or [*map(str, range(form.outputs))])
+    if form.target_scale is None:
+        return f"labels, in the order of the logits, whose probabilities are 1 / (1 + exp(-logit)): {named}"
+    return f"numbers, in the data's units (the scale is part of the module): {named}"
 
 
 def _edges(edges: Record) -> list[str]:

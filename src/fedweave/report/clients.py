@@ -23,7 +23,7 @@ from fedweave.experiment.requirements import untested
 from fedweave.experiment.runs.checkpoint import Ready
 from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import unused
-from fedweave.partition.base import client_ids, statistics, totals
+from fedweave.partition.base import client_ids, mean_cells, statistics, target_cells, totals
 from fedweave.report.document import unmarked
 
 _ROWS = 20
@@ -62,7 +62,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     held = statistics(*cut) | named
     carried = built.data.carried
     whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
-    console.print(clients_table(held, whole, built.data.labels, config.external))
+    console.print(clients_table(held, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
@@ -130,12 +130,13 @@ def clients_table(
     whole: dict[str, int],
     classes: Sequence[str] | None = None,
     external: str = "refuse",
+    targets: Sequence[str] = (),
 ) -> Table:
     """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
     Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
     too narrow for all. classes: what classes are called, where they have names. external: what becomes of edges
-    between clients.
+    between clients. targets: what numbers or labels are called, where these are predicted.
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
@@ -166,17 +167,19 @@ def clients_table(
     for name, heading in headings.items():
         shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     what = "graphs" if "graphs" in columns else "edges" if "examples" in columns else "nodes"
-    names = f":\n{unmarked(', '.join(classes))}" if classes and len(", ".join(classes)) <= _NAMES else ""
-    shown.add_column(f"{what} of each class{names}")
+    called = ", ".join(classes or targets)
+    names = f":\n{unmarked(called)}" if called and len(called) <= _NAMES else ""
+    each = f"{what} with each label" if targets else f"{what} of each class"
+    shown.add_column(f"{'mean ± deviation' if 'means' in columns else each}{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
         [unmarked(columns["client"][row]), *(_count_or_share(column[row]) for column in numbers)]
         for row in range(min(clients, _ROWS))
     ]
-    labels = [[str(count) for count in row] for row in columns["labels"][:_ROWS]]
+    labels = [target_cells(columns, row) for row in range(min(clients, _ROWS))]
     if clients > _ROWS:
         counts.append(["mean", *(_count_or_share(float(np.mean(column)), column[0]) for column in numbers)])
-        labels.append([f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)])
+        labels.append(mean_cells(columns))
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
         shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
     return shown

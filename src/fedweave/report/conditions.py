@@ -414,6 +414,8 @@ def _scores(table: pa.Table | None) -> Scores:
     """Of the test examples whose class is known."""
     if table is None or not {"split", "true"} <= {*table.column_names}:
         return {}
+    if not any(name.startswith("p_") for name in table.column_names):  # of numbers
+        return {}
     return dict(_of_rows(table))
 
 

@@ -243,6 +243,8 @@ def confusions(run: Run) -> Figure | None:
         return None
     tested = table.filter((pc.field("split") == "test") & pc.is_valid(pc.field("true")))
     labels = [name.removeprefix("p_") for name in table.column_names if name.startswith("p_")]
+    if not labels:  # of numbers
+        return None
     panels = []
     for title, who in (
         ("By the clients' models", pc.field("client") != GLOBAL),

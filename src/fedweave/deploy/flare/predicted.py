@@ -86,12 +86,11 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     if probs is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
-    used = (
-        None if data.public is None else np.asarray(data.public) & (np.asarray(data.y) >= 0)
-    )  # as far as there are labels
+    used = None if data.public is None else np.asarray(data.public) & data.labeled  # as far as there are labels
     result = Predicted(site, probs, np.arange(data.examples), used)
     flagging = flags or flagged(job.config.evaluation, data, probs)
-    write_table(path, predictions_table([result], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
+    named = data.ids, data.labels, data.example
+    write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 from fedweave import datasets
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
@@ -27,6 +28,7 @@ from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
 from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import SETTINGS, scaled_like
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
 from fedweave.experiment.build import prepared, seen_by
 from fedweave.experiment.config import Config
@@ -46,7 +48,8 @@ class DataForm:
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
     nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
     `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
-    nothing.
+    nothing. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
+    outputs, three rows (`Dataset.target_scale`); None of classes, and where sites alone know it.
     """
 
     features: int
@@ -56,6 +59,25 @@ class DataForm:
     example: str
     scaling: Record
     edges: Record | None = None
+    targets: Record | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for each example."""
+        return self.classes if self.targets is None else int(self.targets["outputs"])
+
+    @property
+    def target_scale(self) -> np.ndarray | None:
+        """float64 [3, t], the units of a model's outputs where these are numbers."""
+        return None if self.targets is None or "scale" not in self.targets else np.array(self.targets["scale"])
+
+
+def targets_form(data: Dataset) -> Record | None:
+    """`DataForm.targets` of `data`."""
+    if data.target == CLASS:
+        return None
+    found: Record = {"kind": data.target, "outputs": data.outputs, "names": list(data.targets)}
+    return found | ({} if data.target_scale is None else {"scale": data.target_scale.tolist()})
 
 
 def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> DataForm:
@@ -64,7 +86,8 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     names = contents.names(data)
     known = () if all(map(contents.is_unnamed, names)) else names
     edge_form = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
-    return DataForm(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), edge_form)
+    named = data.features, data.classes, known, data.labels, data.example
+    return DataForm(*named, numbers(raw, how), edge_form, targets_form(data))
 
 
 def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
@@ -121,6 +144,7 @@ def write_form(directory: Path, form: DataForm) -> None:
     )
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
     about |= {} if form.edges is None else {"edges": form.edges}
+    about |= {} if form.targets is None else {"targets": form.targets}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
 
@@ -143,9 +167,25 @@ def read_form(directory: Path) -> DataForm | None:
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
         scaling = {"how": how, **held}
-        return DataForm(len(names), about["classes"], known, labels, example, scaling, about.get("edges"))
+        more = about.get("edges"), _read_targets(about.get("targets"))
+        return DataForm(len(names), about["classes"], known, labels, example, scaling, *more)
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
+
+
+def _read_targets(held: Record | None) -> Record | None:
+    """`DataForm.targets` as a file has it.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    if held is None:
+        return None
+    number, names, scale = held["kind"] == NUMBER, held["names"], np.array(held.get("scale", []), np.float64)
+    fits = scale.shape == (3, held["outputs"]) and np.isfinite(scale).all() if number else "scale" not in held
+    if held["kind"] not in (NUMBER, LABELS) or len(names) not in (0, held["outputs"]) or not fits:
+        raise ValueError(f"its targets are {held}")
+    return held
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -205,10 +245,11 @@ def like(before: Before, path: Path) -> Dataset:
     return replace(
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
-        y=_classes(data, before.form, path),
+        y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
         carried=_edge_attributes(data, before, path),
         classes=before.form.classes,
         labels=tuple(before.form.labels),
+        target_scale=before.form.target_scale,
         columns=tuple(before.columns),
         public=np.zeros((3, data.examples), bool),
     )
@@ -238,13 +279,15 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
 def _read(before: Before, path: Path) -> Dataset:
     """The data at `path`, which need not be labeled; tables with the classes and kinds that were known before."""
     form, (_, kinds) = before.form, identify(path, ())
+    targets = _asked(before)
     if "npz" in kinds:
         loops = "refuse" if before.data.carried is None else "keep"
-        return npz.read(path, path.stem, labelled=False, loops=loops)
+        return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
-        return tu.read(path, tu_names(path)[0], attributes, labelled=False)
+        return tu.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**targets))
     named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
+    named = named if form.targets is None else targets
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
@@ -260,6 +303,23 @@ def _read(before: Before, path: Path) -> Dataset:
         options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **named, **encoded, **options).load(path, 0, labelled=False)
+
+
+def _asked(before: Before) -> Record:
+    """The settings by which the run's numbers or labels are read again."""
+    form, values = before.form, before.config.data.values
+    if form.targets is None:
+        return {}
+    log = form.target_scale is not None and bool(form.target_scale[LOG].any())
+    columns = values.get("targets") or (values.get("labels") if form.targets["kind"] == LABELS else None)
+    return {"target": form.targets["kind"], "target_log": log, "targets": None if columns is None else tuple(columns)}
+
+
+def _targets(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
+    """The numbers or labels [e, t] of `data`, which are those of the run."""
+    if data.outputs != form.outputs:
+        refuse(path, f"it has {data.target_summary}, and the run {form.outputs}", "Give the run's targets, in order.")
+    return data.y
 
 
 def _seen(of: str, values: object, before: Before) -> object:

@@ -107,7 +107,7 @@ CONTRIBUTIONS_COLUMNS = {
     "round": TableColumn(_WHOLE),
     "leave_one_out": TableColumn(_NUMBERS, full=False),
 }
-PREDICTIONS_COLUMNS = {"client": TableColumn(_WORDS), "predicted": TableColumn(_ANY)}
+PREDICTIONS_COLUMNS = {"client": TableColumn(_WORDS)}  # and "predicted", or "predicted_…" of each target
 OF_TABLE = {
     "metrics.parquet": METRICS_COLUMNS,
     "ledger.parquet": LEDGER_COLUMNS,
@@ -153,6 +153,11 @@ def _check_counts(labels: pa.ChunkedArray) -> None:
 
 
 def _check_classes(table: pa.Table) -> None:
+    names = [name for name in table.column_names if name.partition("_")[0] == "predicted"]
+    if not names:
+        raise ValueError("it has no column 'predicted', and needs one")
+    if names != ["predicted"] or not any(name.startswith("p_") for name in table.column_names):
+        return  # of numbers, or of several labels
     known = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
     for name in {"predicted", "true"} & set(table.column_names):
         if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - known:
@@ -195,6 +200,8 @@ _IN_SUMMARY = {
     "note": str,
     "missed": dict,
     "edges": dict,
+    "target": str,
+    "outputs": int,
 }
 _NAMES = ("classes", "targets", "groups", "devices")
 _PAGE = b"<!doctype html"
@@ -378,7 +385,7 @@ def read_summary(path: Path, *needed: str) -> Record:
             if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
         if any(isinstance(name, dict | list) for key in _NAMES for name in named.get(key, ())):
-            raise TypeError("a class, group or device has no name")
+            raise TypeError("a class, group, device or target has no name")
         if not all(isinstance(device, str) for device in named.get("devices", ())):
             raise TypeError("a device is no text")
         if "edges" in named and not _is_form(named["edges"]):

@@ -18,26 +18,30 @@ from fedweave.core import plugins
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import SPLITS, VAL, Graph
 from fedweave.core.model import Model
+from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of, labeled
 from fedweave.core.tree import Tree, device_of
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import compact, rescaled
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form, told
+from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form, targets_form, told
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.trained import Trained, check_finite
+from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses, flagging, of_best
-from fedweave.partition.client_data import global_test_part, of_part
+from fedweave.partition.client_data import global_test_part, of_part, target_scale_of
 
 
 @dataclass(frozen=True)
 class Predicted:
     """What one client's model, or the global one, predicts.
 
-    client:      whose it is. probability: of the classes, [e, c], with padding behind the examples.
+    client:      whose it is. probability: of the classes, [e, c], or of several labels, [e, t]; or numbers [e, t] in
+                 the data's units; with padding behind the examples.
     examples:    int64 [e], their places in the data.
     masks:       bool [3, e], how the run used them; None if it did not.
     """
@@ -56,6 +60,8 @@ def predictions_table(
     y: np.ndarray | None = None,
     flagging: Flagging | Mapping[str, Flagging] | None = None,
     ends: np.ndarray | None = None,
+    targets: Sequence[str] = (),
+    half_widths: Sequence[float] = (),
 ) -> pa.Table:
     """A row per client and example: "client", "node", "graph" or "edge" (its place in the data), "id", of an edge
     "source" and "target", "split" ("" in none), "true" (the known class, else null), "predicted" (the most probable
@@ -67,8 +73,12 @@ def predictions_table(
     flagged, of all clients or of each, from 0.5 on of one that is not named; then there are "score", the probability of
     the positive class, "flagged" and the "threshold". ends: [2, e] of all data, see `ends_of`.
 
+    Where `y` [n, t] has numbers, called `targets`: "true", "predicted" and, with a half-width of each prediction
+    interval, "low" and "high", all in the data's units; of several, "true_price", "predicted_price" and so on for each.
+    Where it has several labels: "p_toxic", "predicted_toxic", 1 from 0.5 on, and "true_toxic" for each.
+
     Raises:
-        UserError: a probability is NaN.
+        UserError: a probability or a number is NaN.
     """
     each = [one.probability[: len(one.examples)].cpu().numpy() for one in predictions]
     if lost := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
@@ -86,6 +96,11 @@ def predictions_table(
     if all(one.masks is not None for one in predictions):
         use = np.concatenate([_split(one.masks) for one in predictions if one.masks is not None])
         columns["split"] = use
+    if y is not None and (kind := kind_of(y)) != CLASS:
+        each_target = list(targets) or [str(number) for number in range(p.shape[1])]
+        if kind == NUMBER:
+            return pa.table(columns | _of_numbers(p, y[at], each_target, half_widths))
+        return pa.table(columns | _of_labels(p, y[at], each_target))
     if y is not None and (y >= 0).any():
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
@@ -95,6 +110,29 @@ def predictions_table(
         columns |= {"score": score, "flagged": score >= at_least, "threshold": at_least}
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
+
+
+def _of_numbers(p: np.ndarray, y: np.ndarray, targets: Sequence[str], half_widths: Sequence[float]) -> Record:
+    """Columns of predicted numbers [e, t], their intervals, and the true ones, NaN where unknown."""
+    columns = Record()
+    for at, name in enumerate(targets):
+        suffix = "" if len(targets) == 1 else f"_{name}"
+        if not np.isnan(y[:, at]).all():
+            columns[f"true{suffix}"] = pa.array(y[:, at], mask=np.isnan(y[:, at]))
+        columns[f"predicted{suffix}"] = p[:, at]
+        if len(half_widths):
+            columns |= {f"low{suffix}": p[:, at] - half_widths[at], f"high{suffix}": p[:, at] + half_widths[at]}
+    return columns
+
+
+def _of_labels(p: np.ndarray, y: np.ndarray, targets: Sequence[str]) -> Record:
+    """Columns of the probabilities [e, t] of several labels, and the true ones, -1 where unknown."""
+    columns = Record()
+    for at, name in enumerate(targets):
+        if (y[:, at] >= 0).any():
+            columns[f"true_{name}"] = pa.array(np.maximum(y[:, at], 0), mask=y[:, at] < 0)
+        columns |= {f"predicted_{name}": (p[:, at] >= HALF).astype(np.int64), f"p_{name}": p[:, at]}
+    return columns
 
 
 def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[str]) -> tuple[int, np.ndarray]:
@@ -114,11 +152,20 @@ def ends_of(data: Dataset) -> np.ndarray | None:
 
 
 def right(table: pa.Table) -> float | None:
-    """The share of rows whose class is known and predicted right; None where none is known."""
-    if "true" not in table.column_names:
+    """The share of rows whose class is known and predicted right; None where none is known, or no class predicted."""
+    if "true" not in table.column_names or not any(name.startswith("p_") for name in table.column_names):
         return None
     share: float | None = pc.mean(pc.equal(table["true"], table["predicted"]).cast(pa.float64())).as_py()
     return share
+
+
+def error_of(table: pa.Table) -> float | None:
+    """The root of the mean squared error of one number, over rows where it is known; None of others, or without any."""
+    if not {"true", "predicted"} <= set(table.column_names) or right(table) is not None:
+        return None
+    square = pc.power(pc.subtract(table["true"], table["predicted"]), 2)
+    mean: float | None = pc.mean(square).as_py()
+    return None if mean is None else math.sqrt(mean)
 
 
 def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
@@ -135,14 +182,20 @@ def _split(masks: np.ndarray) -> np.ndarray:
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """[e, c] of the classes, padding included, on the host; the model runs where its weights lie.
+    """[e, c] of the classes, or [e, t] of several labels, or the numbers [e, t] that are predicted, in the data's
+    units; padding included, on the host; the model runs where its weights lie.
 
     Raises:
         UserError: a weight is NaN or infinite.
     """
     check_finite(w)
     with torch.no_grad():
-        return torch.softmax(models.judged(model, w, graph.to(device_of(w))), -1).cpu()
+        outputs = models.judged(model, w, graph.to(device_of(w))).cpu()
+    if graph.target == CLASS:
+        return torch.softmax(outputs, -1)
+    if graph.target == LABELS:
+        return torch.sigmoid(outputs)
+    return outputs.double() if graph.scale is None else from_scale(outputs, graph.scale.cpu())
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -170,8 +223,8 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    by = flagging_of(run, chosen)
-    return predictions_table(predictions, data.ids, data.labels, data.example, data.y, by, ends_of(data))
+    by, named = flagging_of(run, chosen), (data.ids, data.labels, data.example)
+    return predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, half_widths(run))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -194,30 +247,47 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
+    alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
     data = like(Before(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
 
     @cache
     def graph(whose: str) -> Graph:
         own = form if whose == GLOBAL else form_of_client(run, form, whose)
         made = data if plain else replace(data, x=compact(rescaled(data.x, **own.scaling)))
-        return graph_of(made, data.features, built.fed.dtype)
+        return graph_of(replace(made, target_scale=own.target_scale), data.features, built.fed.dtype)
 
     examples = np.arange(data.examples)
     predictions = [
-        Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if plain else name)), examples)
+        Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if alike else name)), examples)
         for name, w in chosen.items()
     ]
     named = data.ids, built.data.labels, data.example
-    return predictions_table(predictions, *named, data.y, by, ends_of(data))
+    return predictions_table(
+        predictions,
+        *named,
+        data.y,
+        by,
+        ends_of(data),
+        built.data.targets,
+        half_widths(run) if which == "global" else (),
+    )
 
 
 def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
-    """The form of the run's data as a client has it, which may scale its features by its own nodes."""
+    """The form of the run's data as a client has it, which may scale its features by its own nodes, and numbers that
+    are predicted by its own training examples."""
     data = run.built.data
-    if data.scaling == "none":
-        return form
     part = run.seen.parts[list(run.built.fed.clients).index(client)]
-    return replace(form, scaling=told(data.scaling, *of_part(data, part)))
+    form = replace(form, targets=targets_form(replace(data, target_scale=target_scale_of(data, part))))
+    return form if data.scaling == "none" else replace(form, scaling=told(data.scaling, *of_part(data, part)))
+
+
+def half_widths(run: Trained) -> list[float]:
+    """Half the width of the prediction interval of each number, as the run's summary has them; [] without intervals."""
+    metrics = read_summary(run.directory / SUMMARY)["metrics"]
+    metrics = of_best(metrics) if run.when == "best" else metrics
+    widths = [metrics.get(f"{HALF_WIDTH}/{at}") for at in range(run.built.data.outputs)]
+    return [] if None in widths else [float(width) for width in widths if width is not None]
 
 
 def flagging_of(
@@ -251,7 +321,9 @@ def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
 # Metrics of one's own: functions of labels and probabilities, of a finished run's models on its own examples.
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]  # (y int64 [e], p float64 [e, c]) -> a number, NaN where it has none
+# (y int64 [e], p float64 [e, c]) -> a number, NaN where it has none. Of one number y and p are float64 [e], of several
+# [e, t], NaN where y has gaps; of several labels y is int64 [e, t], -1 at gaps, and p float64 [e, t].
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 @dataclass(frozen=True)
@@ -301,14 +373,11 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
     """
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}.", code="user.no-split")
-    if not {"true", "split"} <= set(table.column_names):
+    if "split" not in table.column_names or not any(name.partition("_")[0] == "true" for name in table.column_names):
         raise UserError("no class of these examples is known, so that nothing can be measured.")
-    wide = [column for column in table.column_names if column.startswith("p_")]
-    place = {column.removeprefix("p_"): at for at, column in enumerate(wide)}
-    y = np.array([-1 if value is None else place[str(value)] for value in table["true"].to_pylist()], np.int64)
-    p = np.stack([table[column].to_numpy().astype(np.float64) for column in wide], 1)
+    y, p = _known(table)
     client, used = (np.array(table[column].to_pylist()) for column in ("client", "split"))
-    use = (used == split) & (y >= 0)
+    use = (used == split) & labeled(y if y.ndim > 1 or y.dtype.kind == "i" else y[:, None])
 
     def of(member: np.ndarray) -> float:
         at = use & member
@@ -324,6 +393,27 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
         of(client != GLOBAL),
         of(client == GLOBAL) if GLOBAL in client else None,
     )
+
+
+def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """What a `Metric` takes, of all rows: classes, numbers or labels, and what was predicted."""
+
+    def values(column: str, gap: float) -> np.ndarray:
+        if column not in table.column_names:  # never known
+            return np.full(len(table), gap)
+        return np.array([gap if value is None else value for value in table[column].to_pylist()], np.float64)
+
+    wide = [column.removeprefix("p_") for column in table.column_names if column.startswith("p_")]
+    numbers = [column.removeprefix("predicted") for column in table.column_names if column.startswith("predicted")]
+    if wide and numbers == [""]:
+        place = {name: at for at, name in enumerate(wide)}
+        y = np.array([-1 if value is None else place[str(value)] for value in table["true"].to_pylist()], np.int64)
+        return y, np.stack([values(f"p_{name}", np.nan) for name in wide], 1)
+    if wide:
+        y = np.stack([values(f"true_{name}", -1) for name in wide], 1).astype(np.int64)
+        return y, np.stack([values(f"p_{name}", np.nan) for name in wide], 1)
+    y, p = (np.stack([values(f"{what}{name}", np.nan) for name in numbers], 1) for what in ("true", "predicted"))
+    return (y, p) if len(numbers) > 1 else (y[:, 0], p[:, 0])
 
 
 def of_run(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
-from fedweave.core.types import Record
+from fedweave.core.types import CLASS, Record
 from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
@@ -321,6 +321,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
+        **({} if built.data.target == CLASS else {"target": built.data.target, "outputs": built.data.outputs}),
         **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
