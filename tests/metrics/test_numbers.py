@@ -61,7 +61,7 @@ def test_numbers_are_judged_as_scikit_learn_and_scipy_do(n, t, gaps):
 
 
 def test_sums_of_clients_give_the_metrics_of_all_their_examples():
-    outputs, y, masks, scale, p = drawn(120, 2, True)
+    outputs, y, masks, scale, _ = drawn(120, 2, True)
     whole = numbers.counts(outputs, y, masks, scale)
     parts = [numbers.counts(outputs[at], y[at], masks[:, at], scale) for at in torch.arange(120).split(37)]
     merged = numbers.values(merge(parts))

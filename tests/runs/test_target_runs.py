@@ -15,6 +15,7 @@ from fedweave.algorithms.parts import GraphCrossEntropy, SampledCrossEntropy
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as models
 from fedweave.experiment.rounds import train
+from fedweave.incentives.shapley import GAINS_IN
 from fedweave.metrics.intervals import BIN_ERROR
 from fedweave.metrics.selection import Judging
 from fedweave.models.edges import on_examples
@@ -22,6 +23,7 @@ from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
+from fedweave.payments.contributions import left_out
 from fedweave.report.html import render
 from fedweave.report.reading import read_runs
 from tests.refusals import refusal
@@ -77,7 +79,7 @@ def test_a_sum_of_scores_tells_what_scores_of_each_do(size):
     data = replace(data, y=data.y * size, target_scale=scale, sens=None)
     each, total = (summary_of(data, scores=scores, judging=JUDGING) for scores in ("each", "sum"))
     alike = [f"{kind}/{name}" for kind in ("global", "local") for name in ("rmse", "mae", "r2", "pearson", "nrmse")]
-    assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-6)
+    assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-9)
     assert "pooled/spearman" in each
     assert "pooled/spearman" not in total
     for at in range(2):
@@ -89,7 +91,7 @@ def test_labels_in_a_sum_have_the_same_scores():
     data = several_labels("graph")
     each, total = (summary_of(data, scores=scores) for scores in ("each", "sum"))
     alike = [f"{kind}/{name}" for kind in ("global", "local") for name in ("auc", "average_precision", "accuracy")]
-    assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-6)
+    assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-9)
 
 
 @pytest.mark.parametrize("make", [numbers, several_labels])
@@ -197,3 +199,17 @@ def test_the_round_of_lowest_error_is_the_best():
         validated.append(np.mean([r["value"] for r in rows if r["client"] != "global"]))
         best.append(step.summary["best_val/round"])
     assert best == [1 + int(np.argmin(validated[: at + 1])) for at in range(12)]
+
+
+@pytest.mark.parametrize(("make", "judges"), [(numbers, "rmse"), (several_labels, "auc")])
+def test_what_members_bring_is_measured_in_what_judges(make, judges, tmp_path):
+    data = replace(make("graph"), sens=None)
+    algorithm = algorithm_on(data)
+    fed = fedweave.federation(data, split(data), algorithm, seed=0)
+    for _ in fedweave.train(algorithm, fed, 2, out=tmp_path / "run"):
+        pass
+    gains = left_out(tmp_path / "run", "last", "auto")
+    assert gains.schema.metadata[GAINS_IN].decode() == judges
+    assert np.isfinite(gains["leave_one_out"].to_numpy()).all()
+    with refusal("user"):
+        left_out(tmp_path / "run", "last", "macro_f1")

@@ -198,6 +198,26 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     assert "Test average precision or accuracy in" in paper.latex(found)
 
 
+def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowest_ranks_first() -> None:
+    errors = {("fedavg", 0.1): 3.0, ("fedavg", 0.2): 2.0, ("moon", 0.1): 1.0, ("moon", 0.2): 4.0}
+    groups = []
+    for clients in (5, 10):
+        for (name, lr), error in errors.items():
+            one = group(name, lr, clients, [0.5, 0.5], [0.5, 0.5])
+            for at, run in enumerate(one.runs):
+                run.judged = "rmse"  # type: ignore[misc]
+                run.summary["metrics"] |= {"best_val/val/rmse": error, "best_val/local/rmse": error + 0.01 * at}
+            groups.append(one)
+    chosen = plan.choose(groups, KEYS, APART)
+    settings = [(one.algorithm, one.setting["algorithm.lr"]) for one in chosen]
+    assert sorted(settings) == [("fedavg", 0.2)] * 2 + [("moon", 0.1)] * 2
+    [order] = [results.placed_over(chosen)]
+    assert order is not None
+    assert dict(zip(order.names, order.places[0], strict=True)) == {"fedavg": 2, "moon": 1}
+    assert "is lowest" in " ".join(plan.describe_choices(chosen))
+    assert results.describe_numbers(groups)[0].startswith("RMSE, ")
+
+
 def test_a_chart_over_every_number_that_is_varied() -> None:
     [chart] = charts.charts(plan.choose(GROUPS, KEYS, APART))
     assert (chart.over, chart.name) == ("clients", "over-partition-clients")

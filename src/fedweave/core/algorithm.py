@@ -91,8 +91,14 @@ class Capabilities:
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
         """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
-        names = ("sens", "ids", "nodes", "classes")
-        return replace(self, **{name: any(getattr(one, name) for one in (self, *needs)) for name in names})
+        everyone = (self, *needs)
+        return replace(
+            self,
+            sens=any(one.sens for one in everyone),
+            ids=any(one.ids for one in everyone),
+            nodes=any(one.nodes for one in everyone),
+            classes=any(one.classes for one in everyone),
+        )
 
 
 def capabilities(algorithm: object) -> Capabilities:

@@ -18,10 +18,14 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Engine, Round, graphs_of
 from fedweave.core.graph import TEST, Graph
 from fedweave.core.model import Model
+from fedweave.core.target import CLASS, LABELS, NUMBER
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.learn import cross_entropy
-from fedweave.metrics.classification import counts, means, merge
+from fedweave.metrics import labels, numbers
+from fedweave.metrics.classification import counts, merge
+from fedweave.metrics.kinds import means
+from fedweave.metrics.selection import METRICS, lower
 
 
 class Updated(NamedTuple):
@@ -293,6 +297,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 PLAIN = ("accuracy", "loss")
 ORDERING = ("macro_f1", "auc", "average_precision", "recall_at_1", "precision_at_1", "f1_positive")
+OF_NUMBERS = tuple(name for name, kind in METRICS.items() if NUMBER in kind.of and kind.judges)
 BATCH = 64  # models that are judged at once
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
@@ -342,8 +347,8 @@ def mixing(round: Round) -> Callable[[Tensor], Tree]:
 def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, positive: int = 1) -> Value:
     """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
     w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy", in -"loss" (nats) or in another metric of
-    `classification.values`, with the class `positive`, on the test examples of `graphs`. A is the sum of all a_i, which
-    is 1 of a mean.
+    `kinds.Classes.values`, with the class `positive`, with the sign turned where lower is better, on the test examples
+    of `graphs`. A is the sum of all a_i, which is 1 of a mean.
 
     round: what the server heard, with the weights a_i.
 
@@ -356,7 +361,7 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
 
     def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
-        if metric not in PLAIN:
+        if metric not in PLAIN or graphs[0].target != CLASS:
             return _ordering([(models.judged_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
         scores = [_score(models.judged_as_seen(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()
@@ -370,10 +375,18 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
 
 
 def _ordering(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
-    """Another metric of the logits of graphs, from the pairs of all."""
-    pairs = merge([counts(logits, graph.y, graph.masks[TEST][None]) for logits, graph in outputs])
+    """Another metric of the outputs of graphs, from the pairs of all."""
+    pairs = merge([_pairs(logits, graph) for logits, graph in outputs])
     value: Tensor = means(pairs)[metric][0, 0]
-    return value[positive] if value.dim() else value
+    return value[positive] if value.dim() else -value if lower(metric) else value
+
+
+def _pairs(outputs: Tensor, graph: Graph) -> Tree:
+    """The pairs of a model's outputs on a graph's test examples."""
+    masks = graph.masks[TEST][None]
+    if graph.target == NUMBER:
+        return numbers.counts(outputs, graph.y, masks, graph.scale)
+    return (labels.counts if graph.target == LABELS else counts)(outputs, graph.y, masks)
 
 
 def _score(logits: Tensor, graph: Graph, metric: str) -> Tensor:

@@ -135,8 +135,8 @@ class Classes:
 class Labels(Classes):
     """Of several yes-or-no labels."""
 
-    always = labels.ALWAYS
-    ordering = ("auc", "average_precision")
+    always: tuple[str, ...] = labels.ALWAYS
+    ordering: tuple[str, ...] = ("auc", "average_precision")
     each = "per_target"
 
     def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:

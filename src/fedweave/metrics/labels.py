@@ -59,7 +59,9 @@ def values(pairs: Values) -> Record:
     "average_precision" over the labels that have examples of both kinds, and "labels", how many these are; a float or a
     NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
-    out = {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ("loss", "accuracy") if name in pair}
+    out: dict[str, np.ndarray] = {
+        name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ALWAYS[:2] if name in pair
+    }
     each = per_target(pair)
     out |= {name: mean_of_classes(value) for name, value in each.items()}
     if each:
@@ -71,7 +73,7 @@ def values(pairs: Values) -> Record:
 def means(pairs: Tree) -> Tree:
     """What `values` says of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not
     defined; so that sums of them over clients give means. Works under `vmap`."""
-    out = {name: _defined(*pairs[name].unbind(1)) for name in ("loss", "accuracy")}
+    out: Tree = {name: _defined(*pairs[name].unbind(1)) for name in ALWAYS[:2]}
     both = pairs["auc"][:, 1] > 0
     for name in _ORDER:
         value = pairs[name][:, 0] / pairs[name][:, 1].clamp(min=1)

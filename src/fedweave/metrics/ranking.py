@@ -315,7 +315,7 @@ def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
 
 
 POOLED = "pooled"  # of all metrics' names
-_ALSO = ("average_precision",)
+_OF_LABELS = ("auc", "average_precision")
 
 
 class Alarm(NamedTuple):
@@ -368,10 +368,11 @@ def _of_targets(clients: Sequence[Tree], target: Kind, share: float) -> dict[str
         masks = torch.cat([one["masks"] for one in clients], 1)
         if target == LABELS:
             pairs = [labels.counts(outputs[mask], y[mask], mask[mask][None]) for mask in masks]
-            metrics, names = [labels.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs], ("auc", *_ALSO)
+            metrics = [labels.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs]
         else:
             pairs = [numbers.counts(outputs[mask], y[mask], mask[mask][None], None) for mask in masks]
-            metrics, names = [numbers.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs], ("spearman",)
+            metrics = [numbers.values({k: v.cpu()[0] for k, v in one.items()}) for one in pairs]
+    names = _OF_LABELS if target == LABELS else ("spearman",)
     whole = {f"{POOLED}/{name}": np.array([one[name] for one in metrics]) for name in names}
     if target == LABELS or not share:
         return whole

@@ -29,6 +29,7 @@ from fedweave.incentives.payoffs import divided
 from fedweave.incentives.shapley import (
     GAINS_IN,
     MEASURED_ON,
+    OF_NUMBERS,
     ORDERING,
     PLAIN,
     Value,
@@ -38,7 +39,7 @@ from fedweave.incentives.shapley import (
     shapley,
     worth,
 )
-from fedweave.metrics.selection import judged_by, positive_of
+from fedweave.metrics.selection import RMSE, judged_by, positive_of
 from fedweave.report.reading import read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
@@ -154,11 +155,13 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     """The metric of which gains are, and the number of the positive class."""
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
+    measured = {key.rpartition("/")[2] for key in metrics}
+    choices = [one for one in (*PLAIN, *ORDERING, *OF_NUMBERS) if one in measured]
     of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
-    if name not in (*PLAIN, *ORDERING) or of_two:
+    if name not in choices or (of_two and RMSE not in measured):
         raise UserError(
-            f"--metric {metric}: choose {', '.join((*PLAIN, *ORDERING))}; those of one class where such a one judges "
-            "the run ([evaluation] metric)."
+            f"--metric {metric}: choose {', '.join(choices)}; those of one class where such a one judges the run "
+            "([evaluation] metric)."
         )
     return name, 1 if positive is None else positive
 

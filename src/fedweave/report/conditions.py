@@ -303,7 +303,12 @@ def ranks(found: Sequence[Condition]) -> Ranks:
     """Of the groups that have the same label in several conditions, by the mean over seeds of what judges each."""
     names = dict.fromkeys(group.label for one in found for group in one.groups)
     sets = {str(one.groups[0].first.summary["dataset"]) for one in found}
-    comparable = {one.title: {} if incomparable(one.groups) else one.means for one in found}
+    comparable = {
+        one.title: {}
+        if incomparable(one.groups)
+        else {name: rank(one.metric, mean) for name, mean in one.means.items()}
+        for one in found
+    }
     return placed(comparable, [*names], len(sets))
 
 

@@ -425,7 +425,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
     attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), attributes, width, data.classes)
+    model = model_for(config.model.make(), attributes, width, data.outputs)
     requirements.check_examples(config, data)
     requirements.check_pooling(config, data, model)
     requirements.check_edges(config, model)
@@ -435,6 +435,8 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     check_rounds(algorithm, config.general.rounds)
     scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
     requirements.check_scaling(scaling, algorithm, ("example", "node"))
+    requirements.check_target(data, algorithm, config.algorithm.name)
+    requirements.check_target_scaling(data, algorithm)
     return algorithm
 
 

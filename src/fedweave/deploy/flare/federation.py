@@ -16,13 +16,23 @@ from fedweave.core.ledger import Entry, Ledger, line
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.core.types import PREDICTION, SETUP, Record, Values
+from fedweave.core.types import CLASS, PREDICTION, SETUP, Kind, Record, Values
 from fedweave.datasets.base import EXCHANGE
 from fedweave.datasets.check import refuse
 from fedweave.deploy.flare.alignment import BLINDING, CLAIMING, HEARD, MEETING, Ask, matched, meet
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.chain import Heads, behind, heads_in
-from fedweave.deploy.flare.holdings import FLAGS, JOINING, OF_EDGES, fingerprint, global_test, longest, without
+from fedweave.deploy.flare.holdings import (
+    FLAGS,
+    JOINING,
+    KINDS,
+    OF_EDGES,
+    TARGET,
+    fingerprint,
+    global_test,
+    longest,
+    without,
+)
 from fedweave.deploy.flare.peers import (
     WRITTEN,
     DataVersions,
@@ -84,6 +94,23 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
     """
     form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
     return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
+
+
+def common_target(replies: Replies) -> Kind:
+    """What all sites predict.
+
+    Raises:
+        UserError: not all predict the same.
+    """
+    kinds = {site: KINDS[max(0, replies[site].get(TARGET, 0))] for site in replies.clients}
+    first = next(iter(kinds), "")
+    if odd := [site for site in kinds if kinds[site] != kinds[first]]:
+        raise UserError(
+            f"{', '.join(odd)} say target = {kinds[odd[0]]!r}, and {first} says {kinds[first]!r}. Write the same "
+            "target into every site.toml.",
+            code="user.target-differs",
+        )
+    return kinds[first] if kinds else CLASS
 
 
 def check_names(replies: Replies) -> None:
@@ -202,7 +229,8 @@ def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, cl
         DataError: one has another number of features, or a label beyond the classes; names the file.
     """
     for role, graph in graphs.items():
-        path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
+        path, width = folder / f"{role}.npz", graph.x.shape[1]
+        most = int(graph.y.max()) if graph.target == CLASS else 0
         if width != features:
             what = f"it has {counted(width, 'feature')}, but the sites' data {features:,}"
             refuse(path, what, "Write it with the sites' columns in their order, or remove it.")

@@ -12,10 +12,11 @@ import torch
 
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import DTYPES, TEST, Graph, make_graph
+from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.sizes import agreed, least_rows
+from fedweave.core.target import CLASS, LABELS, NUMBER, Kind, where_known
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record
@@ -35,6 +36,7 @@ from fedweave.datasets.features import (
 from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import Carrying, as_edges, scaled, scaled_like
+from fedweave.datasets.targets import Targeted
 from fedweave.deploy.flare.sitefile import Rules, SiteData
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_until
@@ -42,6 +44,8 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.models.blocks import fitted, has_ports, ported
+from fedweave.partition.base import Part
+from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside, member_data
 
@@ -136,10 +140,28 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
     check_split(path, data)
     if "shift" in as_then:
         data = replace(data, x=rescaled(data.x, **as_then))
+    data = with_own_units(path, data)
     if like and data.carried is not None:
         pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
         data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
     return data
+
+
+def with_own_units(path: Path, data: Dataset) -> Dataset:
+    """The data with the units of its numbers by the site's own training examples, where these are asked for.
+
+    Raises:
+        DataError: no training example has one of the numbers.
+    """
+    if data.target != NUMBER or data.target_scaling != "own":
+        return data
+    part = Part.of(data, np.arange(data.examples), np.asarray(data.public))
+    trained = where_known(data.y[part.masks[TRAIN]]).any(0)
+    if not trained.all():
+        name = (data.targets or tuple(map(str, range(data.outputs))))[int(np.argmin(trained))]
+        what = f"no training example has {name!r}, by which it would be scaled"
+        refuse(path, what, 'Give one, or set target_normalise = "none" in every site.toml.', "target-scale")
+    return replace(data, target_scale=target_scale_of(data, part))
 
 
 def kinds_of(site: SiteData) -> tuple[str, ...]:
@@ -192,7 +214,7 @@ def marks(data: Dataset, scaling: str) -> Record:
         "features of edges": list(data.carried.columns)
         if data.carried is not None and data.carried.columns
         else data.edge_features,
-        "classes": list(data.labels) or data.classes,
+        "classes": list(data.labels or data.targets) or data.outputs,
         "scaling": scaling,
         "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
         "data": content(data),
@@ -249,10 +271,11 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
         kind = GraphFolder(**_table_settings(site), **of_graphs)
         check_named(path, kind)
         return by_holder(kind.load(path, 0))
-    data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
+    asked = {field.name: vars(site)[field.name] for field in fields(Targeted)}
+    data = without_sens(npz.read(path, path.stem, loops=site.loops, target=Targeted(**asked)), path, site.sens_feature)
     data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
-    data = numbered(path, data, site)
-    if site.class_count is None:
+    data = numbered(path, data, site) if data.target == CLASS else data
+    if site.class_count is None and data.target == CLASS:
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
     attributes = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
@@ -301,10 +324,11 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     site = replace(site, train_until=None, val_until=None)
     data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
     masks = np.zeros((3, data.examples), bool)
-    masks[use] = data.y >= 0
+    masks[use] = data.labeled
     masks = masks if data.public is None else data.public
     attributes = None if data.carried is None else data.carried._replace(ports=ports)
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=attributes)
+    more = data.sens, dtype, None, data.graph_of
+    return make_graph(data.x, data.edges, data.y, masks, *more, carried=attributes, scale=data.target_scale)
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
@@ -315,6 +339,12 @@ def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype,
     """
     if site.test is None:
         return None
+    if site.target == NUMBER and site.target_normalise == "own":
+        raise ConfigError(
+            "data.test: a global model predicts numbers in each site's own units, and the global test has none. Leave "
+            'test out, or set target_normalise = "none" in every site.toml.',
+            code="config.target-scale",
+        )
     test = global_test(folder / site.test, site, dtype, ports=ports)
     if test.x.shape[1] != features:
         what = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {features:,}"
@@ -411,10 +441,13 @@ def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
     return Replies(here, batches, {**replies.missing, **odd})
 
 
+TARGET = "target"  # told where no class is predicted
+KINDS: tuple[Kind, ...] = (CLASS, NUMBER, LABELS)
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
+    TARGET: Sends("whether numbers (1) or several labels (2) are predicted, and no class", within=Whole(-1, 2)),
     "edge_features": Sends("how many features edges have", within=WIDTH),
     "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
     "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
@@ -440,7 +473,7 @@ FLAGS = {
     "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
 }
 # What says how the data is made up, and nothing of a record in it.
-FORM = ("features", "classes", *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
+FORM = ("features", "classes", TARGET, *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
 
 
 def fingerprint(labels: Sequence[str]) -> int:
@@ -453,19 +486,27 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     data, masks = holdings.data, holdings.graph.masks
     counts = {
         "features": data.features,
-        "classes": data.classes,
+        "classes": data.outputs,
+        **({} if data.target == CLASS else {TARGET: KINDS.index(data.target)}),
         **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
         "directed": int(data.edge_form["directed"]),
-        "names": fingerprint(data.labels),
+        "names": fingerprint(data.labels or data.targets),
         "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
         "kinds": fingerprint(holdings.kinds),
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
         "split": masks.sum(1),
-        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
+        "labels": _label_counts(holdings.graph, data),
     }
     return kept_back(counts, deny)
+
+
+def _label_counts(graph: Graph, data: Dataset) -> torch.Tensor:
+    """How many examples of each class there are, of each label that are 1, or that have each number."""
+    if data.target == CLASS:
+        return torch.bincount(graph.y[graph.y >= 0], minlength=data.classes)
+    return (graph.y == 1).sum(0) if data.target == LABELS else (~graph.y.isnan()).sum(0)
 
 
 def withheld(rules: Rules) -> tuple[str, ...]:

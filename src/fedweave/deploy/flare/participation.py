@@ -13,6 +13,7 @@ from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.operators import Precomputed
+from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.deploy.flare.accounts import Accounts
@@ -143,7 +144,7 @@ class Participation:
         self.downloads.tighten(self.rules.max_change)
         self.masking.members = now.members or self.masking.members
         if self._calls is not None:
-            labels = bool((self.found.data.y >= 0).any())
+            labels = bool(self.found.data.labeled.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
             if not self.asked.predict:
                 check_declared(self.rules, self._calls, labels, len(self.asked.sites))
@@ -221,10 +222,14 @@ class Participation:
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
             requirements.check_people(self.config, found.data, self.algorithm)
-            self._foresee(calls, bool((found.data.y >= 0).any()))
+            self._foresee(calls, bool(found.data.labeled.any()))
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
-        self._scoring = scoring_of(self.rules, calls, bool((found.data.y >= 0).any()))
+        self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
+        if self._scoring.epsilon is not None and found.data.target != CLASS:
+            raise PolicyViolation(
+                "policy.score_epsilon: draws classes anew, and the site predicts numbers or several labels"
+            )
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general

@@ -11,6 +11,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
+from fedweave.core.target import NUMBER
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.scores import LABELS
@@ -162,9 +163,9 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
     attributes = graph.own_edges.members[0].carried
     everyone = attributes.total if attributes is not None and attributes.examples else everyone
-    seen = (
-        graph.y >= 0
-    )  # a split by a hash has examples without a label in it; who has no labels at all has none to tell
+    # a split by a hash has examples without a label in it; who has no labels at all has none to tell
+    known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0
+    seen = known if known.dim() == 1 else known.any(1)
     masks = graph.masks & seen if bool(seen.any()) else graph.masks
     counts = dict(zip(SPLITS, masks.sum(1).tolist(), strict=True)) | {"all": everyone}
     if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:

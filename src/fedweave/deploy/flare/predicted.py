@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.admission import read_checked
-from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph
+from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
@@ -42,7 +42,7 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataFo
         DataError: it is absent or refused.
     """
     if data is None or site.normalise in BY_NODES:
-        data = read_graph(folder / site.path, replace(site, normalise="none"))
+        data = with_own_units(folder / site.path, read_graph(folder / site.path, replace(site, normalise="none")))
     handed_out = site.random_id is not None and site.normalise == "none"
     edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
     return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)

@@ -9,7 +9,7 @@ from types import MethodType
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.scoring import MEAN, TRIED
+from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
 from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
 from fedweave.core.algorithm import Calls, JudgesReceived
 from fedweave.core.federation import Client, Step, StepInfo, step_info
@@ -26,7 +26,23 @@ _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 # What is counted by these; of all others `measures` names each by itself.
 _CLASSES = "classes"
-_BY_CLASS = ("f1", "classes", "groups", "macro_f1", "recall", "precision", "f1_positive")
+# Of numbers, as of classes; also the means over members of a sum.
+_LIKE = {"squared": _PLAIN, "rmse": _PLAIN, "absolute": "loss", "mae": "loss", "spearman": "auc"}
+_BY_CLASS = (
+    "labels",
+    "moments",
+    "r2",
+    "nrmse",
+    "pearson",
+    "group_errors",
+    "f1",
+    "classes",
+    "groups",
+    "macro_f1",
+    "recall",
+    "precision",
+    "f1_positive",
+)
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
@@ -125,7 +141,10 @@ class Scoring:
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
         first, _, rest = path.partition("/")[2].partition("/")
+        if first in (HIGH, LOW):  # the two words of a sum
+            first, _, rest = rest.partition("/")
         name = rest if first == MEAN else first
+        name = _LIKE.get(name, name)
         return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
 
     def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:

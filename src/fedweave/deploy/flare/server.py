@@ -40,6 +40,7 @@ from fedweave.deploy.flare.federation import (
     check_names,
     common_form,
     common_number,
+    common_target,
     confirmed,
     server_graphs,
     server_test,
@@ -141,6 +142,7 @@ class DataOfSites:
     groups: tuple[str, ...] = ()
     target: Kind = CLASS
     targets: tuple[str, ...] = ()
+    outputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,15 +218,18 @@ class Server:
         after = reached.round
         replies = fed.join(config.plain(), self.run, after, needs.vertical, bool(self.predict), reached.data, flags)
         features = widest(replies) if needs.vertical else common_number(replies, "features")
-        fed.classes = common_number(replies, "classes")
+        outputs, kind = common_number(replies, "classes"), common_target(replies)
+        fed.classes = outputs if kind == CLASS else 0
         form = {} if needs.vertical else common_form(replies)
         check_names(replies)
         if not needs.vertical:
-            check_agreement(root, fed.held, features, fed.classes)
-        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, fed.classes))
+            check_agreement(root, fed.held, features, outputs)
+        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs))
         check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
         names, unsure = confirmed(replies, config.data.values)
-        data = DataOfSites(config.data.name, features, fed.classes, form, **names)
+        data = DataOfSites(
+            config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs
+        )
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 

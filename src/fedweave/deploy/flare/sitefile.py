@@ -38,6 +38,9 @@ class SiteData:
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order (instead of `classes`), which .npz files number so.
+    target, targets, target_log: what is predicted (`datasets.targets`); every site gives the same.
+    target_normalise: "own", numbers are scaled by the site's own training examples, or "none"; every site gives the
+               same. Sites do not exchange what "all" takes.
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.schema`).
     unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.schema`).
@@ -65,6 +68,10 @@ class SiteData:
     normalise: str = "auto"
     classes: Annotated[int, Field(ge=1)] | None = None
     labels: tuple[str, ...] | None = None
+    target: Literal["class", "number", "labels"] = "class"
+    targets: tuple[str, ...] | None = None
+    target_normalise: str = "own"
+    target_log: bool = False
     sens_feature: bool = False
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
@@ -101,6 +108,12 @@ class SiteData:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
+        if self.target_normalise not in ("own", "none"):
+            raise ConfigError(
+                f'data.target_normalise = "{self.target_normalise}": sites scale by their own training examples or not '
+                'at all. Set it to "own" or "none".',
+                code="config.target-normalise",
+            )
         for column, values in (self.categories or {}).items():
             if isinstance(values, str):
                 raise ConfigError(

@@ -19,6 +19,7 @@ from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
+from fedweave.core.target import CLASS
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
@@ -201,8 +202,9 @@ def _holder(
         "features": dataset.features,
         "edges carry": dataset.edge_form,
         "columns": [*dataset.columns, *(() if dataset.carried is None else dataset.carried.columns)] or None,
-        "classes": dataset.classes,
-        "class names": data_fingerprint(dataset.labels) or None,
+        "classes": dataset.outputs,
+        **({} if dataset.target == CLASS else {"target": dataset.target}),
+        "class names": data_fingerprint(dataset.labels or dataset.targets) or None,
         "group names": data_fingerprint(dataset.groups) or None,
         "scales": _scales(dataset),
     }
@@ -219,7 +221,7 @@ def _scales(dataset: Dataset) -> np.ndarray:
 def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
     """See whether each split has enough examples."""
     name = folder.name
-    seen = dataset.y >= 0  # a split by a hash has nodes without a label in it
+    seen = dataset.labeled  # a split by a hash has nodes without a label in it
     public = np.asarray(dataset.public) & (seen | ~seen.any())
     for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
@@ -228,6 +230,8 @@ def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) ->
             findings.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
             findings.notes.append((name, f"no {split} {dataset.example}s"))
+    if dataset.target != CLASS:
+        return
     trained = np.unique(dataset.y[np.asarray(dataset.public)[0] & (dataset.y >= 0)])
     if len(trained) == 1:
         label = dataset.labels[trained[0]] if dataset.labels else trained[0]
@@ -335,12 +339,16 @@ def _whole(accounts: Accounts) -> None:
     accounts.chain.check()
 
 
+def _predicted(dataset: Dataset) -> str:
+    return counted(dataset.classes, "class") if dataset.target == CLASS else dataset.target_summary
+
+
 def _described(dataset: Dataset) -> str:
     split = "/".join(f"{count:,}" for count in np.asarray(dataset.public).sum(1).tolist())
     examples = f", {counted(dataset.examples, 'example')} that are edges" if dataset.example == "edge" else ""
     return (
         f"{counted(dataset.nodes, 'node')}, {counted(dataset.edges.shape[1] // 2, 'edge')}{examples}, "
-        f"{counted(dataset.features, 'feature')}, {counted(dataset.classes, 'class')}, "
+        f"{counted(dataset.features, 'feature')}, {_predicted(dataset)}, "
         f"{split} for {'/'.join(SPLITS)}"
     )
 
@@ -550,6 +558,7 @@ def compare(told: Findings, vertical: bool) -> None:
         "edges carry": "Say the same of edges in every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
+        "target": "Give the same [data] target",
     }
     keys |= {
         "class names": "Write the same labels = […] into every site.toml",

@@ -10,6 +10,7 @@ from typing import cast
 import pyarrow as pa
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.target import CLASS, LOG, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets import npz
@@ -69,6 +70,13 @@ def unknown_to_server(config: Config, data: Dataset) -> list[str]:
     return [f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}"]
 
 
+def _targets(data: Dataset) -> Record:
+    """What a site.toml says of numbers or labels."""
+    log = data.target_scale is not None and bool(data.target_scale[LOG].any())
+    how = {"target_normalise": data.target_scaling, "target_log": log} if data.target == NUMBER else {}
+    return {"target": data.target} | how
+
+
 def hand_out(
     data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...], config: Config | None = None
 ) -> None:
@@ -76,6 +84,12 @@ def hand_out(
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
     split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
     of edges between sites, of those that its edges lead to."""
+    if data.target_scaling == "all" or (partition.test is not None and data.target == NUMBER):
+        raise ConfigError(
+            'data.target_normalise: sites scale numbers by their own training examples, for which "all" and a global '
+            'test do not fit. Set it to "own", and leave the global test out of [partition].',
+            code="config.target-scale",
+        )
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
     own_parts, whole = shares(data, partition.parts), data
@@ -92,7 +106,8 @@ def hand_out(
     clients = client_ids(len(sites), partition.names)
     for site, client, share in zip(sites, clients, own_parts, strict=True):
         npz.write(share, project / site / DATA)
-        called = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
+        called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
+        called = called if data.target == CLASS else _targets(data)
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell

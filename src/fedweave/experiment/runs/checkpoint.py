@@ -217,6 +217,11 @@ class Described(Protocol):
         ...
 
     @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for each example."""
+        ...
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """What numbers or several labels are called."""
         ...

@@ -137,7 +137,8 @@ def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
         predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
     two = scores(Held(x_train, y, np.ones((3, len(y)), bool)), x, 2)
-    return two[:, 1] - two[:, 0]
+    logits: np.ndarray = two[:, 1] - two[:, 0]
+    return logits
 
 
 def _held(own: Dataset) -> Held:

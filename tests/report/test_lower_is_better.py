@@ -1,0 +1,60 @@
+"""Where an error judges, lower values are better: marks, verdicts, gains, the order of runs, and notes."""
+
+import pytest
+
+from fedweave.metrics.selection import METRICS, OF_POSITIVE, rank
+from fedweave.report.cells import Cell, marked
+from fedweave.report.compare import mark
+from fedweave.report.conditions import ranked
+from fedweave.report.notes import headline, intervals, notes
+
+SEEDS = (0, 1, 2, 3)
+
+
+def by_seed(value: float) -> dict[object, float]:
+    return {seed: value + 0.001 * seed for seed in SEEDS}
+
+
+@pytest.mark.parametrize(("name", "best"), [("rmse", 0), ("worst_nrmse", 0), ("r2", 1), ("accuracy", 1), ("loss", 0)])
+def test_the_better_value_is_starred(name: str, best: int) -> None:
+    cells = marked([Cell("a"), Cell("b")], [by_seed(1.0), by_seed(2.0)], name, "rmse" if name != "accuracy" else name)
+    assert [cell.best for cell in cells] == [best == 0, best == 1]
+
+
+def test_a_difference_upwards_is_worse_of_errors() -> None:
+    assert mark("local/rmse", [1.0, 1.1, 0.9], "rmse") == "▽ "
+    assert mark("local/rmse", [-1.0, -1.1, -0.9], "rmse") == "★ "
+    assert mark("local/r2", [1.0, 1.1, 0.9], "rmse") == "★ "
+
+
+def test_the_lowest_error_comes_first() -> None:
+    assert ranked({"a": 2.0, "b": 1.0}, "{:.0f}".format, "rmse") == "1 (b), 2 (a)"
+    assert ranked({"a": 2.0, "b": 1.0}, "{:.0f}".format, "auc") == "2 (a), 1 (b)"
+    assert rank("global/mae", 2.0) < rank("global/mae", 1.0)
+
+
+def test_notes_speak_of_what_is_predicted() -> None:
+    metrics = {"judged/rmse": -1.0, "global/rmse": 3.0, "global/rmse_of_mean": 2.0, "local/rmse": 1.0}
+    metrics |= {"local/rmse_of_mean": 2.0, "features/global/rmse": 1.5, "fairness/undefined_clients": 0.0}
+    assert headline(metrics) == "RMSE global 3.0000, local 1.0000"
+    assert set(notes(metrics)) == {"global", "features"}
+    assert set(notes(metrics | {"global/rmse": 1.0})) == set()
+    labels = {"judged/auc": -1.0, "global/auc": 0.5, "global/labels": 3.0, "global/accuracy": 0.9}
+    assert set(notes(labels)) == {"chance"}
+    assert set(notes(labels | {"global/auc": 0.7})) == set()
+
+
+def test_intervals_are_said_with_the_error_of_bins_where_there_is_one() -> None:
+    known = {"intervals/width": 2.0, "intervals/coverage": 0.9}
+    assert intervals({}) == ""
+    assert "too wide" not in intervals(known | {"intervals/worst_coverage": 0.8})
+    assert "2.2%" in intervals(known | {"intervals/bin_error": 0.022})
+
+
+def test_metrics_that_judge_are_those_that_settings_name() -> None:
+    from typing import get_args
+
+    from fedweave.experiment.config.experiment import Metric
+
+    assert {name for name, metric in METRICS.items() if metric.judges} == set(get_args(Metric)) - {"auto"}
+    assert OF_POSITIVE[:3] == ("average_precision", "recall_at_1", "precision_at_1")
