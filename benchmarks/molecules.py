@@ -46,7 +46,8 @@ ASSAYS = (
 )
 MEMBERS, BATCH = 4, 32
 LR, DECAY, DROPOUT, HIDDEN, LAYERS = 0.003, 0.0, 0.0, 64, 3  # not tuned
-METHODS = ("local", "fedavg", "centralized", "plain loop")
+SHARED = "fedavg, target_normalise = all"  # of numbers
+METHODS = ("local", "fedavg", SHARED, "centralized", "plain loop")
 
 
 class Set(NamedTuple):
@@ -69,6 +70,7 @@ COLUMNS = ("set", "method", "seed", "pooled", "within", "seconds")
 def federated(name: str, method: str, seed: int) -> tuple[float, float, float]:
     """Pooled and within score of a run of fedweave, and its seconds a round."""
     kind, folder = SETS[name], Path(os.environ["FEDWEAVE_DATA"]) / name
+    units = {"target_normalise": "all"} if method == SHARED else {}
     data = load("graphs", str(folder), **kind.options)
     members = Scaffolds(**CUT).cut(data, seed).parts
     steps = round(statistics.mean(int(part.masks[TRAIN].sum()) for part in members) / BATCH)
@@ -76,11 +78,11 @@ def federated(name: str, method: str, seed: int) -> tuple[float, float, float]:
         "seed": seed,
         "rounds": kind.rounds,
         "eval_every": kind.rounds,
-        "data": {"name": "graphs", "path": str(folder), **kind.options},
+        "data": {"name": "graphs", "path": str(folder), **kind.options, **units},
         "partition": {"name": "scaffold", **CUT},
         "model": {"name": "gin", "hidden": HIDDEN, "layers": LAYERS, "dropout": DROPOUT},
         "algorithm": {
-            "name": method,
+            "name": method.partition(",")[0],
             "lr": LR,
             "weight_decay": DECAY,
             "local_steps": steps * (MEMBERS if method == "centralized" else 1),
@@ -222,7 +224,7 @@ def main() -> None:
             for row in csv.DictReader(file):
                 rows[row["set"], row["method"], row["seed"]] = [float(row[key]) for key in COLUMNS[3:]]
     for seed, name, method in product(range(given.seeds), given.sets, given.methods):
-        if (name, method, str(seed)) in rows:
+        if (name, method, str(seed)) in rows or (method == SHARED and "target" not in SETS[name].options):
             continue
         found = plain(name, seed) if method == "plain loop" else federated(name, method, seed)
         rows[name, method, str(seed)] = [*found]

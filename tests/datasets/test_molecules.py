@@ -169,6 +169,18 @@ class TestSmiles:
         data = holdings.read_graph(table(tmp_path, "\n".join(rows) + "\n"), holdings.SiteData("data"))
         assert (data.examples, data.columns[0], data.smiles[0]) == (4, "label = C", "CCO")
 
+    def test_molecules_have_numbers_or_several_assays(self) -> None:
+        """With gaps; a molecule that is left out takes its own with it."""
+        frame = pd.DataFrame({"smiles": ["CCO", "C1CC", "CC", "c1ccccc1"], "logS": [1.1, 0.0, np.nan, -1.6]})
+        numbers = from_graph_frames(frame, target="number", targets=("logS",), unreadable="drop")
+        np.testing.assert_array_equal(numbers.y, [[1.1], [np.nan], [-1.6]])
+        assays = frame[["smiles"]].assign(**{"NR-AR": [0.0, 1.0, np.nan, 1.0], "SR-p53": [1, 1, 0, 1]})
+        several = from_graph_frames(assays, labels=("NR-AR", "SR-p53"), unreadable="drop")
+        np.testing.assert_array_equal(several.y, [[0, 1], [-1, 0], [1, 1]])
+        for data in (numbers, several):
+            [part] = Scaffolds(clients=1, split="scaffold").cut(data, 0).parts
+            assert part.masks.sum() == data.labeled.sum()
+
     def test_what_cannot_be_read_is_refused_or_left_out(self, tmp_path: Path, caplog: Any) -> None:
         """By its row in the file; with ids, and without."""
         table(tmp_path, "smiles,label\nCCO,0\nC1CC,1\n\nN(C)(C)(C)(C)C,0\nCC,1\n,1\n")

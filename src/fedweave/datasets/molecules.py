@@ -178,7 +178,8 @@ def scaffold(smiles: str) -> str | None:
         return None
     from rdkit.Chem.Scaffolds import MurckoScaffold
 
-    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=False))  # type: ignore[no-untyped-call]
+    scaffold_of: Any = MurckoScaffold.MurckoScaffoldSmiles  # which has no types
+    return str(scaffold_of(mol=molecule, includeChirality=False))
 
 
 def scaffolds_of(data: Dataset) -> np.ndarray:
