@@ -18,7 +18,7 @@ from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
-from fedweave.incentives.shapley import worth
+from fedweave.incentives.shapley import copies, worth
 from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
@@ -320,3 +320,21 @@ def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
     fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "plain", "--quiet")
     assert "gains in accuracy on" in fedweave("contributions", tmp_path / "plain")
     assert "choose accuracy" in fedweave("contributions", tmp_path / "plain", "--metric", "recall_at_1", code=2)
+
+
+def test_copies_are_found_by_hand() -> None:
+    updates = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.1], [0.0, 0.0, 0.0]])
+    assert copies(updates) == [(1, 2)]
+    assert copies(updates, torch.tensor([2.0, 0.1, 0.0])) == [(1, 2), (0, -1)]
+    assert copies(-updates, updates[0]) == [(1, 2)]
+    assert copies(updates, torch.zeros(3)) == [(1, 2)]
+
+
+def test_who_sends_a_copy_is_named_with_whose_it_is(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "a copy?" not in fedweave("contributions", finished, "--rounds", "all")
+    monkeypatch.setattr(
+        "fedweave.payments.contributions.copies", lambda updates, last: [(0, 2), *[(1, -1)][last is None :]]
+    )
+    shown = fedweave("contributions", finished, "--rounds", "all")
+    assert "client-2 sent nearly the update of client-0 in 3 rounds: a copy?" in shown
+    assert "client-1 sent nearly the last global update in 2 rounds: a copy?" in shown

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedweave.algorithms import PARTS, coalition_value
-from fedweave.algorithms.coalition_value import FAULT, FAULTS
+from fedweave.algorithms.coalition_value import COPIED, FAULT, FAULTS
+from fedweave.core.replies import Replies
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -177,3 +178,18 @@ def test_who_recognizes_its_update_gains_no_more_than_the_bound(monkeypatch: pyt
     assert earned(free) > earned(honest) + 0.4  # most of a fifth in each of three rounds
     assert earned(bounded) <= sum(abs(gain) + 2 * bound for gain in gains)
     assert abs(earned(cheated(monkeypatch, None, seed, most_gain=bound)) - earned(honest)) < 0.02
+
+
+def test_who_sends_anothers_update_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second member sends a hundredth more than the first."""
+    real = Replies.stack
+
+    def stack(replies: Replies, path: str, **more: Any) -> torch.Tensor:
+        leaf = real(replies, path, **more)
+        return torch.cat([leaf[:1], 1.01 * leaf[:1], leaf[2:]]) if path.startswith("update") else leaf
+
+    assert not any(COPIED in found for found in states(2))
+    monkeypatch.setattr(Replies, "stack", stack)
+    for found in states(2):
+        assert found[COPIED][1] == 0
+        assert found[COPIED].isnan().tolist() == [True, False, True, True]

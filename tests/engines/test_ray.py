@@ -1,6 +1,9 @@
 """A cluster's workers give what one process gives, also when some of them die."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,3 +138,41 @@ def test_a_machine_that_is_too_busy_for_ray_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with refusal("user.ray-start", "timed out during startup", "simulation"):
         RayWorkers("local", 1.0)
+
+
+LISTENING = """
+import json, os
+from pathlib import Path
+from fedweave.engines.ray_workers import RayWorkers
+from fedweave.deploy.sites.project import descendants
+
+workers, at = RayWorkers("local", 60.0), dict()
+everyone = [os.getpid(), *descendants(os.getpid())]
+for pid in everyone:
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            name = os.readlink(link)
+        except OSError:
+            continue
+        at |= {name[8:-1]: pid} if name.startswith("socket:") else {}
+rows = [row.split() for family in ("tcp", "tcp6") for row in Path(f"/proc/net/{family}").read_text().splitlines()[1:]]
+hosts = [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in at]
+keys = [dict(one.split("=", 1) for one in Path(f"/proc/{pid}/environ").read_text().split("\\0") if "=" in one)
+        for pid in everyone[1:]]
+print(json.dumps({"hosts": hosts, "keys": [key.get("RAY_AUTH_TOKEN", "") for key in keys],
+                  "modes": [key.get("RAY_AUTH_MODE", "") for key in keys]}))
+workers.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_of_this_machine_listens_to_it_alone_and_asks_for_a_token() -> None:
+    """Nobody of the network reaches it, and of this machine nobody without the token, which is in no file."""
+    told = [json.loads(subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, check=True)
+                       .stdout.splitlines()[-1]) for _ in range(2)]  # fmt: skip
+    for found in told:
+        assert found["hosts"]
+        assert {host[-8:] for host in found["hosts"]} == {"0100007F"}  # 127.0.0.1, as the kernel writes it
+        assert {len(key) for key in found["keys"]} == {64}
+        assert {*found["modes"]} - {""} == {"token"}  # one whose title Ray has set shows less of it
+    assert not {*told[0]["keys"]} & {*told[1]["keys"]}

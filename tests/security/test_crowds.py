@@ -1,7 +1,10 @@
 """A server that chooses with whom a site is in a secure sum (docs/security.md)."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -10,6 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.sitefile import starting
 from fedweave.errors import ClientsMissing
 from tests.deploy.projects import SITES, InProcess
 from tests.privacy.authority import write_kits
@@ -24,6 +28,11 @@ VICTIM, ACCOMPLICE = "bank-b", "bank-a"
 def kits(project: Path) -> Path:
     write_kits(project, SITES)
     return project
+
+
+def allow(kits: Path, site: str, rule: str) -> None:
+    path = kits / site / "site.toml"
+    path.write_text(path.read_text().replace("[policy]\n", f"[policy]\n{rule}\n"))
 
 
 def fingerprint(kits: Path, site: str) -> str:
@@ -47,6 +56,52 @@ def examples_of_the_victim(project: Path) -> tuple[int, int]:
 def test_a_run_of_a_site_and_an_accomplice_hides_nothing(kits: Path) -> None:
     found, held = examples_of_the_victim(kits)
     assert found == held
+
+
+def counted(kits: Path, sites: tuple[str, ...], run: str, config: Any = SUMMED) -> int:
+    """The sum of the numbers of examples in a run of these sites."""
+    fed = Flare(InProcess(kits), sites, ledger=Ledger())
+    told = fed.join(config.plain(), run, -1)
+    fed.begin(0)
+    algorithm = config.algorithm.make(config.model.make().build(told[sites[0]]["features"], 3))
+    return int(fed.map(algorithm.composed["SecureSum"].count).total("n"))
+
+
+ODD = "bank-c"  # in one of two runs alone
+
+
+@pytest.mark.parametrize("first", [SITES, SITES[:2]])
+@pytest.mark.parametrize("other", ["same", "seed"])
+def test_two_runs_that_differ_in_one_site_are_refused(kits: Path, first: tuple[str, ...], other: str) -> None:
+    """The difference of their sums is the odd site's own term, whatever else the documents say."""
+    again = SUMMED if other == "same" else replace(SUMMED, general=replace(SUMMED.general, seed=99))
+    second = SITES[:2] if first == SITES else SITES
+    counted(kits, first, "r1")
+    counted(kits, first, "r2", again)  # the same sites may meet as often as they like
+    with refusal("clients-missing", f"{VICTIM}:", "policy.min_difference", ODD):
+        counted(kits, second, "r3", again)
+
+
+def test_the_difference_of_two_runs_is_one_sites_term_where_its_owner_accepts_that(kits: Path) -> None:
+    for site in SITES:
+        allow(kits, site, "min_difference = 1")
+    whole, part = counted(kits, SITES, "r1"), counted(kits, SITES[:2], "r2")
+    held = Flare(InProcess(kits), SITES, ledger=Ledger()).join(SUMMED.plain(), "r3", -1)[ODD]["split"][0]
+    assert whole - part == int(held)
+
+
+def test_new_data_may_be_summed_with_other_sites(kits: Path) -> None:
+    counted(kits, SITES, "r1")
+    for site in SITES[:2]:
+        path = kits / site / "data.npz"
+        arrays = dict(np.load(path))
+        features = next(name for name, array in arrays.items() if array.dtype.kind == "f")
+        np.savez(path, **arrays | {features: arrays[features] + 1})
+    counted(kits, SITES[:2], "r2")
+
+
+def test_a_new_project_asks_for_all_of_its_sites() -> None:
+    assert [starting(count, False)[1].get("min_sites") for count in (2, 3, 5, 12)] == [None, 3, 5, 12]
 
 
 @pytest.mark.parametrize("rule", ["min_sites", "members"])

@@ -21,10 +21,15 @@ from torch import Tensor
 from fedweave.algorithms.parts import Needs, Part, Round
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
-from fedweave.incentives.shapley import MOST_EXACT, exact, leave_one_out, mixing, sampled
+from fedweave.incentives.shapley import MOST_EXACT, copies, exact, leave_one_out, mixing, sampled
 
 _NAMES = ("shapley", "shapley_error", "leave_one_out")
-FAULT, JOINT, WEIGHT = "coalition_fault", "coalition_joint", "coalition_weight"  # measures of the server
+FAULT, JOINT, WEIGHT, COPIED = (
+    "coalition_fault",
+    "coalition_joint",
+    "coalition_weight",
+    "coalition_copied",
+)  # measures of the server
 # Why a round has no values, by number; `FAULT` is that.
 FAULTS = (
     "",
@@ -69,7 +74,7 @@ class CoalitionValue(Part):
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         state = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
         state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0}
-        return state | dict.fromkeys((*_NAMES, WEIGHT), nothing)
+        return state | dict.fromkeys((*_NAMES, WEIGHT, COPIED), nothing)
 
     def due(self, round: int) -> bool:
         """Whether a round, counted from 1, ends with a valuation."""
@@ -99,7 +104,10 @@ class CoalitionValue(Part):
         values = (estimate.values, estimate.error, leave_one_out(value, players))
         examples = count.examples[0] if state["examples"] < 0 else state["examples"]
         before = state["right"] if state["tried"] == number - 1 else -1
-        now = {"round": number, "tried": number, "right": count.right(True), "examples": examples}
+        copied = nothing - 1
+        for one, other in copies(round.updates):
+            copied[round.at[other]] = float(round.at[one])
+        now = {COPIED: copied, "round": number, "tried": number, "right": count.right(True), "examples": examples}
         return (
             state
             | now
@@ -124,10 +132,13 @@ class CoalitionValue(Part):
         """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out", "coalition_weight": what
         each client's update counts in the mean}, NaN where the round has no values; "coalition_fault" if that is since
         its counts cannot be right, else "coalition_joint", the share that the model after the round gets right, where
-        evaluations are of the same examples."""
+        evaluations are of the same examples; "coalition_copied" of a client whose update is nearly another's, that
+        one's place."""
         valued, like = state["tried"] == state["round"] > 0, state["shapley"]
         holds = valued and not state["fault"]
         known = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
+        if valued and bool((state[COPIED] >= 0).any()):
+            known[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
         if valued and not holds:
             known[FAULT] = torch.full_like(like, float(state["fault"]))
         elif valued and state["pooled"]:

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from fedweave.cli.options import Loaded
+from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.report.document import unmarked
 
@@ -35,7 +36,7 @@ if not Loaded.for_help:
     )
     from fedweave.incentives.payoffs import of_member, totals
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import VOID, measured, over_rounds, withheld
+    from fedweave.payments.contributions import COPIES, VOID, measured, over_rounds, withheld
     from fedweave.payments.statements import (
         SEAL,
         account,
@@ -249,5 +250,12 @@ def contributions(
     )
     for number, why in json.loads((table.schema.metadata or {}).get(VOID, b"{}")).items():
         console.print(f"round {number} has no values: {why}", highlight=False, markup=False)
+    copied = [
+        tuple(pair) for pairs in json.loads((table.schema.metadata or {}).get(COPIES, b"{}")).values() for pair in pairs
+    ]
+    for client, other in dict.fromkeys(copied):
+        whose = f"the update of {other}" if other else "the last global update"
+        often = counted(copied.count((client, other)), "round")
+        console.print(f"{client} sent nearly {whose} in {often}: a copy?", highlight=False, markup=False)
     for name, why in without.items():
         console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

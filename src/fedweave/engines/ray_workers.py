@@ -7,6 +7,8 @@ saved states and the same calls in the same order ends with the same states and 
 import json
 import logging
 import os
+import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +106,32 @@ _LOOK_SECONDS = 15.0  # how long a free core is looked for in place of a lost wo
 _ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: how often it asks for a cluster
 
 
+def _ask_for_token() -> None:
+    """Have a cluster that this process starts take nobody in who has not its token, which is in no file."""
+    os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have Ray listen on 127.0.0.1 where that is asked for: it takes the machine's own address in its place, and then
+    its ports are open to all networks."""
+    from ray._private import services
+
+    resolve = getattr(services, "resolve_ip_for_localhost", None)
+    if resolve is None:
+        raise UserError(
+            "this version of Ray cannot be kept to this machine; install ray 2.60, or start a cluster yourself and "
+            "name it as engine.address.",
+            code="user.ray-start",
+        )
+    services.resolve_ip_for_localhost = lambda host: host
+    try:
+        yield
+    finally:
+        services.resolve_ip_for_localhost = resolve
+
+
 class RayWorkers:
     """Starts workers on a cluster and lets go of them.
 
@@ -117,6 +145,8 @@ class RayWorkers:
         if find_spec("ray") is None:
             raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if address == _HERE and "ray" not in sys.modules:  # which reads these once
+            _ask_for_token()
         import ray
 
         self._ray, self._seconds, self._gpus = ray, start_seconds, gpus
@@ -130,7 +160,8 @@ class RayWorkers:
         if address == _HERE:
             here: Record = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             try:
-                self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
+                with _on_loopback():
+                    self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
             except Exception as error:  # of whichever kind: Ray has none of its own for this
                 raise UserError(
                     f"Ray did not start on this machine ({error}). On a busy one that takes too long for it: try again "

@@ -60,6 +60,21 @@ def distinct(motif: Tensor) -> Tensor:
     return torch.where(first, ordered, NONE).sort().values
 
 
+COPY = 0.99  # cosine of updates from which one is named as a copy of the other
+
+
+def copies(updates: Tensor, last: Tensor | None = None) -> list[tuple[int, int]]:
+    """(i, j) of all pairs of updates [N, D] whose cosine is above `COPY`, i < j; and (i, -1) of each that is that near
+    to the `last` global update [D]."""
+    rows = torch.nn.functional.normalize(updates.double(), dim=1, eps=1e-30)
+    alike = (rows @ rows.T).triu(1) > COPY
+    pairs = [(int(i), int(j)) for i, j in alike.nonzero().tolist()]
+    if last is None or not bool(last.any()):
+        return pairs
+    near = rows @ torch.nn.functional.normalize(last.double(), dim=0, eps=1e-30) > COPY
+    return [*pairs, *((int(i), -1) for i in near.nonzero().flatten().tolist())]
+
+
 def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alpha2: float = 1.0) -> Updated:
     """r_i ← r_i + α1 (φ_i + α2 d_i), divided by their sum (Eq. 10); all [N].
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.algorithms.coalition_value import FAULT, FAULTS, JOINT, UNTIED
+from fedweave.algorithms.coalition_value import COPIED, FAULT, FAULTS, JOINT, UNTIED
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core.algorithm import Engine
 from fedweave.core.random import generator
-from fedweave.core.tree import Tree, norm, sub
+from fedweave.core.tree import Tree, norm, ravel, sub
 from fedweave.core.types import Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.rounds import train
@@ -35,6 +35,7 @@ from fedweave.incentives.shapley import (
     ORDERING,
     PLAIN,
     Value,
+    copies,
     gradient_shapley,
     judging,
     leave_one_out,
@@ -47,6 +48,7 @@ from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
 TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
+COPIES = b"copies"  # metadata of a table: {round: [whose update is nearly another's, whose; "" the last global one]}
 VOID = b"void rounds"  # metadata of a table: {round: why it has no values}
 _EQUAL = 1e-6  # shares of the same examples differ by less: they are whole numbers divided, or their means as words
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
@@ -104,6 +106,7 @@ def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., li
     check_again(directory, config, built, reached)
     check_finite(algorithm.one_model(reached.state))  # no repetition could be held against another
     where, _ = judging(built.fed)
+    last, copied = None, dict[int, list[tuple[str, str]]]()
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
     for number, round, state in _heard(
@@ -112,9 +115,16 @@ def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., li
         if number == reached.round:
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
+            names = round.replies.clients
+            alike = copies(round.updates, last)
+            if pairs := [(names[one], "") if other < 0 else (names[other], names[one]) for one, other in alike]:
+                copied[number] = pairs
             _, graphs = judging(built.fed)  # of the data as they are now
             rows += rows_of(number, round, worth(round, net, graphs, metric, positive), config.general.seed)
-    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
+        last = ravel(round.delta)
+    return pa.Table.from_pylist(rows).replace_schema_metadata(
+        {MEASURED_ON: where, GAINS_IN: metric, COPIES: json.dumps(copied).encode()}
+    )
 
 
 def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.Table":
@@ -161,7 +171,12 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
             f"nothing was measured in round {rounds} of {directory}; see the part's `every`, or --rounds all."
         )
     where = b"all members' test examples, which each counted for itself"
+    copied: dict[int, list[tuple[str, str]]] = {}
+    for client, of_client in run.known(COPIED).items():
+        for number in sorted(of_client.keys() & wanted):
+            copied.setdefault(number, []).append((client, [*known["shapley"]][int(of_client[number])]))
     metadata = {MEASURED_ON: where, GAINS_IN: b"accuracy", VOID: json.dumps(void).encode()}
+    metadata[COPIES] = json.dumps(copied).encode()
     return pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
 
 

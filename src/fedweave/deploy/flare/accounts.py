@@ -19,6 +19,7 @@ from fedweave.deploy.flare.requests import Request, described
 from fedweave.errors import CallRefused, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
+CROWD = "crowd"  # the note of over which sites a run has secure sums
 _LONGEST = 500  # characters of a reason
 
 
@@ -28,7 +29,8 @@ class Accounts:
     Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
     spent: the sum, as of the last time that the journals were read. replies: {journal: {step: how often it replied}}.
-    pins: {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can
+    pins: {journal: with which configuration its run began (`requests.pin`)}. crowds: {journal: over which sites its run
+    had secure sums, and the digest of the data}. damaged: {journal: lines that no one can
     read}.
     """
 
@@ -39,6 +41,7 @@ class Accounts:
         self._read: dict[str, int] = {}
         self.spent, self.damaged = Spent(), dict[str, int]()
         self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
+        self.crowds = dict[str, tuple[tuple[str, ...], str]]()
 
     @contextmanager
     def open(self, own: Journal | None = None) -> Iterator[None]:
@@ -93,6 +96,9 @@ class Accounts:
         joined = [note for note in records.notes if note["note"] == "joined"]
         if joined:
             self.pins.setdefault(name, str(joined[0].get("pin", "")))
+        for note in records.notes:
+            if note["note"] == CROWD:
+                self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
         if records.damaged:
             self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
         return bool(joined)

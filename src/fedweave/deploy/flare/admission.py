@@ -504,6 +504,23 @@ def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
         )
 
 
+def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequence[str]]) -> None:
+    """Refuse secure sums over `sites` where those of an earlier run on the same data, over one of these `crowds`,
+    differ from them by too few terms: the server could take one sum from the other.
+
+    Raises:
+        PolicyViolation: names the sites that only one of the two has.
+    """
+    for crowd in crowds:
+        apart = sorted({*sites} ^ {*crowd})
+        if 0 < len(apart) < rules.min_difference:
+            raise PolicyViolation(
+                f"policy.min_difference: an earlier run on the same data had secure sums over other sites, and the "
+                f"difference of the two is that of {', '.join(apart)} alone. Run it with the sites of before, wait for "
+                f"new data, or have the owner accept it: policy.min_difference = {len(apart)}"
+            )
+
+
 def check_of_sites(algorithm: Choice) -> None:
     """Refuse an algorithm that needs what no site has or gives.
 
@@ -660,6 +677,6 @@ _STRICTER: dict[str, Callable[..., Any]] = (
     | dict.fromkeys(("mixup", "noise"), _of_each(max))
     | dict.fromkeys(("partial_sums", "repeats", "true_labels"), _all)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _least)
-    | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "round_scores"), max)
+    | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
     | {"calls": _of_each(min), "exchange": _fewest}
 )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,12 +17,13 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
-from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.accounts import CROWD, Accounts
 from fedweave.deploy.flare.admission import (
     PolicyFile,
     admitted,
     changed,
     check_declared,
+    check_difference,
     check_sites,
     conditions,
     models_tried,
@@ -69,6 +71,7 @@ class Participation:
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
+    _digest: str = ""  # of the data that the run is trained on
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
@@ -203,6 +206,7 @@ class Participation:
             FedweaveError: it is not, or there are none.
         """
         path, resumes = self.folder / RUNS / self.run / MARKS, self.asked.round >= 0
+        self._digest = sha256(json.dumps(marks.get("data", marks), sort_keys=True).encode()).hexdigest()
         if not self.asked.predict and not (resumes and path.exists()):
             return write(path, lambda file: file.write(json.dumps(marks).encode()))
         if not path.exists():
@@ -223,6 +227,8 @@ class Participation:
         if not self.asked.predict:
             requirements.check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool(found.data.labeled.any()))
+            if any(step_info(step).sums for step in calls.all):
+                self._join_crowd()
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
         self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
@@ -258,6 +264,22 @@ class Participation:
         why = overspent(self.rules, spent, calls, self.config.general, done, labels)
         if why and needs_all(self.config, self.algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
+
+    def _join_crowd(self) -> None:
+        """Note over which sites the run has secure sums, if those of earlier runs differ from them by enough.
+
+        Raises:
+            PolicyViolation: they do not.
+        """
+        journal, sites = self.ledger.path.name, tuple(sorted(self.asked.sites))
+        with self.accounts.open(self.ledger):
+            known = self.accounts.crowds
+            check_difference(
+                self.rules, sites, [crowd for name, (crowd, data) in known.items() if data == self._digest]
+            )
+            if journal not in known:
+                known[journal] = sites, self._digest
+                self.ledger.note(CROWD, sites=list(sites), data=self._digest)
 
     @property
     def needed(self) -> dict[str, int]:

@@ -190,6 +190,8 @@ class Rules:
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
     min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
+    min_difference: fewest sites by which the sites of a run with secure sums may differ from those of an earlier one on
+                the same data; the difference of two such sums is a sum over these. 1 refuses none.
     exchange:   whether sums of its nodes' features may be told of nodes that other sites hold, over edges to these; or
                 the fewest of its nodes of which it tells one.
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
@@ -226,6 +228,7 @@ class Rules:
     min_sites: Annotated[int, Field(ge=1)] = 1
     members: dict[str, _Fingerprint] = field(default_factory=dict)
     min_summed: Annotated[int, Field(ge=2)] = 2
+    min_difference: Annotated[int, Field(ge=1)] = 2
     exchange: bool | Annotated[int, Field(ge=1)] = False
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
@@ -315,7 +318,7 @@ def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
     """
     about: Record = {"path": "data"}
     if not vertical:
-        return about, {"secure_sum": ["update"], "min_sites": 3} if sites >= 3 else {}
+        return about, {"secure_sum": ["update"], "min_sites": sites} if sites >= 3 else {}
     about |= {"split": "hash", "shares": [0.6, 0.2, 0.2], "normalise": "standard"}
     policy: Record = {
         "deny": ["h/predictions"],
