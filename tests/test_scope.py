@@ -25,7 +25,6 @@ SOUGHT = {
     "multi-label": r"multi_?label",
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|rgcn",
-    "transformer": r"transformer",
     "mixed precision": r"bfloat|float16|amp$",
     "t-SNE": r"tsne|umap",
     "wandb": r"wandb",
