@@ -144,7 +144,7 @@ class FedAvg(Deployable, SumsScores):
     def _settings(self) -> Combination:
         shares = self.share != ("*",) or bool(self.composed.private)
         one_step = self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start")
-        pace = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
+        pace: dict[str, object] = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
         pace |= {"schedule": self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"}
         return Combination(
             shares,

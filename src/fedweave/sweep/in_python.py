@@ -11,6 +11,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, dumps
 from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
+from fedweave.papers.grid import PlannedRun
 from fedweave.papers.session import watched
 from fedweave.python.comparing import Results, figures_of, table_of
 from fedweave.report.reading import Run, grouped, read_runs
@@ -78,7 +79,7 @@ def sweep(
     plan.check_over(options.over, options.keys)
     console = screen(quiet=not progress)
 
-    def done(runs: Sequence[plan.PlannedRun]) -> dict[str, str]:
+    def done(runs: Sequence[PlannedRun]) -> dict[str, str]:
         left = [run for run in runs if not run.finished()]
         return watched(console, left, jobs, len(runs), lambda: [run for run in runs if not run.finished()])
 

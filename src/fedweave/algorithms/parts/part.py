@@ -67,22 +67,6 @@ def batches(count: Tensor, batch: int) -> Tensor:
     return -(-count // batch)
 
 
-class TrainsLocally(WeighsClasses, Protocol):
-    """An algorithm with the settings of `Training`."""
-
-    local_steps: int
-    optimizer: OptimizerName
-    lr: float
-    weight_decay: float
-    optimizer_state: OptimizerState
-    local_epochs: int
-    batch_size: int
-    clip_gradient: float
-    local_momentum: float
-    nesterov: bool
-    betas: tuple[float, float]
-
-
 @dataclass(frozen=True)
 class Training:
     """A model and how it is trained locally.
@@ -123,8 +107,8 @@ class Training:
             )
 
     @classmethod
-    def of(cls, algorithm: TrainsLocally, model: Model) -> "Training":
-        """Of an algorithm's settings."""
+    def of(cls, algorithm: WeighsClasses, model: Model) -> "Training":
+        """Of an algorithm that has all these settings, by the same names."""
         names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 

@@ -275,8 +275,16 @@ def _train(
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     length = general.rounds, general.eval_every
-    how = general.fair_margin, judging, config.evaluation.stopping
-    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, *how)
+    rounds = train(
+        built.algorithm,
+        built.fed,
+        *length,
+        resume,
+        start.summary,
+        general.fair_margin,
+        judging,
+        config.evaluation.stopping,
+    )
     for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
