@@ -176,9 +176,13 @@ class FedAvg(Deployable, SumsScores):
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
-        paced = timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
         defaults = {"weigh": weigh} if self.share else {}  # of updates
-        return Composition.of((*self.parts, *paced), defaults, self.batch_size)
+        return Composition.of((*self.parts, *self.paced), defaults, self.batch_size)
+
+    @property
+    def paced(self) -> tuple[Part, ...]:
+        """The parts that the pace of the training asks for."""
+        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     @cached_property
     def objective(self) -> Objective:
