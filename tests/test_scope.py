@@ -22,7 +22,6 @@ SOUGHT = {
     "recommendation": r"recommend|rank|bpr",
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|rgcn",
-    "transformer": r"transformer",
     "mixed precision": r"bfloat|float16|amp$",
     "t-SNE": r"tsne|umap",
     "wandb": r"wandb",

@@ -12,7 +12,9 @@ import typer
 import typer.cli
 
 import fedweave
+from fedweave.algorithms.preset import Preset
 from fedweave.cli import app
+from fedweave.core.callable import CallableModule
 from fedweave.datasets import describe
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
@@ -131,7 +133,11 @@ def commands() -> str:
 
 def python() -> dict[str, str]:
     """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
-    modules = {name: found for name in fedweave.__all__ if inspect.ismodule(found := getattr(fedweave, name))}
+    modules = {
+        name: found
+        for name in fedweave.__all__
+        if inspect.ismodule(found := getattr(fedweave, name)) and not isinstance(found, CallableModule)
+    }
     own = [name for name in fedweave.__all__ if name not in modules and not name.startswith("__")]
     pages = {"reference/python.md": _page("fedweave", [_home(getattr(fedweave, name)) for name in own])}
     for name, module in modules.items():
@@ -158,11 +164,20 @@ def _members(module: Any) -> list[str]:
     if not hasattr(module, "__all__"):
         return [f"{module.__name__}.{found.name}" for found in pkgutil.iter_modules(module.__path__)]
     named = [getattr(module, name) for name in module.__all__]
-    return [_home(found) for found in named if not isinstance(found, Mapping)]
+    return [_home(found) + _settings(found) for found in named if not isinstance(found, Mapping)]
+
+
+def _settings(found: Any) -> str:
+    """Behind a preset, every setting that it is called with, FedAvg's, too."""
+    if not isinstance(found, Preset):
+        return ""
+    return f"\n\n`{found.__name__}(model, …)` takes\n\n{_table(config.own_parameters(found), meanings(found))}"
 
 
 def _home(found: Any) -> str:
     """Where a class or function is written; of a preset, its dataclass."""
+    if isinstance(found, CallableModule):
+        found = found.function
     if inspect.ismodule(found):
         return found.__name__
     kind = getattr(found, "paper", found)

@@ -123,6 +123,34 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+TRAINING: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", {"schedule": "cosine", "warmup": 1, "optimizer": "adamw", "clip_gradient": 0.2}),
+    ("fedavg", {"local_epochs": 1, "batch_size": 31, "optimizer_state": "fresh"}),
+    ("fedavg", {"parts": [{"name": "top_k", "keep": 0.2}, "quantize"]}),
+    ("local", {"schedule": "linear", "local_epochs": 1, "batch_size": 31, "optimizer_state": "fresh"}),
+]
+
+
+@pytest.mark.often("fedavg-settings2")
+@pytest.mark.parametrize(("name", "settings"), TRAINING)
+def test_sites_train_as_the_simulation_does(project: Path, name: str, settings: dict[str, Any]) -> None:
+    """Rates and passes come from the server's messages, and packed updates cross as they are."""
+    config = experiment(name, rounds=3, algorithm_settings=settings)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 3)
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site), sim.snapshot()[client]) <= 1e-5
+    ours, theirs = (
+        {row["key"]: row["bytes"] for row in engine.ledger.table().to_pylist() if row["direction"] == "up"}
+        for engine in (fed, sim)
+    )
+    updates = [key for key in theirs if key.startswith("update/")]
+    assert {key: ours[key] for key in updates} == {key: theirs[key] for key in updates}
+    assert bool(updates) == (name == "fedavg")
+
+
 @pytest.mark.often("fedproto")
 @pytest.mark.parametrize("name", ["fedproto", "fedtgp", "local"])
 def test_sites_have_the_models_that_the_experiment_gives_them(project: Path, name: str) -> None:

@@ -148,9 +148,8 @@ class FedAvg(Deployable, SumsScores):
     def _settings(self) -> Combination:
         shares = self.share != ("*",) or bool(self.composed.private)
         one_step = self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start")
-        schedule = self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"
-        pace: dict[str, float | str] = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
-        pace |= {"schedule": schedule}
+        pace: dict[str, object] = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
+        pace |= {"schedule": self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"}
         return Combination(
             shares,
             self._own_weights,
@@ -181,9 +180,13 @@ class FedAvg(Deployable, SumsScores):
     def composed(self) -> Composition:
         """The parts by name, with the defaults for what none of them decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
-        paced = timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
         defaults = {"weigh": weigh} if self.share else {}  # of updates
-        return Composition.of((*self.parts, *paced), defaults, models.example(self.model), self.batch_size)
+        return Composition.of((*self.parts, *self.paced), defaults, models.example(self.model), self.batch_size)
+
+    @property
+    def paced(self) -> tuple[Part, ...]:
+        """The parts that the pace of the training asks for."""
+        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     @cached_property
     def objective(self) -> Objective:

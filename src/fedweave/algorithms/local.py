@@ -124,11 +124,12 @@ class Local(Deployable):
     @cached_property
     def objective(self) -> Objective:
         """What a client trains for, and how."""
-        composed = Composition.of((*self.parts, *self._paced), {}, models.example(self.model), self.batch_size)
+        composed = Composition.of((*self.parts, *self.paced), {}, models.example(self.model), self.batch_size)
         return Objective(composed, Training.of(self, self.model))
 
     @property
-    def _paced(self) -> tuple[Part, ...]:
+    def paced(self) -> tuple[Part, ...]:
+        """The parts that the pace of the training asks for."""
         return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
@@ -137,7 +138,7 @@ class Local(Deployable):
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing but what of the training's pace it has to say."""
-        return {type(part).__name__: part.init(fed, {}) for part in self._paced}
+        return {type(part).__name__: part.init(fed, {}) for part in self.paced}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """`local_steps` further steps at every client."""
@@ -148,23 +149,23 @@ class Local(Deployable):
         """{part: what it sends all clients} of the training's pace; {} by default."""
         return {
             name: part.download(state[name], torch.zeros(0, dtype=torch.int64))[0]
-            for part in self._paced
+            for part in self.paced
             if (name := type(part).__name__)
         }
 
     def after(self, state: Tree) -> Tree:
         """The server's state after a round."""
-        counted = {type(part).__name__: part for part in self._paced if isinstance(part, RateSchedule)}
+        counted = {type(part).__name__: part for part in self.paced if isinstance(part, RateSchedule)}
         return state | {name: part.after(state[name]) for name, part in counted.items()}
 
     def calls(self, clients: int) -> Calls:
         """What the pace of the training asks for, before the first round."""
-        return replace(super().calls(clients), setup=tuple(step for part in self._paced for step in part.setup))
+        return replace(super().calls(clients), setup=tuple(step for part in self.paced for step in part.setup))
 
     @property
     def heard(self) -> dict[str, str]:
         """What a client learns of the training's pace."""
-        learns = ((type(part).__name__, part.client_learns) for part in self._paced)
+        learns = ((type(part).__name__, part.client_learns) for part in self.paced)
         texts = ((name, key, text) for name, says in learns if isinstance(says, Mapping) for key, text in says.items())
         return {f"{name}/{key}": text for name, key, text in texts}
 

@@ -22,6 +22,7 @@ if not Loaded.for_help:
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
     from fedweave.experiment.runs.files import (
+        EMBEDDINGS,
         NEW_PREDICTIONS,
         PARTITION,
         PREDICTIONS,
@@ -34,6 +35,7 @@ if not Loaded.for_help:
         Metric,
         Predicted,
         SplitScores,
+        embeddings_of_run,
         error_of,
         flagging_of,
         function,
@@ -124,6 +126,10 @@ def predict(
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
     ] = None,
+    embeddings: Annotated[
+        bool,
+        typer.Option("--embeddings", help="What the last layer reads, not predictions (RUN/embeddings.parquet)."),
+    ] = False,
     spreadsheet: Annotated[
         bool,
         typer.Option(
@@ -141,14 +147,21 @@ def predict(
     asked = Asked(pairs, node, top)
     if sum(one is not None for one in (data, pairs, node)) > 1:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
+    if embeddings and (data is not None or asked.of_links):
+        raise UserError("--embeddings is of the run's own examples; leave out --data.", code="user.no-embeddings")
     new = data is not None or asked.of_links
-    path = out or directory / (NEW_PREDICTIONS if new else PREDICTIONS)
+    path = out or directory / (EMBEDDINGS if embeddings else NEW_PREDICTIONS if new else PREDICTIONS)
     if path.exists():
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
     if spreadsheet and path.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
+    if embeddings:
+        table = embeddings_of_run(directory, None if model is None else str(model), client)
+        (write_csv(path, table, spreadsheet) if path.suffix == ".csv" else write_table(path, table))
+        screen().print(f"{len(table)} embeddings: {path}", highlight=False, markup=False, soft_wrap=True)
+        return
     functions = _functions(metric or [], data)
     table = predictions(directory, data, None if model is None else str(model), client, when.value, asked)
     if path.suffix == ".csv":

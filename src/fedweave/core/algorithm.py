@@ -227,6 +227,16 @@ class DeclaresCalls(Protocol):
 
 
 @runtime_checkable
+class MakesParts(Protocol):
+    """An algorithm that makes parts of its settings, besides those that it is given; their steps run on clients."""
+
+    @property
+    def paced(self) -> tuple[object, ...]:
+        """Those parts."""
+        ...
+
+
+@runtime_checkable
 class LimitsRounds(Protocol):
     """An algorithm that may be made for so many rounds and no more."""
 

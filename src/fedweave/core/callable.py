@@ -15,18 +15,19 @@ class CallableModule(ModuleType):
     CALLED: str
 
     @property
-    def _function(self) -> Callable[..., Any]:
+    def function(self) -> Callable[..., Any]:
+        """What it is called as."""
         module, _, name = self.CALLED.partition(":")
         result: Callable[..., Any] = getattr(import_module(module), name)
         return result
 
     def __call__(self, *arguments: object, **named: object) -> Any:
         """What the function gives."""
-        return self._function(*arguments, **named)
+        return self.function(*arguments, **named)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._function)
+        return inspect.signature(self.function)
 
 
 def make_callable(module: str, function: str) -> None:

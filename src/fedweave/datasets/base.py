@@ -417,7 +417,7 @@ class Dataset(Shown):
         """Its name, how large it is, and what is predicted."""
         edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
         graphs = {"graphs": self.examples} if self.example == "graph" else {}
-        predicted = {("classes" if self.target == CLASS else str(self.target)): self.outputs}
+        predicted: dict[str, object] = {"classes" if self.target == "class" else self.target: self.outputs}
         groups = {"sens": Words("yes")} if self.sens is not None else {}
         size = {"nodes": self.nodes, "edges": edges, "features": self.features}
         return {"": self.name, **graphs, **size, **predicted, **groups}

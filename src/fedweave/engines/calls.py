@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.algorithm import MakesParts
 from fedweave.core.federation import Sent, Step, StepInfo, is_step
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
@@ -252,7 +253,8 @@ def find_step(algorithm: object, name: str) -> Step:
         CallRefused: the algorithm has no such step; nothing else can be called over the wire.
     """
     owner, _, method = name.rpartition(".")
-    places = [part for part in _parts(algorithm) if type(part).__name__ == owner]
+    more = algorithm.paced if isinstance(algorithm, MakesParts) else ()
+    places = [part for part in (*_parts(algorithm), *more) if type(part).__name__ == owner]
     if not owner:
         places = [sys.modules[kind.__module__] for kind in type(algorithm).__mro__ if kind is not object]
     for place in places:

@@ -3,19 +3,21 @@
 from fedweave.models.edges import OnEdges
 from fedweave.models.ego import Ego
 from fedweave.models.embedding import Embedding
-from fedweave.models.gat import GAT
+from fedweave.models.gat import GAT, GATv2
 from fedweave.models.gcn import GCN, MLP, SGC
 from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
-from fedweave.models.heterophily import ACMGCN, GPRGNN, H2GCN
+from fedweave.models.heterophily import ACMGCN, APPNP, GPRGNN, H2GCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
 from fedweave.models.star import Star
+from fedweave.models.transformer import Transformer
 
 __all__ = [
     "ACMGCN",
+    "APPNP",
     "GAT",
     "GCN",
     "GCNII",
@@ -30,9 +32,11 @@ __all__ = [
     "SGC",
     "Ego",
     "Embedding",
+    "GATv2",
     "ModuleKind",
     "OnEdges",
     "Star",
+    "Transformer",
 ]
 
 MODELS: dict[str, type] = {
@@ -41,10 +45,13 @@ MODELS: dict[str, type] = {
     "mlp": MLP,
     "gcnii": GCNII,
     "gat": GAT,
+    "gatv2": GATv2,
+    "transformer": Transformer,
     "gin": GIN,
     "gine": GINE,
     "pna": PNA,
     "sgc": SGC,
+    "appnp": APPNP,
     "gprgnn": GPRGNN,
     "acmgcn": ACMGCN,
     "h2gcn": H2GCN,

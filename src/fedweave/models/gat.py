@@ -1,8 +1,11 @@
-"""Graph attention network (Velickovic et al. 2018, "Graph Attention Networks")."""
+"""Graph attention networks (Velickovic et al. 2018, "Graph Attention Networks"; Brody, Alon and Yahav 2022, "How
+Attentive Are Graph Attention Networks?").
+"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +24,8 @@ from fedweave.models import blocks as ways
 from fedweave.models.gine import marks
 from fedweave.ops.attention import attend, largest
 from fedweave.ops.linear import linear
+
+SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,7 @@ class GAT(Choices):
 
     def __post_init__(self) -> None:
         ways.check_directed(self.directed, self.edge_features)
-        blocks.check(self.hidden, self.layers, self.dropout)
-        blocks.check_count("heads", self.heads, 1 << 10)
-        blocks.check_count("output_heads", self.output_heads, 1 << 10)
-        if not 0 <= self.attention_dropout <= 0.99:
-            rate = self.attention_dropout
-            raise ConfigError(
-                f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
-            )
+        check_heads(self)
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -151,20 +149,21 @@ def _single(
             scores = scores + ways.of_features(graph, "features", way, vectors)
             self_scores = self_scores + ways.of_features(graph, "feature_means", way, vectors)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        out = _attended(graph, way, (scores, self_scores if loops else None), values, (drop, rate))
+        scores, self_scores = F.leaky_relu(scores, SLOPE), F.leaky_relu(self_scores, SLOPE)
+        out = attended(graph, way, (scores, self_scores if loops else None), values, (drop, rate))
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
         return result
 
     return Layer(init, apply, ("weight",), operator=named("sum", way), reads="entries")
 
 
-def _attended(
+def attended(
     graph: Graph, way: str, scores: tuple[Tensor, Tensor | None], values: Tensor, drop: tuple[Tensor | None, float]
 ) -> Tensor:
     """[n, H C]: the values [n, H C] of where messages start, by the softmax of their scores [m, H] over those that
     reach a node and, where there is one, that of the node itself [n, H]."""
     start, end, into = (graph.edges.operator(named(what, way)) for what in ("from", "to", "sum"))
-    sent, self_scores = F.leaky_relu(scores[0], 0.2), None if scores[1] is None else F.leaky_relu(scores[1], 0.2)
+    sent, self_scores = scores
     top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
     top = top if self_scores is None else top.maximum(self_scores.detach())
     powers = torch.exp(sent - end @ top)
@@ -184,6 +183,104 @@ def _attended(
         )
         out = out + linear(self_share, columns) * ways.leading(values, len(self_share))
     return out
+
+
+@dataclass(frozen=True)
+class GATv2(Choices):
+    """`layers` attention convolutions whose scores see both ends together (Brody et al. 2022, eq. 7), with ELU and
+    `dropout` after each but the last.
+
+    Deviation: no dropout on the input features, which are often sparse.
+
+    hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
+    layers:            how many convolutions.
+    dropout:           share of a layer's outputs that is dropped in training.
+    heads:             heads of every hidden layer, side by side.
+    output_heads:      heads of the last layer, averaged.
+    attention_dropout: share of the attention coefficients that is dropped in training.
+
+    Raises:
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 8
+    layers: int = 2
+    dropout: float = 0.5
+    heads: int = 8
+    output_heads: int = 1
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        return with_heads(self, convolution_v2, features, classes, _elu)
+
+
+def check_heads(model: Any) -> None:
+    """Refuse impossible sizes of a model with `heads`, `output_heads` and `attention_dropout`.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    blocks.check(model.hidden, model.layers, model.dropout)
+    blocks.check_count("heads", model.heads, 1 << 10)
+    blocks.check_count("output_heads", model.output_heads, 1 << 10)
+    if not 0 <= model.attention_dropout <= 0.99:
+        rate = model.attention_dropout
+        raise ConfigError(
+            f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
+        )
+
+
+def with_heads(
+    model: Any,
+    make_layer: Callable[..., Layer],
+    features: int,
+    classes: int,
+    activation: Callable[[Layer], Layer],
+) -> Model:
+    """Convolutions of `heads` side by side, and the last one's averaged."""
+    blocks.check_shape(features, classes)
+    fans_in = [features, *[model.heads * model.hidden] * (model.layers - 1)]
+    rate = model.attention_dropout
+    hidden = (make_layer(fan_in, model.hidden, model.heads, rate=rate) for fan_in in fans_in[:-1])
+    last = make_layer(fans_in[-1], classes, model.output_heads, concat=False, rate=rate)
+    return (*(blocks.activated(activation(layer), model.dropout, relu=False) for layer in hidden), last)
+
+
+def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
+    """Σ_j a_ij W_l h_j + b over the neighbors j of node i and itself, per head, with a_ij the softmax over j of
+    aᵀ LeakyReLU(W_l h_j + b_l + W_r h_i + b_r): PyG's `GATv2Conv`, initialized like it (Glorot, zero biases)."""
+    wide, way = heads * fan_out, "undirected"
+
+    def init(key: Tensor) -> Tree:
+        weights = {name: blocks.glorot(random.fold(key, name), fan_in, wide) for name in ("left", "right")}
+        biases = {f"{name}_bias": torch.zeros(wide, device=key.device) for name in weights}
+        vector = blocks.glorot(random.fold(key, "attention"), heads, fan_out).flatten()
+        bias = torch.zeros(wide if concat else fan_out, device=key.device)
+        return {**weights, **biases, "attention": vector, "bias": bias}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        left, right = (linear(h, w[name]) + w[f"{name}_bias"] for name in ("left", "right"))
+        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
+        right = ways.leading(right, graph.edges.operator(named("sum", way)).shape[0])
+        vectors = head_sums(heads, fan_out, left) * w["attention"][:, None]
+        scores = linear(F.leaky_relu(start @ left + end @ right, SLOPE), vectors)
+        self_scores = linear(F.leaky_relu(ways.leading(left, len(right)) + right, SLOPE), vectors)
+        drop = None if key is None or rate == 0 else random.fold(key, "attention")
+        out = attended(graph, way, (scores, self_scores), left, (drop, rate))
+        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
+        return result
+
+    return Layer(init, apply, ("left", "right"), operator=named("sum", way), reads="entries", along=(way,))
+
+
+def head_sums(heads: int, columns: int, like: Tensor) -> Tensor:
+    """[heads * columns, heads]: a product with it adds up each head's columns."""
+    return torch.eye(heads, dtype=like.dtype, device=like.device).repeat_interleave(columns, 0)
 
 
 def _elu(layer: Layer) -> Layer:

@@ -1,6 +1,7 @@
-"""Models of graphs whose neighbors differ: GPR-GNN (Chien et al. 2021, "Adaptive Universal Generalized PageRank Graph
-Neural Network"), ACM-GCN (Luan et al. 2022, "Revisiting Heterophily For Graph Neural Networks") and H2GCN (Zhu et al.
-2020, "Beyond Homophily in Graph Neural Networks: Current Limitations and Effective Designs").
+"""Models that pass an MLP's logits on, APPNP, and those of graphs whose neighbors differ: GPR-GNN (Chien et al. 2021,
+"Adaptive Universal Generalized PageRank Graph Neural Network"), ACM-GCN (Luan et al. 2022, "Revisiting Heterophily For
+Graph Neural Networks") and H2GCN (Zhu et al. 2020, "Beyond Homophily in Graph Neural Networks: Current Limitations and
+Effective Designs").
 """
 
 import math
@@ -80,6 +81,53 @@ def _weighted(hops: int, alpha: float) -> Layer:
         return linear(every.flatten(0, 1), w["gamma"]).view(every.shape[:2])
 
     return Layer(init, apply)
+
+
+@dataclass(frozen=True)
+class APPNP(Choices):
+    """Z_K of Z_{k+1} = (1 − α) S Z_k + α H, with Z_0 = H an MLP's logits (Gasteiger, Bojchevski and Günnemann 2019,
+    "Predict then Propagate: Graph Neural Networks meet Personalized PageRank", eq. 4).
+
+    Deviation: no dropout on the input features, which are often sparse, nor on edges.
+
+    hidden:  width of the MLP's hidden layer.
+    layers:  how many times messages pass, K.
+    dropout: share of the hidden layer's outputs that is dropped in training.
+    alpha:   with what probability a walk returns to where it began; 0 to 1.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
+    """
+
+    hidden: int = 64
+    layers: int = 10
+    dropout: float = 0.5
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
+        mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
+        return (*mlp, *(_walk(k, k == self.layers - 1, self.alpha) for k in range(self.layers)))
+
+
+def _walk(k: int, last: bool, alpha: float) -> Layer:
+    """Z_k to Z_{k+1}, with H beside before the last: {"h", "start"}."""
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+        before: Tree = h if k else {"h": h, "start": h}
+        operator = graph.edges.operator("gcn")
+        rows = operator.shape[0] if graph.edges.shrinks else before["h"].shape[0]
+        start = before["start"][:rows]
+        now = (1 - alpha) * (operator @ before["h"]) + alpha * start
+        return now if last else {"h": now, "start": start}
+
+    return Layer(lambda key: {}, apply, operator="gcn")
 
 
 CHANNELS = ("low", "high", "own")

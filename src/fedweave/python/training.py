@@ -94,6 +94,20 @@ class SavedRun(Shown):
 
         return of_run(self.directory, metric, split, model)
 
+    def embeddings(self, model: str | None = None, client: str | None = None) -> pa.Table:
+        """What the last layer reads of the run's own examples, a row per client and example with columns "e_0", "e_1",
+        …, beside "client", the example, "split" and "true".
+
+        model: "personal", what each client uses, unless another is named. client: only this one's.
+
+        Raises:
+            UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
+                the model has no embeddings.
+        """
+        from fedweave.experiment.runs.predictions import embeddings_of_run
+
+        return embeddings_of_run(self.directory, model, client)
+
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
         """The same as a module of PyTorch Geometric's, ready to predict: `module(x, edge_index)` gives logits.
 

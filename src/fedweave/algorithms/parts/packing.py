@@ -34,11 +34,12 @@ class Packing:
     @property
     def levels(self) -> int:
         """L: an entry is one of 2 L + 1 multiples of scale / L."""
-        return (1 << (self.bits - 1)) - 1
+        return (1 << self.bits - 1) - 1
 
     def most(self, count: int) -> int:
         """How many of `count` entries travel."""
-        return math.ceil(self.share * count)
+        most: int = math.ceil(self.share * count)
+        return most
 
     # --- at a client
 

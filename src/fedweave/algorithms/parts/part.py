@@ -86,65 +86,6 @@ def batches(count: Tensor, batch: int) -> Tensor:
     return -(-count // batch)
 
 
-class TrainsLocally(WeighsClasses, Protocol):
-    """An algorithm with the settings of `Training`."""
-
-    @property
-    def local_steps(self) -> int:
-        """See `Training`."""
-        ...
-
-    @property
-    def optimizer(self) -> OptimizerName:
-        """See `Training`."""
-        ...
-
-    @property
-    def lr(self) -> float:
-        """See `Training`."""
-        ...
-
-    @property
-    def weight_decay(self) -> float:
-        """See `Training`."""
-        ...
-
-    @property
-    def optimizer_state(self) -> OptimizerState:
-        """See `Training`."""
-        ...
-
-    @property
-    def local_epochs(self) -> int:
-        """See `Training`."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """See `Training`."""
-        ...
-
-    @property
-    def clip_gradient(self) -> float:
-        """See `Training`."""
-        ...
-
-    @property
-    def local_momentum(self) -> float:
-        """See `Training`."""
-        ...
-
-    @property
-    def nesterov(self) -> bool:
-        """See `Training`."""
-        ...
-
-    @property
-    def betas(self) -> tuple[float, float]:
-        """See `Training`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Training:
     """A model and how it is trained locally.
@@ -185,8 +126,8 @@ class Training:
             )
 
     @classmethod
-    def of(cls, algorithm: TrainsLocally, model: Model) -> "Training":
-        """Of an algorithm's settings."""
+    def of(cls, algorithm: WeighsClasses, model: Model) -> "Training":
+        """Of an algorithm that has all these settings, by the same names."""
         names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 

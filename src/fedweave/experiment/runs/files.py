@@ -170,6 +170,7 @@ CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metric
 COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`experiment.runs.form`)
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
+EMBEDDINGS = "embeddings.parquet"  # what the last layer of models reads
 EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
@@ -179,7 +180,13 @@ RUN = "run.json"  # of a run between sites: which run of the project it is
 PARTS = "checkpoint/rows"  # folder of rows that a large table of a run that goes on has got since (`saving.Growing`)
 OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
 EXPORT, STATEMENT = "export", "statement"  # folders
-OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
+OF_MODEL = (
+    CONTRIBUTIONS,
+    "report.html",
+    PREDICTIONS,
+    NEW_PREDICTIONS,
+    EMBEDDINGS,
+)  # of a run as it is, whatever its rounds
 OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
 
 _IN_SUMMARY = {

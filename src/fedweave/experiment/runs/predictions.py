@@ -312,6 +312,44 @@ def flagging_of(
     return rules
 
 
+def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
+    """What the last layer of models reads, of the run's own examples: a row per client and example, "client", "node",
+    "graph" or "edge" (its place in the data), "id" where the data has ids, "split", "true", and columns "e_0", "e_1", …
+
+    model: that of each client, by default the one that it uses.
+
+    Raises:
+        UserError: there is no such model or client, or it has no embeddings of examples.
+    """
+    built, chosen = run.built, chosen_models(run, client, model or "personal")
+    data, graphs, tables = built.data, graphs_of(built.fed), list[pa.Table]()
+    for name, part in zip(built.fed.clients, run.seen.parts, strict=True):
+        if name not in chosen:
+            continue
+        net, w, graph = run.net_of(name), check_finite(chosen[name]), graphs[name]
+        with torch.no_grad():
+            inner = models.embedded(net, w, graph.to(device_of(w))) if len(net) > 1 else graph.x
+        if len(net) < 2 or not isinstance(inner, Tensor) or len(inner) != len(graph.y):
+            raise UserError(
+                f"the model of {name} has no embeddings of examples, what a last layer is computed from: take a model "
+                "of two layers or more.",
+                code="user.no-embeddings",
+            )
+        rows, places = inner[: len(part.examples)].cpu().numpy(), part.examples
+        about = {"client": [name] * len(places), data.example: places}
+        about |= {"id": [data.ids[at] for at in places]} if data.ids else {}
+        about |= {"split": _split(part.masks)}
+        about |= {"true": _known(data, places)} if data.target == "class" else {}
+        tables.append(pa.table(about | {f"e_{at}": rows[:, at] for at in range(rows.shape[1])}))
+    return pa.concat_tables(tables)
+
+
+def _known(data: Dataset, places: np.ndarray) -> pa.Array:
+    """The classes of examples by name, null where unknown."""
+    y = data.y[places]
+    return pa.array(_named(np.maximum(y, 0), data.labels), mask=y < 0)
+
+
 def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
     """{client: its weights} of all clients, or of the one that is named."""
     return run.models(which) if client is None else {client: run.model_of(which, client)}
@@ -432,6 +470,33 @@ def of_run(
         raise UserError("the parties of a vertical run predict jointly: take `fedweave predict` and its table.")
     run = trained(directory, config, "Where sites are, their owners measure.")
     return measured(of_own(run, model), metric, split)
+
+
+def embeddings_of_run(directory: Path, model: str | None = None, client: str | None = None) -> pa.Table:
+    """`embeddings_of` a finished run.
+
+    Raises:
+        UserError: as `of_run`.
+    """
+    return embeddings_of(_joint_free(directory), model, client)
+
+
+def _joint_free(directory: Path) -> Trained:
+    """A finished run whose clients have models of their own use.
+
+    Raises:
+        UserError: it is of parties, who predict jointly, or was made between sites.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.experiment.runs.trained import finished, trained
+
+    config = finished(directory)
+    if capabilities(config.algorithm.kind).predicts:
+        raise UserError(
+            "the parties of a vertical run predict jointly, and no model has all of an example.",
+            code="user.no-embeddings",
+        )
+    return trained(directory, config, "Where sites are, their owners look at embeddings.")
 
 
 def _name(metric: Metric) -> str:

@@ -1,0 +1,91 @@
+"""Graph transformer (Shi et al. 2021, "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised
+Classification", eqs. 3 to 5), whose attention is over neighbors.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.edge_attributes import named
+from fedweave.core.graph import Graph
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
+from fedweave.core.tree import Tree
+from fedweave.models import blocks
+from fedweave.models.gat import attended, check_heads, head_sums, with_heads
+from fedweave.ops.linear import linear
+
+_PROJECTIONS = ("query", "key", "value", "skip")
+
+
+@dataclass(frozen=True)
+class Transformer(Choices):
+    """`layers` convolutions of attention with keys, queries and values over neighbors, with ReLU and `dropout` after
+    each but the last.
+
+    Deviation: no dropout on the input features, which are often sparse, no layer norm and no gate of the skipping
+    connection.
+
+    hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
+    layers:            how many convolutions.
+    dropout:           share of a layer's outputs that is dropped in training.
+    heads:             heads of every hidden layer, side by side.
+    output_heads:      heads of the last layer, averaged.
+    attention_dropout: share of the attention coefficients that is dropped in training.
+
+    Raises:
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 16
+    layers: int = 2
+    dropout: float = 0.5
+    heads: int = 4
+    output_heads: int = 1
+    attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_heads(self)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        return with_heads(self, convolution, features, classes, _relu)
+
+
+def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
+    """W_s h_i + b_s + Σ_j a_ij (W_v h_j + b_v) over the neighbors j of node i, per head, with a_ij the softmax over j
+    of (W_q h_i + b_q)ᵀ (W_k h_j + b_k) / √d: PyG's `TransformerConv`, initialized like it (uniform, 1 / √fan_in)."""
+    wide, way = heads * fan_out, "undirected"
+    widths = dict.fromkeys(_PROJECTIONS, wide) | {"skip": wide if concat else fan_out}
+
+    def init(key: Tensor) -> Tree:
+        bound, weights = 1 / math.sqrt(fan_in), Tree()
+        for name, width in widths.items():
+            weights[name] = blocks.uniform(random.fold(key, name), (fan_in, width), bound)
+            weights[f"{name}_bias"] = blocks.uniform(random.fold(key, f"{name}_bias"), (width,), bound)
+        return weights
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        query, keys, values, skip = (linear(h, w[name]) + w[f"{name}_bias"] for name in _PROJECTIONS)
+        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
+        rows = graph.edges.operator(named("sum", way)).shape[0]
+        products = (start @ keys) * (end @ blocks.leading(query, rows))
+        scores = linear(products, head_sums(heads, fan_out, products)) / math.sqrt(fan_out)
+        drop = None if key is None or rate == 0 else random.fold(key, "attention")
+        out = attended(graph, way, (scores, None), values, (drop, rate))
+        out = out if concat else out.unflatten(1, (heads, fan_out)).mean(1)
+        return out + blocks.leading(skip, rows)
+
+    return Layer(init, apply, _PROJECTIONS, operator=named("sum", way), reads="entries", along=(way,))
+
+
+def _relu(layer: Layer) -> Layer:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        return torch.relu(layer.apply(w, graph, h, key))
+
+    return layer._replace(apply=apply)

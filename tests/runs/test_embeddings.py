@@ -1,0 +1,65 @@
+"""Embeddings of a finished run: what the last layer reads of each client's examples."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import fedweave
+from fedweave.cli import app
+from fedweave.core.tree import leaves
+from fedweave.errors import UserError
+
+DOCUMENT: dict[str, Any] = {
+    "rounds": 2,
+    "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 6},
+    "partition": {"clients": 3},
+    "model": {"name": "sgc", "layers": 2},
+    "algorithm": {"name": "fedavg", "local_steps": 1},
+    "engine": {"threads": 1},
+}
+
+
+def spread(edges: np.ndarray, nodes: int) -> np.ndarray:
+    """D~^-1/2 (A + I) D~^-1/2, dense."""
+    a = np.eye(nodes)
+    a[edges[1], edges[0]] = 1
+    scale = 1 / np.sqrt(a.sum(1))
+    return scale[:, None] * a * scale
+
+
+def test_they_are_what_the_last_layer_reads(tmp_path: Path) -> None:
+    """SGC by hand: S X W, of which the last layer makes S (S X W) + b; and the table of predictions says the same."""
+    run = fedweave.run(DOCUMENT, out=tmp_path / "run")
+    table = run.embeddings()
+    assert table.column_names[:4] == ["client", "node", "split", "true"]
+    assert table.num_columns == 4 + 3
+    data = fedweave.datasets.load("synthetic", seed=0, nodes=90, classes=3, features=6)
+    weight = dict(leaves(run.weights()))["0/weight"].numpy()
+    for client in set(table["client"].to_pylist()):
+        rows = [row for row in table.to_pylist() if row["client"] == client]
+        nodes = [row["node"] for row in rows]
+        place = {node: at for at, node in enumerate(nodes)}
+        inside = np.isin(data.edges, nodes).all(0)
+        edges = np.vectorize(place.get)(data.edges[:, inside])
+        expected = spread(edges, len(nodes)) @ np.asarray(data.x)[nodes] @ weight
+        np.testing.assert_allclose([[row[f"e_{at}"] for at in range(3)] for row in rows], expected, atol=1e-5)
+        assert [int(row["true"]) for row in rows] == data.y[nodes].tolist()
+
+
+def test_the_command_writes_them(tmp_path: Path) -> None:
+    run = fedweave.run(DOCUMENT, out=tmp_path / "run")
+    result = CliRunner().invoke(app, ["predict", str(run.directory), "--embeddings"])
+    assert result.exit_code == 0, result.output
+    assert pq.read_table(run.directory / "embeddings.parquet").equals(run.embeddings())
+    assert CliRunner().invoke(app, ["predict", str(run.directory), "--embeddings", "--data", "x"]).exit_code == 2
+
+
+def test_a_model_without_a_last_layer_has_none(tmp_path: Path) -> None:
+    document = DOCUMENT | {"model": {"name": "gcn", "layers": 1}}
+    with pytest.raises(UserError) as refused:
+        fedweave.run(document, out=tmp_path / "run").embeddings()
+    assert refused.value.code == "user.no-embeddings"
