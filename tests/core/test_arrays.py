@@ -27,14 +27,15 @@ def same(one: Graph, other: Graph) -> bool:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_arrays_are_those_of_the_real_nodes(sparse: bool) -> None:
-    x, edges, y, masks, sens, graph_of, carried, scale = graph_arrays(some(sens=True, sparse=sparse, rows=64))
+    x, edges, y, masks, sens, graph_of, *others = graph_arrays(some(sens=True, sparse=sparse, rows=64))
     assert sp.issparse(x) == sparse
     assert np.asarray(x.todense() if sparse else x).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert edges.tolist() == PATH.tolist()
     assert y.tolist() == [0, -1, 2]
     assert masks.tolist() == [[True, False, False], [False] * 3, [False, False, True]]
     assert sens is not None
-    assert graph_of is carried is scale is None
+    assert graph_of is None
+    assert others == [None] * 5
     assert sens.tolist() == [1, 0, -1]
 
 

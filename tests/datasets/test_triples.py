@@ -29,14 +29,14 @@ def test_a_table_and_texts_give_the_same_by_hand(tmp_path):
     for form in ("table", "texts", "named"):
         data = datasets.load("triples", str(tmp_path / form))
         assert data.node_ids == ("animal", "cat", "dog")
-        assert data.carried.relations == ("fears", "is a", "likes")
+        assert data.labels == ("fears", "is a", "likes")
         assert data.carried.ends.tolist() == [[1, 2, 1, 2], [0, 0, 2, 2]]
-        assert data.carried.relation.tolist() == data.y.tolist() == [1, 1, 0, 2]
+        assert data.y.tolist() == [1, 1, 0, 2]
         assert data.carried.directed
         assert np.asarray(data.public).astype(int).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
         assert (data.x.toarray() == np.eye(3)).all()
         assert data.edges.tolist() == [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
-    assert datasets.load("npz", str(data.save(tmp_path / "saved.npz")), loops="keep").carried.relations == data.labels
+    assert datasets.load("npz", str(data.save(tmp_path / "saved.npz")), loops="keep").labels == data.labels
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
     vectors, relations = w["0/weight"], w["1/relation"]
     data = built.data
     for client, part in zip(scores.clients.clients, built.partition.parts, strict=True):
-        ends, kind = data.carried.ends[:, part.examples], data.carried.relation[part.examples]
+        ends, kind = data.carried.ends[:, part.examples], data.carried.y[part.examples]
         known = set(zip(ends[0].tolist(), kind.tolist(), ends[1].tolist(), strict=True))
         found = []
         for (h, t), r in zip(ends[:, part.masks[2]].T.tolist(), kind[part.masks[2]].tolist(), strict=True):

@@ -246,6 +246,36 @@ def test_mrr_is_that_of_pytorch_geometric() -> None:
         assert float(ours[0] / ours[1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
 
 
+def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
+    """Of every user the 20 items with the highest scores that it has not trained on, against its test items."""
+    metrics = pytest.importorskip("torch_geometric.metrics")
+    users, items = 12, 70
+    rng = np.random.default_rng(3)
+    pairs = np.unique(np.stack([rng.integers(0, users, 200), users + rng.integers(0, items, 200)]), axis=1)
+    kinds = np.repeat([1, 0], [users, items])
+    data = Dataset("shop", np.eye(users + items, dtype=np.float32), undirected(*pairs, users + items), kinds, 2)
+    data = replace(data, node_labels=kinds, node_kinds=("item", "user"))
+    data = as_links(data, Links(users="user", items="item", ratios=(0.6, 0.1, 0.3)))
+    [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    assert graph.pairs is not None
+    table = torch.from_numpy(rng.normal(size=(users + items, users + items)))
+    pairs_of_user = graph.pairs[:2, graph.y == 0]
+    assert (pairs_of_user[0] < users).all()
+    assert (pairs_of_user[1] >= users).all()
+    each = ranking.added(ranking.of_graph(table[graph.pairs[0], graph.pairs[1]], graph), graph.masks)
+    link, lists = graph.y == 1, table[:users, users:].clone()
+    train = graph.pairs[:, link & graph.masks[TRAIN]]
+    lists[train[0], train[1] - users] = -torch.inf
+    test = graph.pairs[:, link & graph.masks[TEST]]
+    asked = torch.unique(test[0])
+    labels = torch.stack([torch.searchsorted(asked, test[0]), test[1] - users])
+    for name, kind in (("recall_at_20", metrics.LinkPredRecall), ("ndcg_at_20", metrics.LinkPredNDCG)):
+        theirs = kind(k=20)
+        theirs.update(lists[asked].argsort(1, descending=True)[:, :20], labels)
+        assert float(each[name][TEST, 1]) == pytest.approx(len(asked), abs=1e-6)
+        assert float(each[name][TEST, 0] / each[name][TEST, 1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
+
+
 def test_decoders_are_their_formulas() -> None:
     data = as_links(random_data(), Links())
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()

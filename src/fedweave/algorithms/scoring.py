@@ -19,6 +19,7 @@ from fedweave.learn import compute_on_server, where_trained
 from fedweave.metrics import groups, links
 from fedweave.metrics.classification import ALWAYS, counts, means
 from fedweave.metrics.ranking import MARGINS, histograms
+from fedweave.metrics.selection import OF_RANKS
 from fedweave.privacy.secure_sum import FixedPoint
 
 SCORES: Declaration = {
@@ -66,7 +67,7 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
     logits = models.judged(model, w, graph)
-    ranked = links.per_link(logits[:, 1], graph.ranks) if whole and graph.ranks is not None else {}
+    ranked = links.of_graph(logits[:, 1], graph) if whole else {}
     if not members:
         pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, whole)
         return pairs | links.added(ranked, graph.masks)
@@ -146,13 +147,15 @@ class _Measuring:
 # What is added up below "own", by the binary digits behind the point; whole numbers, or halves, unless it is here.
 MEAN, HISTOGRAM = "mean", "histogram"
 _FRACTIONS = {"": 1, "loss": 30, "average_precision": 30, "recall_at_1": 30, "precision_at_1": 30, MEAN: 30}
+_FRACTIONS |= dict.fromkeys(OF_RANKS, 30)
 _FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0}
 _MOST = 2.0**56  # a sum of losses of 67 million, of each of 127 members; words of 64 bits hold that
 SUM = "own"  # the key of what is added up
 
 
-def summed(everyone: bool) -> Declaration:
-    """What `sum_score` declares; everyone: whether it is of all clients in any case."""
+def summed(everyone: bool, of_links: bool = False) -> Declaration:
+    """What `sum_score` declares; everyone: whether it is of all clients in any case. of_links: whether links are the
+    examples, which are ranked."""
     reveals = {
         "": "how many of all members' examples are classified right and wrong, by class and group",
         "loss": "the loss of all members' examples",
@@ -165,7 +168,7 @@ def summed(everyone: bool) -> Declaration:
         mechanism = SecureSum(2, everyone, _words(name).bits, _words(name).fraction, 0 if everyone else 1)
         return Sends(f"nothing by itself; with the others' {what}", mechanism)
 
-    return {f"{SUM}/{name}".rstrip("/"): own(name) for name in _FRACTIONS}
+    return {f"{SUM}/{name}".rstrip("/"): own(name) for name in _FRACTIONS if of_links or name not in OF_RANKS}
 
 
 def _words(name: str) -> FixedPoint:
@@ -180,6 +183,7 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     histograms of its scores ("histogram"), to be added up over clients."""
     logits = models.judged(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sens)
+    pairs |= links.added(links.of_graph(logits[:, 1], graph), graph.masks)
     values = {**pairs, MEAN: means(pairs), HISTOGRAM: histograms(logits, graph.y, graph.masks)}
     return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(values)})}
 
@@ -222,7 +226,11 @@ class SumsScores:
         """The weights that a client uses, from what it was told."""
         raise NotImplementedError
 
-    @on_client(sends=lambda self: summed(self.quorum >= 1), hears=lambda self: self.composed.client_learns, apart=True)
+    @on_client(
+        sends=lambda self: summed(self.quorum >= 1, models.example(self.net) == "link"),
+        hears=lambda self: self.composed.client_learns,
+        apart=True,
+    )
     def score_sum(self, client: Client, message: Tree) -> Tree:
         """The joint model on the client's own nodes, in words of a sum."""
         return sum_score(self.net, self.used(client, message), client.graph)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -29,6 +29,7 @@ if not Loaded.for_help:
         write_csv,
         write_table,
     )
+    from fedweave.experiment.runs.link_predictions import of_node, of_own_links, of_pairs
     from fedweave.experiment.runs.predictions import (
         Metric,
         Predicted,
@@ -76,6 +77,19 @@ When = Annotated[
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
 
 
+class Asked(NamedTuple):
+    """Of which pairs a run on links is asked: those of a table, or the `top` ones of a node; its own where neither."""
+
+    pairs: Path | None = None
+    node: str | None = None
+    top: int = 10
+
+    @property
+    def of_links(self) -> bool:
+        """Whether any are."""
+        return self.pairs is not None or self.node is not None
+
+
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
     data: Annotated[
@@ -94,6 +108,17 @@ def predict(
             help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
         ),
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of a run on links: score the pairs in this table of source and target."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Of a run on links: the pairs of this node with the highest scores."),
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="How many pairs of --node, without those that are known.")
+    ] = 10,
     metric: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
@@ -112,7 +137,11 @@ def predict(
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
-    path = out or directory / (PREDICTIONS if data is None else NEW_PREDICTIONS)
+    asked = Asked(pairs, node, top)
+    if sum(one is not None for one in (data, pairs, node)) > 1:
+        raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
+    new = data is not None or asked.of_links
+    path = out or directory / (NEW_PREDICTIONS if new else PREDICTIONS)
     if path.exists():
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):
@@ -120,7 +149,7 @@ def predict(
     if spreadsheet and path.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
     functions = _functions(metric or [], data)
-    table = predictions(directory, data, None if model is None else str(model), client, when.value)
+    table = predictions(directory, data, None if model is None else str(model), client, when.value, asked)
     if path.suffix == ".csv":
         write_csv(path, table, spreadsheet)
     else:
@@ -159,6 +188,7 @@ def predictions(
     model: str | None = None,
     client: str | None = None,
     when: Literal["last", "best"] = "last",
+    asked: "Asked | None" = None,
 ) -> "pa.Table":
     """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
 
@@ -171,11 +201,30 @@ def predictions(
     """
     config = finished(directory)
     run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
+    if config.links is not None:
+        return _of_links(run, data, model, client, asked or Asked())
+    if asked is not None and asked.of_links:
+        raise UserError("--pairs and --node are of runs whose examples are links (data.task).", code="user.pairs")
     if not capabilities(config.algorithm.kind).predicts:
         return of_own(run, model, client) if data is None else of_new(run, data, model, client)
     if model is not None or client is not None:
         raise UserError("the parties of a vertical run predict jointly; leave out --model and --client.")
     return _jointly(run, data)
+
+
+def _of_links(run: "Trained", data: Path | None, model: str | None, client: str | None, asked: "Asked") -> "pa.Table":
+    """What the models of a run on links predict."""
+    if data is not None:
+        raise UserError(
+            "the run predicts links of the nodes that it knows; give pairs of them with --pairs, or a node with "
+            "--node, in the place of --data.",
+            code="user.pairs",
+        )
+    if asked.pairs is not None:
+        return of_pairs(run, asked.pairs, model, client)
+    if asked.node is not None:
+        return of_node(run, asked.node, asked.top, model, client)
+    return of_own_links(run, model, client)
 
 
 def _jointly(run: "Trained", data: Path | None) -> "pa.Table":

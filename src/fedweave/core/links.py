@@ -37,9 +37,11 @@ class Links:
     disjoint:       the share of the training edges that a model is trained on and that carry no message while it is; 0
                     takes all of them for both.
     rank_negatives: how many pairs that are no link a validation or test link is ranked among, in each query; "all": all
-                    of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks.
+                    of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks. By default 100, and all
+                    items where there are users and items.
     filter:         which links are no candidates in ranks: all that the "member" knows, or "all" of the data.
     users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
+    relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
     seed:           of the split and of the pairs that are no links; the run's.
     relations:      what the kinds of links are called; () where all are of one.
     """
@@ -47,10 +49,11 @@ class Links:
     ratios: tuple[float, float, float] = (0.85, 0.05, 0.1)
     message: Literal["train", "train+val"] = "train"
     disjoint: float = 0.0
-    rank_negatives: int | Literal["all"] = 100
+    rank_negatives: int | Literal["all"] | None = None
     filter: Literal["member", "all"] = "member"
     users: str | None = None
     items: str | None = None
+    relation: bool = True
     seed: int = 0
     relations: tuple[str, ...] = ()
 
@@ -83,6 +86,13 @@ class Links:
         """The keys of [data] that resolve to it."""
         table = {**asdict(self), "ratios": list(self.ratios)}
         return {name: value for name, value in table.items() if name not in OF_DATA and value is not None}
+
+    @property
+    def candidates(self) -> int | Literal["all"]:
+        """`rank_negatives`, or what it is by default."""
+        if self.rank_negatives is None:
+            return 100 if self.items is None else "all"
+        return self.rank_negatives
 
     @property
     def levels(self) -> bool:
@@ -251,11 +261,11 @@ def link_examples(
         chosen = rows[used[:, rows].any(0)]
         no_links = _Drawn(links, attributes, codes, keys, held, pool, items is not None, several)
         pieces.append(no_links.beside(chosen, used, number))
-        if links.rank_negatives:
+        if links.candidates:
             pieces.append(no_links.candidates(rows[(masks[VAL] | masks[TEST])[rows]], number))
     joined = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
     pairs, ranks, y, split, group = joined
-    if not links.rank_negatives:
+    if not links.candidates:
         ranks[1] = 0
     return LinkExamples(edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several)
 
@@ -353,8 +363,9 @@ class _Drawn(NamedTuple):
             source, target = np.where(turned, target, source), np.where(turned, source, target)
         query, stays = 2 * chosen + (1 - side), source if side else target
         pool = self.pool if side else self.held
-        everybody = self.links.rank_negatives == "all" or len(pool) <= int(self.links.rank_negatives)
-        count = len(pool) if everybody else int(self.links.rank_negatives)
+        most = self.links.candidates
+        everybody = most == "all" or len(pool) <= most
+        count = len(pool) if everybody else int(most)
         pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
         for first in range(0, len(chosen) if len(pool) else 0, at_once):
             some = slice(first, first + at_once)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset, bare, check_external, separated
 from fedweave.datasets.check import first, refuse
@@ -25,14 +26,18 @@ from fedweave.datasets.schema import (
     elsewhere,
     ids_of,
     labels_in,
+    owners_of,
     refuse_numerals,
     refuse_several,
+    split_of,
 )
 from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, places
 from fedweave.datasets.tables import Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
-TASKS = ("nodes", "edges")
+TASKS = ("nodes", "edges", "links")
+KIND = "kind"  # column of nodes where links are predicted, such as users and items
+OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicted
 OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 
 
@@ -42,7 +47,9 @@ class Folder(Tabular):
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "auto" takes the values of the training rows, sorted. "edges.currency" is the column of edges.
-    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id.
+    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
+                "links" are predicted: edges may have a column split and, if there are several relations, label, and
+                nodes a column kind.
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
@@ -50,7 +57,7 @@ class Folder(Tabular):
                 at the other; and "exchange" of features with the members that hold such nodes.
     """
 
-    task: Literal["nodes", "edges"] = "nodes"
+    task: Literal["nodes", "edges", "links"] = "nodes"
     node_time: str | None = None
     external: str = "refuse"
 
@@ -68,12 +75,17 @@ class Folder(Tabular):
     @property
     def said(self) -> tuple[str, ...]:
         """See `Carrying.said`."""
-        return OF_EXAMPLES if self.of_edges else ()
+        return OF_EXAMPLES if self.of_edges else OF_LINKS if self.task == "links" else ()
+
+    def of_relations(self, edges: Table) -> "Folder | None":
+        """The same, with edges and their labels, where links are of several relations; else None."""
+        return replace(self, task="edges") if self.task == "links" and "label" in edges.columns else None
 
     @property
     def known(self) -> tuple[str, ...]:
         """See `Tabular.known`."""
-        return (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
+        more = (self.owner, self.node_time, KIND if self.task == "links" else None)
+        return (*NODES, *(name for name in more if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -92,12 +104,15 @@ class Folder(Tabular):
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
             what = "there is a table graphs, and nodes say which they belong to"
             refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
-        dataset = self.made(tables, root, labelled)
+        kind = self.of_relations(tables.edges) or self
+        dataset = kind.made(tables, root, labelled and kind.task != "links")
         return replace(dataset, notes=(*dataset.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        owned = self.known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
+        owned = (
+            [name for name in self.known[len(NODES) :] if name != KIND] if labelled else ()
+        )  # whose or when a node to be predicted is does not matter
         named = NODES[: 1 + (labelled and not self.of_edges)]
         check_columns(tables.nodes, required=(*named, *owned), known=self.known)
         super().check_form(tables, labelled)
@@ -122,6 +137,14 @@ class Folder(Tabular):
             rows = rows[np.maximum(*ends) < nodes]
             found |= {"ends": (inside.ends, rows), "carried": None if found["carried"] is None else inside}
         fields = super().finished(tables, found)
+        if self.task == "links" and KIND in tables.nodes.columns:
+            kinds = owners_of(tables.nodes, KIND)
+            fields |= {"node_labels": tables.nodes.kinds(KIND, kinds), "node_kinds": kinds}
+        if self.task == "links" and "split" in tables.edges.columns:
+            split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
+            codes = np.where(split.any(0), split.argmax(0), -1)
+            attributes = fields["carried"] or EdgeAttributes(found["ends"][0], False)
+            fields |= {"carried": attributes._replace(split=codes)}
         if not self.of_edges:
             return fields
         unused = [name for name in NODES[1:] if name in tables.nodes.columns]
@@ -189,7 +212,9 @@ class Members(Folder):
                 edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        dataset = self.made(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
+        kind = self.of_relations(edges[0]) or self
+        tables = Tables(_stacked(root, nodes), _stacked(root, edges))
+        dataset = kind.made(tables, root, labelled and kind.task != "links")
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if dataset.outside is not None:  # which members that train together call alike
             names = tuple(name.partition("/")[2] for name in dataset.outside.names)

@@ -28,7 +28,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
         raise ConfigError(
             f"data.task = 'links': the examples of {data.name} {what}; take data of one graph.", code=UNLIKE
         )
-    attributes, notes = _links_once(data)
+    attributes, notes = _links_once(data, links.relation)
     source, target = attributes.ends
     if links.users is not None:
         users, items = (_kind(data, name) for name in (links.users, links.items))
@@ -67,18 +67,19 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
     )
 
 
-def _links_once(data: Dataset) -> tuple[EdgeAttributes, tuple[str, ...]]:
-    """The data's edges, each pair of a relation once and no loops, and a note on what was left out."""
+def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
+    """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
+    have relations."""
     attributes = data.carried
-    if attributes is not None and attributes.relation is not None:
-        attributes = attributes._replace(y=attributes.relation)
-    if attributes is not None and attributes.examples and data.public is not None:
-        split = np.where(data.public.any(0), data.public.argmax(0), -1)
-        attributes = attributes._replace(split=split)
     if attributes is None:
-        relation = data.edge_labels
+        relation = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
         return bare(data.edges[:, once])._replace(y=None if relation is None else relation[once]), ()
+    if attributes.examples and data.links is None:  # edges whose classes are their relations
+        split = None if data.public is None else np.where(data.public.any(0), data.public.argmax(0), -1)
+        attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)
+    if not kinds:
+        attributes = attributes._replace(y=None)
     source, target = attributes.ends
     first, second = (
         (source, target) if attributes.directed else (np.minimum(source, target), np.maximum(source, target))
@@ -95,7 +96,7 @@ def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...
     """What the relations are called; () where all links are of one."""
     if attributes.y is None or attributes.y.max(initial=0) < 1:
         return ()
-    called = data.edge_kinds if data.carried is None else attributes.relations or data.labels
+    called = data.edge_kinds if data.carried is None else data.labels
     return called or tuple(map(str, range(int(attributes.y.max()) + 1)))
 
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy as np
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import TEST, TRAIN
+from fedweave.core.links import Links
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
@@ -22,6 +24,7 @@ from fedweave.datasets.features import (
     with_constant,
     without_sens,
 )
+from fedweave.datasets.links import as_links
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import alike_both_ways, mirrored, once, one_way, skeleton
 
@@ -160,7 +163,7 @@ def from_pyg(
     sens_feature: bool = False,
     directed: bool | None = None,
     loops: str = "drop",
-    task: Literal["nodes", "edges"] = "nodes",
+    task: Literal["nodes", "edges", "links"] = "nodes",
     flatten: bool = False,
     normalise: str = "auto",
 ) -> Dataset:
@@ -177,6 +180,9 @@ def from_pyg(
     reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges carry something.
     task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
     edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
+    "links" for links as examples (`datasets.links.as_links`): edges of edge_index train, and where there is an
+    edge_label_index, as of RandomLinkSplit, its pairs with edge_label above 0 are links, too: `data` may be its (train,
+    val, test), or one of these, whose further links test.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
     normalise: how features are scaled (`datasets.features.normalise`).
@@ -186,6 +192,8 @@ def from_pyg(
             (edge_label_index, as of RandomLinkSplit), or the data breaks what `Dataset` promises.
     """
     graphs = _several(data, name) or [data]
+    if task == "links":
+        return _of_links(graphs, name, ignore, directed, loops, normalise)
     _refuse_links(graphs, ignore, task, name)
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
@@ -269,7 +277,67 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
             remedy = f"To classify nodes, say so: ignore = {json.dumps(unsaid)}."
         else:
             continue
-        refuse(name, what, f"Predicting links is not a task of fedweave. {remedy}", "links")
+        refuse(name, what, f"To predict links, say so: task = 'links'. {remedy}", "links")
+
+
+def _of_links(
+    graphs: Sequence[Any], name: str, ignore: Sequence[str], directed: bool | None, loops: str, normalise: str
+) -> Dataset:
+    """The data set of links of one graph, or of the three of RandomLinkSplit."""
+    if len(graphs) not in (1, 3) or any(map(is_hetero, graphs)):
+        what = "there are types of nodes" if any(map(is_hetero, graphs)) else f"there are {len(graphs)} graphs"
+        refuse(name, what, "Give one Data, or RandomLinkSplit's (train, val, test) of one.", "links")
+    known = [_known_links(graph, name) for graph in graphs]
+    if not any(len(links) for links in known[0][1:]) and len(graphs) == 1:
+        bare = SimpleNamespace(**{key: value for key, value in _fields_of(graphs[0]).items() if key not in _OF_NODES})
+        bare.y = np.zeros(int(graphs[0].num_nodes), np.int64)
+        bare.keys = [*vars(bare)]
+        return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalise=normalise), Links())
+    nodes = int(graphs[0].num_nodes)
+    parts = [(known[0][0], TRAIN)]
+    parts += [(links, split if len(graphs) == 3 else TEST) for split, (_, links) in enumerate(known)]
+    ends, split = (
+        np.concatenate([links for links, _ in parts], 1),
+        np.repeat([at for _, at in parts], [links.shape[1] for links, _ in parts]),
+    )
+    ends = _ends(ends, nodes, name)
+    one_way = not mirrored(known[0][0]) if directed is None else directed
+    first, second = (ends[0], ends[1]) if one_way else (ends.min(0), ends.max(0))
+    order = np.lexsort(
+        (split if len(graphs) == 1 else -split, second, first)
+    )  # a link that is known in training trains
+    distinct = np.ones(len(order), bool)
+    distinct[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
+    at = np.sort(order[distinct & (first[order] != second[order])])
+    attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(one_way), split=split[at])
+    x = compact(_narrowed(_numbers(_dense(graphs[0].x), "x", _FEATURES, name), name))
+    y = np.zeros(nodes, np.int64)
+    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, carried=attributes, notes=(_DRAWN,))
+    return as_links(scaled_by_holders(check(dataset, name), normalise, name), Links())
+
+
+_DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are drawn (data.task)"
+_OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
+
+
+def _fields_of(graph: Any) -> Record:
+    """What a graph holds, by name."""
+    return {key: getattr(graph, key) for key in (graph.keys() if callable(graph.keys) else graph.keys)}
+
+
+def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [2, …]: the edges along which messages go, and the pairs whose labels say that they are links."""
+    messages = _dense(graph.edge_index).astype(np.int64)
+    if getattr(graph, "pos_edge_label_index", None) is not None:
+        return messages, _dense(graph.pos_edge_label_index).astype(np.int64)
+    if getattr(graph, "edge_label_index", None) is None:
+        return messages, np.empty((2, 0), np.int64)
+    pairs = _dense(graph.edge_label_index).astype(np.int64)
+    label = getattr(graph, "edge_label", None)
+    if label is not None and len(label) != pairs.shape[1]:
+        what = f"edge_label has {len(label)} values, and edge_label_index {pairs.shape[1]} pairs"
+        refuse(name, what, "Give one label for each pair.", "links")
+    return messages, pairs if label is None else pairs[:, _dense(label) > 0]
 
 
 def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:

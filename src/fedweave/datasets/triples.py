@@ -117,7 +117,7 @@ def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
         public=_split(table, path),
         labels=names,
         node_ids=tuple(entities.to_pylist()),
-        carried=EdgeAttributes(ends, True, relation=kind, relations=names, examples=True),
+        carried=EdgeAttributes(ends, True, examples=True),
     )
     return check(learned(data), path)
 

@@ -19,12 +19,12 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
+from fedweave.metrics.selection import OF_RANKS
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
 _OF_TWO = ("average_precision", "recall_at_1", "precision_at_1")  # and of two classes alone
-RANKED = ("mrr", *(f"hits_at_{most}" for most in (1, 3, 10, 50, 100)))  # of links (`metrics.links`)
 COUNTED = (*ALWAYS, "classes", "auc", *_OF_TWO)
 _SURE = math.log(0.9)
 ALERTS = 100  # one of so many examples is an alert
@@ -214,6 +214,7 @@ def means(pairs: Tree) -> Tree:
     metrics = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
     f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
     metrics["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
+    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in OF_RANKS if name in pairs}
     area = _defined(pairs["auc"][:, 0], pairs["auc"][:, 1])
     if "average_precision" not in pairs:
         return metrics | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
@@ -271,7 +272,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
     if "auc" in pair:
         each = ratio(*_both(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
-    for name in [name for name in RANKED if name in pair]:
+    for name in [name for name in OF_RANKS if name in pair]:
         out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*_both(pair[one], positive))

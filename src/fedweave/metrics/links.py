@@ -5,11 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import ASKED, QUERY
+from fedweave.core.graph import ASKED, ITEMS, QUERY, SOURCE, TEST, VAL, Graph
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import on_grid
+from fedweave.metrics.selection import HITS
 
-HITS = (1, 3, 10, 50, 100)
+MOST = 20  # items of a user's list that count
 OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
     **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
@@ -37,6 +38,46 @@ def per_link(score: Tensor, ranks: Tensor) -> Tree:
     number = asked.sum(1).to(torch.float64)
     values = {name: torch.where(asked, on_grid(of(rank)), 0.0).sum(1) for name, of in OF_RANK.items()}
     return {name: torch.stack([value, number], 1) for name, value in values.items()}
+
+
+def per_user(score: Tensor, graph: Graph) -> Tree:
+    """{"recall_at_20", "ndcg_at_20": float64 [e, 2], the share of each link in the sum over users, and in their number}
+    where links lead to items, as `torch_geometric.metrics.LinkPredRecall` and `LinkPredNDCG` with k = 20.
+
+    A user's list is of the items that it has not trained on; its items of the split are to be found. Of equal scores,
+    other links come in their order. score [e]. Works under `torch.func.vmap`.
+    """
+    user, link = graph.pairs[SOURCE], (graph.y == 1) & graph.masks[VAL:].any(0)  # type: ignore[index]
+    rank, _ = ranks_of(score, graph.ranks)  # type: ignore[arg-type]
+    group = torch.where(link, user, graph.nodes)
+    first = torch.argsort(-score, stable=True)
+    order = first.gather(0, torch.argsort(group.gather(0, first), stable=True))
+    ordered = group.gather(0, order)
+    place = torch.arange(len(score), device=score.device)
+    new = torch.cat([torch.ones_like(link[:1]), ordered[1:] != ordered[:-1]])
+    before = place - torch.where(new, place, 0).cummax(0).values  # links of the same user with higher scores
+    position = rank[:, 0] + torch.zeros_like(rank[:, 0]).scatter(0, order, before.to(rank.dtype))
+    each = torch.zeros(len(score), dtype=torch.float64, device=score.device)
+    for split in (VAL, TEST):
+        member = (link & graph.masks[split]).to(torch.float64)
+        count = torch.zeros(graph.nodes, dtype=torch.float64, device=score.device).scatter_add(0, user, member)
+        each = each + member * count.gather(0, user)
+    inside = (position <= MOST) & (each > 0)
+    gain = 1 / torch.log2(torch.arange(2, MOST + 2, dtype=torch.float64, device=score.device))
+    best = gain.cumsum(0).gather(0, (each.long() - 1).clamp(0, MOST - 1))
+    share = torch.where(each > 0, 1 / each.clamp(min=1), 0.0)
+    recall, ndcg = torch.where(inside, share, 0.0), torch.where(inside, 1 / torch.log2(1 + position) / best, 0.0)
+    pairs = {"recall_at_20": recall, "ndcg_at_20": ndcg}
+    return {name: torch.stack([on_grid(value), on_grid(share)], 1) for name, value in pairs.items()}
+
+
+def of_graph(score: Tensor, graph: Graph) -> Tree:
+    """All that is measured of ranks, of each link of a graph: {name: float64 [e, 2]}; {} where no ranks are asked for.
+    score [e]."""
+    if graph.ranks is None:
+        return {}
+    ranked = per_link(score, graph.ranks)
+    return ranked | (per_user(score, graph) if ITEMS in graph.extra else {})
 
 
 def added(each: Tree, masks: Tensor) -> Tree:

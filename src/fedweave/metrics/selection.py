@@ -13,6 +13,8 @@ from fedweave.errors import ConfigError
 
 OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
 OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
+HITS = (1, 3, 10, 50, 100)
+OF_RANKS = ("mrr", *(f"hits_at_{most}" for most in HITS), "recall_at_20", "ndcg_at_20")  # of links
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
@@ -21,6 +23,7 @@ NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
+REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
 POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
 WORDS = {
     "accuracy": "accuracy",
@@ -33,7 +36,9 @@ WORDS = {
     "precision": "precision",
     "f1_positive": "F1 of the positive class",
     "mrr": "MRR",
-    **{f"hits_at_{most}": f"Hits@{most}" for most in (1, 3, 10, 50, 100)},
+    **{f"hits_at_{most}": f"Hits@{most}" for most in HITS},
+    "recall_at_20": "recall@20",
+    "ndcg_at_20": "NDCG@20",
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
-from fedweave.metrics.selection import BEST, OF_POSITIVE, PLAIN, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, HITS, OF_POSITIVE, OF_RANKS, PLAIN, REFERENCE, WITHOUT_GRAPH
 from fedweave.report.reading import Group, Run, spread
 
 
@@ -54,7 +54,7 @@ _PLAIN_NUMBER = re.compile(r"[-\N{MINUS SIGN}+]?[\d,]+(\.\d+)?")
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
     *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill", "pearson"),
-    *(f"{kind}{name}" for name in (*OF_POSITIVE, "recall_at_5") for kind in ("", "worst_", "best_")),
+    *(f"{kind}{name}" for name in (*OF_POSITIVE, "recall_at_5", *OF_RANKS) for kind in ("", "worst_", "best_")),
 )
 ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
 LOWER = ("loss", "brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
@@ -82,6 +82,10 @@ NOTES = {
     "flagged": "share of examples from the threshold on",
     "threshold": "probability from which on an example is flagged, by all members' validation examples",
     "within/average_precision": "mean over positives, each at its own member",
+    "mrr": "mean of 1 / rank of a link among pairs that are none",
+    **{f"hits_at_{most}": f"links whose rank is at most {most}" for most in HITS},
+    "recall_at_20": "share of a user's items among the first 20 of its list",
+    "ndcg_at_20": "of these lists",
     "majority": "accuracy of always predicting the most frequent class of training",
     "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",
@@ -194,6 +198,8 @@ def explained(name: str) -> str:
         return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
     if within.startswith(f"{WITHOUT_GRAPH}/"):
         return "of a logistic regression on features alone, which knows no graph"
+    if within.startswith(f"{REFERENCE}/"):
+        return "of a score that knows the training edges alone, on the same test pairs"
     return NOTES.get(within, NOTES.get(last, ""))
 
 

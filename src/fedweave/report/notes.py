@@ -10,6 +10,7 @@ from fedweave.metrics.selection import (
     PLAIN,
     POSITIVES,
     RAREST,
+    REFERENCE,
     WITHOUT_GRAPH,
     WORDS,
     judged_by,
@@ -135,7 +136,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         sentences["alike"] = "all test examples are of one class, so that no score says anything."
     if metric == PLAIN and alike:
         sentences |= _below_constant(metrics)
-    sentences |= _below_features(metrics)
+    sentences |= _below_features(metrics) | _below_references(metrics)
     if missing := metrics.get("scores/missing"):
         sentences["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
@@ -232,6 +233,23 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return {
         "features": f"{'; '.join(said)}. These know no graph. Try another model (sage, gine), scale features "
         "(data.normalise), or train longer."
+    }
+
+
+def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where a model of links is worse than a score that knows the training edges alone."""
+    judged, found = judged_by(metrics), dict[str, float]()
+    for key, value in metrics.items():
+        kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
+        if key.startswith(f"{REFERENCE}/") and name == judged and value is not None:
+            found[kind] = value
+    reached = metrics.get(f"global/{judged}")
+    if reached is None or not found or reached >= max(found.values()):
+        return {}
+    best = max(found, key=lambda kind: found[kind])
+    return {
+        "references": f"the {WORDS[judged]} on all test pairs, {reached:.3f}, is below {found[best]:.3f}, that of "
+        f"{best.replace('_', ' ')} on the training edges. Train longer, or try another model or decoder."
     }
 
 

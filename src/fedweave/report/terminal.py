@@ -16,7 +16,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
+from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, REFERENCE, WITHOUT_GRAPH, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -155,6 +155,9 @@ def _scores(metrics: Values) -> list[Table]:
     for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
             table.add_row(f"{name}, features alone", *map(_number, values))
+    for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
+        for name in dict.fromkeys((metric, "auc", "average_precision")):
+            table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
     for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))) if chosen else ():
         best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
         table.add_row(f"{name}, best val", *best)

@@ -94,6 +94,8 @@ Metric = Literal[
     "hits_at_10",
     "hits_at_50",
     "hits_at_100",
+    "recall_at_20",
+    "ndcg_at_20",
 ]
 Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
@@ -287,13 +289,23 @@ def learned_of(table: Document) -> tuple[Document, bool]:
     return {key: value for key, value in table.items() if key != "features"}, features == "learned"
 
 
-def decoder_of(table: Document, links: "Links | None") -> tuple[Document, str]:
+def accepts_links(table: Document) -> bool:
+    """Whether the data set that [data] names is told that links are predicted, to read what its tables say of them."""
+    name = table.get("name")
+    if not isinstance(name, str):
+        return False
+    kind = lookup("data.name", "data", name)[1]
+    task = own_parameters(kind).get("task")
+    return task is not None and accepts(task, "links")
+
+
+def decoder_of(table: Document, of_links: bool) -> tuple[Document, str]:
     """[model] without `decoder`, where links are the examples, and that.
 
     Raises:
         ConfigError: there is no such decoder.
     """
-    if links is None or "decoder" not in table:
+    if not of_links or "decoder" not in table:
         return table, DECODER
     from fedweave.models.links import DECODERS
 
@@ -606,8 +618,10 @@ def resolve(document: Document) -> Config:
                 across = of_edges(table)
                 table, links = links_of(table)
                 table, learned = learned_of(table)
+                if links is not None and accepts_links(table):
+                    table = {**table, "task": "links"}
             if name == "model":
-                table, decoder = decoder_of(table, links)
+                table, decoder = decoder_of(table, section(document, "data").get("task") == "links")
                 chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
                 table, own_of = own_models(table, chosen)
             sections[name] = chosen(name, table, name)
@@ -624,8 +638,8 @@ def resolve(document: Document) -> Config:
     with faults:
         noise = _noise(document)
     if links is not None and evaluation.metric == "auto":
-        metric: Metric = "mrr" if links.rank_negatives else "average_precision"
-        positive = None if links.rank_negatives else 1
+        metric: Metric = "mrr" if links.candidates else "average_precision"
+        positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
@@ -636,6 +650,9 @@ def resolve(document: Document) -> Config:
         raise ConfigError(message, code="config.sampled")
     if learned and config.between_sites:
         message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
+        raise ConfigError(message, code="config.sites")
+    if links is not None and config.between_sites:
+        message = "data.task: links are predicted in simulations; between sites nothing agrees on their split yet"
         raise ConfigError(message, code="config.sites")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"

@@ -152,7 +152,7 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen = run.built, _chosen(run, client, model or "personal")
+    built, chosen = run.built, chosen_models(run, client, model or "personal")
     graphs = graphs_of(built.fed)
     predictions = [
         Predicted(name, probabilities(run.net_of(name), chosen[name], graphs[name]), part.examples, part.masks)
@@ -189,7 +189,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         )
     form = read_form(run.directory) or form_of_config(run.config, built.data, built.partition)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
-    chosen = _chosen(run, client, which)
+    chosen = chosen_models(run, client, which)
     by = flagging_of(run, chosen)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
@@ -242,7 +242,7 @@ def flagging_of(
     return rules
 
 
-def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
+def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
     """{client: its weights} of all clients, or of the one that is named."""
     return run.models(which) if client is None else {client: run.model_of(which, client)}
 

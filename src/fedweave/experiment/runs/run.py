@@ -50,6 +50,7 @@ from fedweave.experiment.runs.files import (
     write,
     write_table,
 )
+from fedweave.experiment.runs.link_references import link_references
 from fedweave.experiment.runs.resuming import (
     Interrupted,
     Stop,
@@ -64,7 +65,7 @@ from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.ranking import POOLED
-from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
+from fedweave.metrics.selection import REFERENCE, WITHOUT_GRAPH, Judging
 from fedweave.partition.client_data import finders_of
 from fedweave.privacy.accountant import bounds
 
@@ -235,7 +236,7 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
-        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class|{WITHOUT_GRAPH})/")
+        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class|{WITHOUT_GRAPH}|{REFERENCE})/")
         metrics = metrics.filter(pc.invert(of_last))
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
@@ -282,7 +283,10 @@ def _train(
         seconds = time.monotonic() - began
         summary = step.summary or files.reached.summary
         if step.round == general.rounds and isinstance(built, Built):  # sites' examples are not here
-            plain = without_graph(built, judging, config.evaluation.features, summary)
+            if built.data.links is not None:
+                plain = link_references(built)
+            else:
+                plain = without_graph(built, judging, config.evaluation.features, summary)
             files.add(rows_of(step.round, plain))
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))

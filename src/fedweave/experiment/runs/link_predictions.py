@@ -1,0 +1,151 @@
+"""Which pairs of nodes a finished run's models take for links: its own, given ones, and those that a node should have
+most of all.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fedweave.core import model as models
+from fedweave.core.algorithm import graphs_of
+from fedweave.core.graph import ITEMS, KNOWN, RELATION, TEST, Graph
+from fedweave.core.model import Model
+from fedweave.core.sizes import least_rows
+from fedweave.core.tree import Tree, device_of
+from fedweave.datasets.links import NAMES
+from fedweave.datasets.table import read
+from fedweave.errors import UserError
+from fedweave.experiment.runs.predictions import Predicted, chosen_models, predictions_table, probabilities
+from fedweave.experiment.runs.trained import Trained, check_finite
+
+UNKNOWN = "user.pairs"  # the code of what names no node that a client has
+
+
+def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
+    """A row for each link of a client, and for each pair that was drawn beside it: "client", "source", "target",
+    "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
+
+    Raises:
+        UserError: there is no such model or client.
+    """
+    built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
+    graphs = graphs_of(built.fed)
+    for name, w in chosen.items():
+        graph, called = graphs[name].to("cpu"), _names(run, name)
+        if graph.pairs is None:
+            continue
+        rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
+        p, y, pairs = (
+            probabilities(run.net_of(name), w, graphs[name])[rows],
+            graph.y[rows].numpy(),
+            graph.pairs[:, rows],
+        )
+        one = Predicted(name, p, np.arange(len(rows)), graph.masks[:, rows].numpy())
+        tables.append(predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()]))
+        tables[-1] = tables[-1].drop_columns(["pair"])
+    return pa.concat_tables(tables)
+
+
+def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
+    """The same of the pairs in the table at `path`, which has columns source and target and, of several relations,
+    relation: a row for each client that has both ends, "client", "source", "target", "score" (the probability of a
+    link).
+
+    Raises:
+        UserError: there is no such model or client, or no client has both ends of a pair. DataError: no such table.
+    """
+    table, chosen = read(path), _models(run, model, client)
+    ends = [table.texts(name).to_pylist() for name in ("source", "target")]
+    relation = _relations(
+        run, table.texts("relation").to_pylist() if "relation" in table.columns else None, len(ends[0])
+    )
+    found, tables = np.zeros(len(ends[0]), bool), list[pa.Table]()
+    for name, w in chosen.items():
+        places = {node: at for at, node in enumerate(_names(run, name).tolist())}
+        each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
+        at = np.flatnonzero((each >= 0).all(0))
+        found[at] = True
+        tables.append(_scored(run, name, w, np.stack([*each[:, at], relation[at]])))
+    if not found.all():
+        first = int(np.argmin(found))
+        raise UserError(
+            f"{path}, row {table.place(first)[1]}: no client has both {ends[0][first]!r} and {ends[1][first]!r}. "
+            "Leave the pair out, or correct its ends.",
+            code=UNKNOWN,
+        )
+    return pa.concat_tables(tables)
+
+
+def of_node(run: Trained, node: str, most: int, model: str | None = None, client: str | None = None) -> pa.Table:
+    """The `most` pairs of a node with the highest scores at each client that has it, without the links that the client
+    knows: columns as of `of_pairs`.
+
+    Raises:
+        UserError: there is no such model or client, or no client has the node.
+    """
+    tables = list[pa.Table]()
+    for name, w in _models(run, model, client).items():
+        called = _names(run, name)
+        place = np.flatnonzero(called == node)
+        if not len(place):
+            continue
+        graph = graphs_of(run.built.fed)[name].to("cpu")
+        others = graph.extra[ITEMS].numpy() if ITEMS in graph.extra else np.arange(len(called))
+        others = others[(others >= 0) & (others != place[0])]
+        count = len(run.built.data.links.relations or ("",)) if run.built.data.links is not None else 1
+        relation = np.repeat(np.arange(count), len(others))
+        target = np.tile(others, count)
+        codes = (relation * len(called) + place[0]) * len(called) + target
+        new = ~np.isin(codes, graph.extra[KNOWN].numpy())
+        pairs = np.stack([np.full(new.sum(), place[0]), target[new], relation[new]])
+        table = _scored(run, name, w, pairs)
+        tables.append(table.sort_by([("score", "descending")]).slice(0, most))
+    if not tables:
+        raise UserError(f"no client has a node {node!r}. Name it as the data does.", code=UNKNOWN)
+    return pa.concat_tables(tables)
+
+
+def _scored(run: Trained, client: str, w: Tree, pairs: np.ndarray) -> pa.Table:
+    """The scores of pairs int64 [3, m] of a client's nodes, with the messages that test links get."""
+    graph, called = graphs_of(run.built.fed)[client], _names(run, client)
+    score = _probability(run.net_of(client), w, graph, torch.from_numpy(pairs))
+    columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
+    links = run.built.data.links
+    if links is not None and links.relations:
+        columns["relation"] = np.array(links.relations)[pairs[RELATION]]
+    return pa.table(columns | {"score": score})
+
+
+def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.ndarray:
+    check_finite(w)
+    place = device_of(w)
+    size = least_rows(pairs.shape[1])
+    padded = torch.nn.functional.pad(pairs, (0, size - pairs.shape[1]))
+    with torch.no_grad():
+        logits = models.judged_as_seen(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))
+    return torch.softmax(logits, -1)[: pairs.shape[1], 1].cpu().numpy()
+
+
+def _names(run: Trained, client: str) -> np.ndarray:
+    """What the nodes of a client are called, in its order."""
+    part = run.seen.parts[list(run.built.fed.clients).index(client)]
+    return np.array(run.built.data.node_ids)[part.nodes]
+
+
+def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str, Tree]:
+    """{client: the weights of the model that is asked for}, by default the one that each uses."""
+    return chosen_models(run, client, model or "personal")
+
+
+def _relations(run: Trained, names: "list[str] | None", count: int) -> np.ndarray:
+    links = run.built.data.links
+    if names is None or links is None or not links.relations:
+        return np.zeros(count, np.int64)
+    if unknown := sorted(set(names) - set(links.relations)):
+        raise UserError(
+            f"the run has no relation {unknown[0]!r}, only {', '.join(links.relations)}. Correct it.", code=UNKNOWN
+        )
+    return np.array([links.relations.index(name) for name in names], np.int64)

@@ -1,0 +1,86 @@
+"""What links are to be compared with: scores that know nothing but who is joined to whom in training, on the pairs that
+models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from fedweave.core.graph import TEST
+from fedweave.core.links import LinkExamples
+from fedweave.experiment.build import Built
+from fedweave.experiment.graphs import links_of
+from fedweave.metrics import links as ranking
+from fedweave.metrics.classification import counts, merge, values
+from fedweave.metrics.selection import OF_RANKS, REFERENCE
+from fedweave.partition.base import client_ids
+from fedweave.partition.client_data import shares
+
+AT_ONCE = 1 << 18  # pairs that are scored together
+METRICS = ("auc", "average_precision", *OF_RANKS)
+Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def common_neighbors(a: sp.csr_matrix) -> Pairs:
+    """|Γ(u) ∩ Γ(v)|; a: [n, n], who is joined to whom."""
+    return lambda u, v: np.asarray(a[u].multiply(a[v]).sum(1)).ravel()
+
+
+def adamic_adar(a: sp.csr_matrix) -> Pairs:
+    """Σ 1 / log |Γ(z)| over the common neighbors z, which have two neighbors at least."""
+    degree = np.asarray(a.sum(1)).ravel()
+    weighted = sp.csr_matrix(a @ sp.diags(1 / np.log(degree.clip(2))))
+    return lambda u, v: np.asarray(weighted[u].multiply(a[v]).sum(1)).ravel()
+
+
+def preferential_attachment(a: sp.csr_matrix) -> Pairs:
+    """|Γ(u)| |Γ(v)|."""
+    degree = np.asarray(a.sum(1)).ravel()
+    return lambda u, v: np.asarray(degree[u] * degree[v])
+
+
+REFERENCES: dict[str, Callable[[sp.csr_matrix], Pairs]] = {
+    "common_neighbors": common_neighbors,
+    "adamic_adar": adamic_adar,
+    "preferential_attachment": preferential_attachment,
+}
+
+
+def link_references(built: Built) -> dict[str, float]:
+    """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
+    carry messages at each of them."""
+    names = client_ids(len(built.partition.parts), built.partition.names)
+    wanted = set(built.fed.judged or names)
+    held = zip(names, shares(built.data, built.partition.parts), strict=True)
+    made = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
+    results = dict[str, float]()
+    for name, reference in REFERENCES.items():
+        pairs = [pair for links, nodes in made for pair in _judged(links, nodes, reference)]
+        metrics = values(merge(pairs)) if pairs else {}
+        results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
+    return {name: value for name, value in results.items() if not np.isnan(value)}
+
+
+def _judged(
+    links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], Pairs]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The pairs of metrics of one client's test links."""
+    ones = np.ones(links.edges.shape[1])
+    score = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
+    source, target, _ = links.pairs
+    wanted = links.masks[TEST].copy()
+    candidate = links.ranks[0] >= 0
+    wanted[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
+    at, s = np.flatnonzero(wanted), np.zeros(len(source))
+    for first in range(0, len(at), AT_ONCE):
+        some = at[first : first + AT_ONCE]
+        s[some] = score(source[some], target[some])
+    if not len(at):
+        return
+    logits, masks = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(links.masks[TEST:])
+    pairs = counts(logits, torch.from_numpy(links.y), masks)
+    if links.ranks[1].any():
+        pairs |= ranking.added(ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks)), masks)
+    yield {name: pair[0] for name, pair in pairs.items()}
