@@ -144,6 +144,30 @@ def test_a_column_says_the_split(tmp_path: Path) -> None:
         assert np.array_equal(part.masks, data.public[:, part.examples])
 
 
+def test_a_split_by_time_sends_no_later_message(tmp_path: Path) -> None:
+    from fedweave.experiment.build import ingredients
+    from fedweave.experiment.graphs import links_of
+    from fedweave.partition.client_data import shares
+
+    tables(tmp_path / "data")
+    edges = csv.read_csv(tmp_path / "data" / "edges.csv")
+    csv.write_csv(edges.append_column("when", pa.array(range(edges.num_rows))), tmp_path / "data" / "edges.csv")
+    given = document(tmp_path / "data", edge_time="when") | {
+        "partition": {"name": "random", "clients": 1, "split": "time"}
+    }
+    inputs = ingredients(resolve(given))
+    [share] = shares(inputs.data, inputs.seen.parts)
+    made, attributes = links_of(share), share.carried
+    assert attributes is not None
+    assert attributes.time is not None
+    until = np.sort(attributes.time)[int(np.ceil(0.6 * edges.num_rows)) - 1]
+    assert made.edges.shape[1] == 2 * int((attributes.time <= until).sum())
+    assert attributes.time[made.trained].max() == until
+    assert attributes.time[np.flatnonzero(made.masks[2] & (made.y == 1))].min() > until
+    run_experiment(resolve(given), tmp_path / "run", Quiet())
+    assert metrics_of(tmp_path / "run")["global/mrr"] > 0
+
+
 def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     tables(tmp_path / "data", label=True)
     run_experiment(resolve(document(tmp_path / "data", directed=True)), tmp_path / "run", Quiet())

@@ -127,7 +127,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             "gaps between groups of people are not measured: no party has both labels and groups. Add the column sens "
             "to the tables of a party with labels"
         )
-    if config.data.name == "members":
+    if config.data.name == "members" and built.data.links is None:
         yield from _at_several(built)
     many = np.bincount(y[y >= 0], minlength=built.data.classes)
     rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
@@ -137,6 +137,8 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             "data.labels = […], all classes in order, any other name is refused"
         )
     yield from _in_no_epsilon(config, built)
+    if built.data.links is not None:
+        return
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
         name = built.data.labels[number] if built.data.labels else number

@@ -1,7 +1,7 @@
 """One graph type for all scenarios, and how clients' graphs are padded and stacked."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -223,7 +223,7 @@ def make_graph(
         real=torch.arange(rows, device="cpu") < n,
         sens=None if sens is None else _padded(_whole(sens), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
-        extra={name: torch.from_numpy(own) for name, own in (extra.arrays | dict(lists or {})).items()},
+        extra={name: torch.from_numpy(own) for name, own in {**extra.arrays, **(lists or {})}.items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
         pairs=None if pairs is None else _padded_pairs(pairs, examples),
         ranks=None if ranks is None else _padded(_whole(ranks), examples, -1, dim=1),
@@ -345,10 +345,10 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
     scale = None if graph.scale is None else graph.scale.numpy().copy()
-    of_links = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
+    pairs, ranks = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
     lists = {name: graph.extra[name].numpy().copy() for name in OF_LINKS if name in graph.extra} or None
-    more = edge_list.carried, scale, *of_links, lists
-    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, *more)
+    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried
+    return GraphArrays(*arrays, scale, pairs, ranks, lists)
 
 
 def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -404,7 +404,7 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
         x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
-    more = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}
+    more: dict[str, Any] = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}
     more["lists"] = {name: part.numpy() for name, part in tree.get("lists", {}).items()}
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
     attributes = EdgeAttributes.of_arrays(held) if held else None

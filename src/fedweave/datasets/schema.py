@@ -239,9 +239,9 @@ def _span(times: np.ndarray) -> str:
 
 
 def one_class(data: Dataset) -> Iterator[str]:
-    """A sentence if all labeled examples are of one class."""
+    """A sentence if all labeled examples are of one class; links are, and pairs that are none are drawn beside them."""
     held = np.unique(data.y[data.y >= 0])
-    if len(held) == 1:
+    if len(held) == 1 and data.links is None:
         label = data.labels[held[0]] if data.labels else held[0]
         yield (
             f"all labeled {data.example}s are of one class, {label}: any model that says so is right, and no score "

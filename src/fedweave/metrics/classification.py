@@ -272,8 +272,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
     if "auc" in pair:
         each = ratio(*_both(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
-    for name in [name for name in OF_RANKS if name in pair]:
-        out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
+    out |= {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in OF_RANKS if name in pair}
     for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*_both(pair[one], positive))
     if "precision_at_1" in out and "recall_at_1" in pair:

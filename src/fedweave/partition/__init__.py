@@ -101,15 +101,16 @@ def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
     """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
     cut `found`, which `partition` made (None where that is not known), does not go by."""
     owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
-    return [*data.notes, *_unused_split(partition, data, found), *_unused_ratios(partition), *owners]
+    return [*data.notes, *_unused_split(partition, data, found), *_unused_ratios(partition, data), *owners]
 
 
-def _unused_ratios(partition: object) -> list[str]:
-    if not isinstance(partition, Divided) or partition.split != "time":
+def _unused_ratios(partition: object, data: Dataset) -> list[str]:
+    if not isinstance(partition, Divided) or (partition.split != "time" and data.links is None):
         return []
     ratios = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
     verb = "is" if len(ratios) == 1 else "are"
-    remedy = "a split by time ends where train_until and val_until say"
+    by_time = partition.split == "time"
+    remedy = "a split by time ends where train_until and val_until say" if by_time else "data.ratios divides links"
     return [f"partition.{', partition.'.join(ratios)} {verb} not used: {remedy}"] if ratios else []
 
 

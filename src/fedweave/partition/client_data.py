@@ -127,8 +127,8 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     whole = Part(
         nodes, masks, columns, edges, labels, graphs, edge_numbers, parts[0].until, any(part.groups for part in parts)
     )
-    named_parts = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
-    named_parts = list(named_parts)
+    named = zip(client_ids(len(parts), partition.names), parts, strict=True)
+    named_parts = [] if columns is not None else list(named)
     members = {name: np.searchsorted(examples, part.examples) for name, part in named_parts}
     more = {"judged": partition.judged, "held": partition.held, "members": members}
     if data is not None and data.links is not None:

@@ -84,12 +84,14 @@ class LinkPrediction(Part):
         first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
         there = outputs.drawn["there"]
         if self.loss == "cross_entropy":
-            total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
+            total: Tensor = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
             return total / (real.sum() + there.sum()).clamp(min=1)
         if self.loss == "bpr":
-            return (F.softplus(second - first[:, None]) * there).sum() / there.sum().clamp(min=1)
+            total = (F.softplus(second - first[:, None]) * there).sum()
+            return total / there.sum().clamp(min=1)
         if self.loss == "margin":
-            return (F.relu(self.margin + second - first[:, None]) * there).sum() / there.sum().clamp(min=1)
+            total = (F.relu(self.margin + second - first[:, None]) * there).sum()
+            return total / there.sum().clamp(min=1)
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
         each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
         return (each * real).sum() / real.sum().clamp(min=1)

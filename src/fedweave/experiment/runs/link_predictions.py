@@ -126,13 +126,15 @@ def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.n
     padded = torch.nn.functional.pad(pairs, (0, size - pairs.shape[1]))
     with torch.no_grad():
         logits = models.judged_as_seen(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))
-    return torch.softmax(logits, -1)[: pairs.shape[1], 1].cpu().numpy()
+    score: np.ndarray = torch.softmax(logits, -1)[: pairs.shape[1], 1].cpu().numpy()
+    return score
 
 
 def _names(run: Trained, client: str) -> np.ndarray:
     """What the nodes of a client are called, in its order."""
     part = run.seen.parts[list(run.built.fed.clients).index(client)]
-    return np.array(run.built.data.node_ids)[part.nodes]
+    names: np.ndarray = np.array(run.built.data.node_ids)[part.nodes]
+    return names
 
 
 def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str, Tree]:
