@@ -79,3 +79,11 @@ def test_learned_features_are_a_column_for_each_node():
     assert made.edges is data.edges
     with refusal("config.learned"):
         learned(replace(data, graph_of=np.zeros(50, np.int64)))
+
+
+def test_ratings_of_douban(data_root: Path):
+    data = datasets.load("douban", str(data_root))
+    assert np.asarray(data.public).sum(1).tolist() == [123202, 0, 13689]
+    assert np.bincount(data.node_labels).tolist() == [2999, 3000]
+    assert (data.node_labels[data.carried.ends] == [[0], [1]]).all()
+    assert data.labels[data.y[0]] == "4"  # user 0 gives film 22 four stars

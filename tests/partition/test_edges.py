@@ -96,6 +96,14 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
     assert union.carried.total == edges
 
 
+def test_a_source_is_at_one_member_with_all_edges_from_it():
+    made = cut(EdgeGroups(by="source", clients=2), data(), 0)
+    assert {ENDS[0, 0] in ENDS[0, edges] for edges in held(made)} == {True, False}
+    sources = [set(ENDS[0, edges].tolist()) for edges in held(made)]
+    assert sources[0] | sources[1] == {0, 1, 2, 3}
+    assert len(sources[0]) == len(sources[1]) == 2
+
+
 def test_random_shares_are_equal_and_differ_by_seed():
     whole = data(np.random.default_rng(0).integers(0, 6, (2, 31)), np.arange(31) % 3)
     sizes = [len(edges) for edges in held(cut(EdgeGroups(clients=4), whole, 0))]

@@ -9,6 +9,7 @@ from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.heterophily import ACMGCN, GPRGNN, H2GCN
+from fedweave.models.lightgcn import LightGCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
@@ -30,6 +31,7 @@ __all__ = [
     "SGC",
     "Ego",
     "Embedding",
+    "LightGCN",
     "ModuleKind",
     "OnEdges",
     "Star",
@@ -51,4 +53,5 @@ MODELS: dict[str, type] = {
     "ego": Ego,
     "star": Star,
     "embedding": Embedding,
+    "lightgcn": LightGCN,
 }

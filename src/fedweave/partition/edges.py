@@ -14,7 +14,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, divide, group
 from fedweave.partition.divided import Divided, by_time
 
-WAYS = ("relation", "owner", "random", "time")
+WAYS = ("relation", "owner", "source", "random", "time")
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class EdgeGroups(Divided):
 
     by:      "random" deals the edges in equal shares; "relation" deals the relations at random, each with all of its
              edges, in shares of equally many relations (as FB15k-237-R3 of Chen et al. 2021): the classes of edges or,
-             of links, their kinds; "owner" makes a client of each owner that [data] edge_owner names; "time" makes
-             consecutive spans of about equally many edges, of which none divides edges of one time.
+             of links, their kinds; "owner" makes a client of each owner that [data] edge_owner names; "source" deals
+             the nodes that edges lead from at random, each with all edges from it, such as a shop's customers; "time"
+             makes consecutive spans of about equally many edges, of which none divides edges of one time.
     clients: how many, P; "owner" goes by the owners.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("edge",)
-    by: Literal["relation", "owner", "random", "time"] = "random"
+    by: Literal["relation", "owner", "source", "random", "time"] = "random"
     clients: int = 10
 
     def __post_init__(self) -> None:
@@ -72,6 +73,9 @@ class EdgeGroups(Divided):
                 raise _missing(data, "of which relation all the edges", "the column label of edges")
             kinds = rng.permutation(np.arange(int(relation.max(initial=0)) + 1) % self.clients)
             return kinds[relation], None
+        if self.by == "source":
+            sources, source = np.unique(carried.ends[0], return_inverse=True)
+            return rng.permutation(np.arange(len(sources)) % self.clients)[source], None
         if self.by == "owner":
             if carried.owner is None:
                 raise _missing(data, "whose the edges", "[data] edge_owner")
