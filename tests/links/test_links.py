@@ -17,6 +17,7 @@ from fedweave import datasets, models
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
 from fedweave.algorithms.parts.links import no_links, training_links
 from fedweave.core import model, random
+from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
@@ -431,3 +432,60 @@ def test_make_graph_pads_links() -> None:
     graph = make_graph(np.eye(3), np.empty((2, 0), np.int64), np.array([1, 0]), np.ones((3, 2), bool), pairs=pairs)
     assert graph.pairs is not None
     assert (graph.pairs[2] >= 0).sum() == 2
+
+
+def test_a_worker_makes_the_graphs_that_one_process_makes() -> None:
+    data = as_links(random_data(), Links())
+    cut = Random(clients=3).cut(data, 0)
+    whole = client_graphs(data, cut)
+    [client, *_] = whole
+    [graph] = client_graphs(data, cut, only={client}).values()
+    mine, theirs = graph_tree(graph), graph_tree(whole[client])
+    assert mine.keys() == theirs.keys()
+    for name in ("pairs", "ranks", "y", "masks", "edges"):
+        assert torch.equal(mine[name], theirs[name])
+    for name, entries in mine["lists"].items():
+        assert torch.equal(entries, theirs["lists"][name])
+
+
+TRAIN_ON_LINKS = {
+    *("local", "centralized", "fedavg", "dp_fedavg", "fedprox", "qfedavg", "fedadam", "fedavgm", "scaffold", "feddyn"),
+    *(
+        "feddc",
+        "fedavg_ft",
+        "fedper",
+        "fedrep",
+        "ditto",
+        "apfl",
+        "pfedme",
+        "cgsv",
+        "dw",
+        "eu",
+        "rffl",
+        "fcfl",
+        "fedpub",
+    ),
+    *("gcfl", "gcfl_plus", "dfedgnn"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_on_links_or_refuses_them(name: str) -> None:
+    data = as_links(random_data(), Links(rank_negatives=5))
+    cut = Random(clients=3).cut(data, 0)
+
+    def train() -> None:
+        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8), "mlp").build(5))
+        fed = federation(data, cut, algorithm)
+        state = algorithm.init(fed)
+        fed.begin(1)
+        algorithm.evaluate(algorithm.round(state, fed), fed)
+
+    if name in TRAIN_ON_LINKS:
+        assert capabilities(ALGORITHMS[name]).links
+        return train()
+    if capabilities(ALGORITHMS[name]).links:  # others are refused by that, before any is made
+        with pytest.raises((FedweaveError, ValueError)):
+            train()
+    return None

@@ -121,6 +121,33 @@ def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]])
     assert not [name for name in metrics if name.startswith("features/")]
 
 
+def test_a_page_shows_the_references_and_an_export_is_refused(run: tuple[Path, set[tuple[str, str]]]) -> None:
+    from fedweave.export.source import exportable
+    from fedweave.report.html import render
+    from fedweave.report.reading import read_runs
+
+    assert "Reference common neighbors Hits@10" in render(read_runs([run[0]]))
+    with pytest.raises(FedweaveError) as caught:
+        exportable(run[0])
+    assert caught.value.code == "user.link-export"
+
+
+def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:
+    """The attack with all messages goes by the probabilities that predictions have."""
+    from fedweave.experiment.runs.link_attack import inferred
+    from fedweave.experiment.runs.trained import finished, trained
+
+    scores, model = inferred(trained(run[0], finished(run[0]), ""))
+    assert 0 <= model.advantage <= 1
+    table = predictions(run[0])
+    table = table.filter(pa.compute.equal(table["true"], "link"))
+    table = table.filter(pa.compute.is_in(table["split"], pa.array(["train", "test"])))
+    truth, p = np.array(table["split"].to_pylist()) == "train", table["p_link"].to_numpy()
+    assert scores.auc == pytest.approx(roc_auc_score(truth, p), abs=1e-9)
+    best = max((p[truth] >= at).mean() - (p[~truth] >= at).mean() for at in p)
+    assert scores.advantage == pytest.approx(max(best, 0), abs=1e-9)
+
+
 def test_a_run_that_was_interrupted_ends_with_the_same_numbers(tmp_path: Path) -> None:
     tables(tmp_path / "data")
     whole = document(tmp_path / "data")
@@ -243,6 +270,7 @@ REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {
         "config.unknown-key",
     ),
     "sites": (lambda given: given | {"engine": {"name": "flare"}}, "config.sites"),
+    "noise": (lambda given: given | {"noise": {"labels": 0.1}}, "config.links"),
     "metric": (lambda given: given | {"evaluation": {"metric": "hits_at_7"}}, "config.value"),
 }
 

@@ -26,7 +26,7 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES
 from fedweave.core.federation import Federation
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.model import PAIRS, Hidden, Layer, Model
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree, leaves
 
@@ -114,7 +114,7 @@ class FunctionalMix(Part):
 
 def convolutions(model: Model) -> list[int]:
     """The numbers of the layers that pass messages."""
-    return [at for at, layer in enumerate(model) if layer.operator not in (None, *POOLS, *OF_EXAMPLES)]
+    return [at for at, layer in enumerate(model) if layer.operator not in (None, PAIRS, *POOLS, *OF_EXAMPLES)]
 
 
 @lru_cache(maxsize=4)

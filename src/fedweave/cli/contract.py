@@ -25,6 +25,8 @@ if not Loaded.for_help:
     from fedweave.core import random
     from fedweave.experiment.build import build
     from fedweave.experiment.runs.files import CONFIG
+    from fedweave.experiment.runs.link_attack import Inferred, inferred
+    from fedweave.experiment.runs.trained import finished, trained
     from fedweave.report.terminal import screen
 
 
@@ -112,14 +114,30 @@ def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
     return shown
 
 
+def membership_table(rows: "Iterable[Inferred]") -> Table:
+    """A line for each attack on the links that models were trained on."""
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    for name in ("link membership, by who knows", "AUC", "advantage"):
+        shown.add_column(name, justify="left" if name.startswith("link") else "right")
+    for row in rows:
+        shown.add_row(row.knows, f"{row.auc:.3f}", f"{row.advantage:.3f}")
+    return shown
+
+
 def attack(
     source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
     settings: Settings = None,
 ) -> None:
-    """Attack what clients send: what each attack finds out with and without the defense."""
+    """Attack what clients send: what each attack finds out with and without the defense. Of a run on links: what the
+    models tell of the links that they were trained on."""
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
+    if config.links is not None:
+        if not source.is_dir():
+            raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
+        screen().print(membership_table(inferred(trained(source, finished(source), "Its sites attack there."))))
+        return
     screen().print(attacks_table(attacked(config)))
 
 

@@ -79,6 +79,11 @@ def exportable(directory: Path) -> "Config":
             "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
             "`fedweave sites predict`."
         )
+    if config.links is not None:
+        raise UserError(
+            "the run predicts links, and an export has no layers for their decoder; take `fedweave predict --pairs`.",
+            code="user.link-export",
+        )
     if not config.own:
         check_known(config)
     return config

@@ -25,7 +25,7 @@ from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
 
 Owner = tuple[Group, Run]
-FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "reference", "best_val")
 
 
 @dataclass(frozen=True)

@@ -238,17 +238,17 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Where a model of links is worse than a score that knows the training edges alone."""
-    judged, found = judged_by(metrics), dict[str, float]()
+    judged, scores = judged_by(metrics), dict[str, float]()
     for key, value in metrics.items():
         kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
         if key.startswith(f"{REFERENCE}/") and name == judged and value is not None:
-            found[kind] = value
+            scores[kind] = value
     reached = metrics.get(f"global/{judged}")
-    if reached is None or not found or reached >= max(found.values()):
+    if reached is None or not scores or reached >= max(scores.values()):
         return {}
-    best = max(found, key=lambda kind: found[kind])
+    best = max(scores, key=lambda kind: scores[kind])
     return {
-        "references": f"the {WORDS[judged]} on all test pairs, {reached:.3f}, is below {found[best]:.3f}, that of "
+        "references": f"the {WORDS[judged]} on all test pairs, {reached:.3f}, is below {scores[best]:.3f}, that of "
         f"{best.replace('_', ' ')} on the training edges. Train longer, or try another model or decoder."
     }
 

@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.client_fairness import pearson, per_group
-from fedweave.metrics.selection import PLAIN, WORDS, near_constant
+from fedweave.metrics.selection import OF_RANKS, PLAIN, WORDS, near_constant
 from fedweave.report.cells import (
     MOST,
     NONE,
@@ -611,7 +611,8 @@ def heads(groups: Sequence[Group]) -> tuple[str, ...]:
 
 def readable(name: str) -> str:
     """A metric's name in words."""
-    name = re.sub(r"at_(\d+)$", r"at_\1_%", name)
+    before, slash, last = name.rpartition("/")
+    name = f"{before}{slash}{WORDS[last]}" if last in OF_RANKS else re.sub(r"at_(\d+)$", r"at_\1_%", name)
     words = [PROPER.get(word, word) for word in name.replace("/", "_").split("_")]
     text = " ".join(words)
     return text[0].upper() + text[1:]

@@ -84,17 +84,21 @@ class LinkPrediction(Part):
         first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
         there = outputs.drawn["there"]
         if self.loss == "cross_entropy":
-            total: Tensor = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
-            return total / (real.sum() + there.sum()).clamp(min=1)
-        if self.loss == "bpr":
-            total = (F.softplus(second - first[:, None]) * there).sum()
-            return total / there.sum().clamp(min=1)
-        if self.loss == "margin":
-            total = (F.relu(self.margin + second - first[:, None]) * there).sum()
-            return total / there.sum().clamp(min=1)
+            total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
+            count = real.sum() + there.sum()
+        elif self.loss == "bpr":
+            total, count = (F.softplus(second - first[:, None]) * there).sum(), there.sum()
+        elif self.loss == "margin":
+            total, count = (F.relu(self.margin + second - first[:, None]) * there).sum(), there.sum()
+        else:
+            total, count = (self._adversarial(first, second, there) * real).sum(), real.sum()
+        mean: Tensor = total / count.clamp(min=1)
+        return mean
+
+    def _adversarial(self, first: Tensor, second: Tensor, there: Tensor) -> Tensor:
+        """Of each link of score `first` [k], against pairs of scores `second` [k, negatives]."""
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
-        each = F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
-        return (each * real).sum() / real.sum().clamp(min=1)
+        return F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
 
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:

@@ -654,6 +654,9 @@ def resolve(document: Document) -> Config:
     if links is not None and config.between_sites:
         message = "data.task: links are predicted in simulations; between sites nothing agrees on their split yet"
         raise ConfigError(message, code="config.sites")
+    if noise is not None and noise.labels and links is not None:
+        message = "noise.labels: links have no labels that could be changed; leave it out, or take noise.features"
+        raise ConfigError(message, code="config.links")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")

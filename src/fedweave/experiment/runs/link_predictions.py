@@ -62,15 +62,15 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     relation = _relations(
         run, table.texts("relation").to_pylist() if "relation" in table.columns else None, len(ends[0])
     )
-    found, tables = np.zeros(len(ends[0]), bool), list[pa.Table]()
+    known, tables = np.zeros(len(ends[0]), bool), list[pa.Table]()
     for name, w in chosen.items():
         places = {node: at for at, node in enumerate(_names(run, name).tolist())}
         each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
         at = np.flatnonzero((each >= 0).all(0))
-        found[at] = True
+        known[at] = True
         tables.append(_scored(run, name, w, np.stack([*each[:, at], relation[at]])))
-    if not found.all():
-        first = int(np.argmin(found))
+    if not known.all():
+        first = int(np.argmin(known))
         raise UserError(
             f"{path}, row {table.place(first)[1]}: no client has both {ends[0][first]!r} and {ends[1][first]!r}. "
             "Leave the pair out, or correct its ends.",

@@ -54,10 +54,10 @@ def link_references(built: Built) -> dict[str, float]:
     names = client_ids(len(built.partition.parts), built.partition.names)
     wanted = set(built.fed.judged or names)
     held = zip(names, shares(built.data, built.partition.parts), strict=True)
-    made = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
+    clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
-        pairs = [pair for links, nodes in made for pair in _judged(links, nodes, reference)]
+        pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
         metrics = values(merge(pairs)) if pairs else {}
         results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
     return {name: value for name, value in results.items() if not np.isnan(value)}

@@ -1,0 +1,47 @@
+"""Link-membership inference: whether a pair's score says that a model was trained on it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedweave.core.algorithm import graphs_of
+from fedweave.core.graph import RELATION, TEST, TRAIN, graph_arrays, graph_like
+from fedweave.experiment.runs.predictions import chosen_models, probabilities
+from fedweave.experiment.runs.trained import Trained
+
+KNOWN = {
+    "scores": "the scores that the owner's model gives, with all messages",
+    "model": "the model and the features of nodes, no edge",
+}
+
+
+class Inferred(NamedTuple):
+    """What an attack finds out. knows: what it is given. auc: how well it tells links that a model was trained on from
+    links that it was tested on, 0.5 by chance. advantage: the largest share of the one less that of the other that it
+    takes for trained ones, 0 by chance."""
+
+    knows: str
+    auc: float
+    advantage: float
+
+
+def inferred(run: Trained) -> list[Inferred]:
+    """Each attack of `KNOWN` on the links of all clients, by the models that they use."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # takes long to import
+
+    graphs, scores, truths = graphs_of(run.built.fed), dict[str, list[np.ndarray]](), list[np.ndarray]()
+    for client, w in chosen_models(run, None, "personal").items():
+        graph = graphs[client].to("cpu")
+        bare = graph_like(graph, graph_arrays(graph)._replace(edges=np.empty((2, 0), np.int64), carried=None))
+        link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # type: ignore[index]
+        truths.append(graph.masks[TRAIN][link].numpy())
+        for name, seen in (("scores", graph), ("model", bare)):
+            p = probabilities(run.net_of(client), w, seen)
+            scores.setdefault(name, []).append(torch.logit(p[link, 1].double()).numpy())
+    truth, results = np.concatenate(truths), list[Inferred]()
+    for name, each in scores.items():
+        score = np.concatenate(each)
+        false, true, _ = roc_curve(truth, score)
+        results.append(Inferred(KNOWN[name], float(roc_auc_score(truth, score)), float((true - false).max())))
+    return results
