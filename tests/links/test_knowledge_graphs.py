@@ -9,6 +9,7 @@ import torch
 
 from fedweave.algorithms.parts.links import LinkPrediction, training_links
 from fedweave.core import random
+from fedweave.core.federation import Client
 from fedweave.core.links import Codes
 from fedweave.core.tree import leaves
 from fedweave.experiment.build import build
@@ -66,7 +67,7 @@ def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
     vectors, relations = w["0/weight"], w["1/relation"]
     data = built.data
     for client, part in zip(scores.clients.clients, built.partition.parts, strict=True):
-        ends, kind = data.carried.ends[:, part.examples], data.carried.relation[part.examples]
+        ends, kind = data.carried.ends[:, part.examples], data.carried.y[part.examples]
         known = set(zip(ends[0].tolist(), kind.tolist(), ends[1].tolist(), strict=True))
         found = []
         for (h, t), r in zip(ends[:, part.masks[2]].T.tolist(), kind[part.masks[2]].tolist(), strict=True):
@@ -188,3 +189,61 @@ def test_candidates_are_no_known_triples():
 
     codes = Codes(EdgeAttributes(np.array([[0, 1], [1, 2]]), True, y=np.array([0, 1])), 3)
     assert codes.holds(np.array([0, 0, 1]), np.array([1, 1, 2]), np.array([0, 1, 1])).tolist() == [True, False, True]
+
+
+def shop(folder: Path) -> dict:
+    """Twelve users in two groups and ten items; each group buys one half of them."""
+    draw = np.random.default_rng(0)
+    users, items = [f"u{i}" for i in range(12)], [f"i{i}" for i in range(10)]
+    nodes = pd.DataFrame({"id": users + items, "kind": ["user"] * 12 + ["item"] * 10, "age": 1.0})
+    edges = [
+        (u, i)
+        for a, u in enumerate(users)
+        for b, i in enumerate(items)
+        if draw.random() < (0.8 if a % 2 == b % 2 else 0.1)
+    ]
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    pd.DataFrame(edges, columns=["source", "target"]).to_csv(folder / "edges.csv", index=False)
+    return {
+        "rounds": 3,
+        "data": {"name": "folder", "path": str(folder), "task": "links", "users": "user", "items": "item"},
+        "partition": {"name": "edges", "by": "source", "clients": 3},
+        "model": {"name": "lightgcn", "hidden": 4, "layers": 2},
+        "algorithm": {"name": "fede", "users": "home", "parts": [{"name": "link_prediction", "loss": "bpr"}]},
+        "engine": {"threads": 1},
+    }
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_rows_of_users_stay_home(tmp_path, secret):
+    """The server's rows of users are as they began, it does not hear who holds them, and a member goes on from its own;
+    rows of items are the means over members."""
+    made = shop(tmp_path)
+    made["data"]["features"] = "learned"
+    made["algorithm"]["secure_sum"] = secret
+    built = build(resolve(made))
+    built.fed.begin(0)
+    state = built.algorithm.init(built.fed)
+    first = shared(state)["0/weight"].clone()
+    users = np.array([name.startswith("u") for name in built.data.node_ids])
+    for round in (1, 2):
+        built.fed.begin(round)
+        state = built.algorithm.round(state, built.fed)
+    after = shared(state)["0/weight"]
+    assert torch.equal(after[users], first[users])
+    assert (after[~users] != first[~users]).any(1).all()
+    scores = built.algorithm.evaluate(state, built.fed)
+    for client, part in zip(built.fed.clients, built.partition.parts, strict=True):
+        graph = built.fed.graphs[client]
+        own = built.fed.snapshot()[client]["w"]["0"]["weight"]
+        own = own.materialize() if hasattr(own, "materialize") else own
+        message = {"w": state["w"], "init": state["init"]}
+        used = built.algorithm.used(Client(graph, {"w": {"0": {"weight": own}}}, random.key(0), random.key(1)), message)
+        mine = part.nodes[users[part.nodes]]
+        assert torch.equal(used["0"]["weight"][mine], own[mine])
+        assert torch.equal(used["0"]["weight"][~users], after[~users])
+        if not secret:
+            sent = built.algorithm.train(Client(graph, {}, random.key(0), random.key(1)), message)
+            assert not sent["held"]["features"][users].any()
+            assert not sent["update"]["0"]["weight"][users].any()
+    assert "own/recall_at_20" in dict(leaves(scores.clients[built.fed.clients[0]]))

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.models import Embedding
+from fedweave.models import Embedding, LightGCN
 from fedweave.models.relations import DECODERS, complex_product, distmult, rotate, transe
 
 H, T = torch.randn(2, 40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -79,3 +80,24 @@ def test_an_embedding_begins_alike_for_few_and_many_entities():
         weight = layer.init(random.key(0))["weight"]
         assert weight.shape == (entities, 16)
         assert float(weight.std()) == pytest.approx((6 / 16 / 3) ** 0.5, rel=0.2)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_lightgcn_is_pygs(layers):
+    """The mean over layers of vectors that pass along edges (`torch_geometric.nn.LightGCN`); one node has no edge."""
+    import scipy.sparse as sp
+    from torch_geometric.nn import LightGCN as Theirs
+
+    from fedweave.core.graph import make_graph
+
+    draw = np.random.default_rng(0)
+    pairs = np.unique(draw.integers(0, 11, (2, 30)), axis=1)
+    pairs = pairs[:, pairs[0] != pairs[1]]
+    edges = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
+    graph = make_graph(sp.eye(12, format="csr"), edges, np.zeros(12, np.int64), np.zeros((3, 12), bool))
+    net = LightGCN(hidden=8, layers=layers).build(12, 8)
+    w = models.init(net, random.key(0))
+    theirs = Theirs(12, 8, layers)
+    theirs.embedding.weight.data = w["0"]["weight"]
+    wanted = theirs.get_embedding(torch.from_numpy(edges))
+    torch.testing.assert_close(models.apply(net, w, graph)[:12], wanted, atol=1e-6, rtol=0)

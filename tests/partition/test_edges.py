@@ -31,9 +31,9 @@ def data(ends: np.ndarray = ENDS, kind: np.ndarray = KIND, nodes: int = 6, time:
     """Six nodes, of which the last has no edge, and seven edges of three kinds, two pairs of them parallel."""
     m = ends.shape[1]
     when = np.arange(m, dtype=np.float64) if time is None else time
-    carried = EdgeAttributes(ends, True, time=when, relation=kind, relations=KINDS, owner=kind % 2, owners=("x", "y"))
+    carried = EdgeAttributes(ends, True, time=when, owner=kind % 2, owners=("x", "y"))
     x = np.eye(nodes, dtype=np.float32)
-    return Dataset("triples", x, skeleton(ends, nodes), np.arange(m) % 2, 2, carried=carried._replace(examples=True))
+    return Dataset("triples", x, skeleton(ends, nodes), kind, 3, labels=KINDS, carried=carried._replace(examples=True))
 
 
 def held(partition: Partition) -> list[list[int]]:
@@ -51,7 +51,7 @@ def test_a_member_of_each_kind_holds_the_ends_of_its_edges_and_no_edge_of_anothe
     assert by_kind[4, 5].edges.tolist() == [[0, 2, 3, 3], [3, 3, 0, 2]]
     own = dict(zip(map(tuple, held(made)), shares(whole, made.parts), strict=True))
     assert own[4, 5].carried.ends.tolist() == [[1, 2], [2, 0]]  # among its own three
-    assert own[4, 5].carried.relation.tolist() == [2, 2]
+    assert own[4, 5].y.tolist() == [2, 2]
     assert own[4, 5].edges.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
     assert own[1, 3].y.tolist() == [1, 1]
     table = made.table(whole).to_pydict()
@@ -96,6 +96,14 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
     assert union.carried.total == edges
 
 
+def test_a_source_is_at_one_member_with_all_edges_from_it():
+    made = cut(EdgeGroups(by="source", clients=2), data(), 0)
+    assert {ENDS[0, 0] in ENDS[0, edges] for edges in held(made)} == {True, False}
+    sources = [set(ENDS[0, edges].tolist()) for edges in held(made)]
+    assert sources[0] | sources[1] == {0, 1, 2, 3}
+    assert len(sources[0]) == len(sources[1]) == 2
+
+
 def test_random_shares_are_equal_and_differ_by_seed():
     whole = data(np.random.default_rng(0).integers(0, 6, (2, 31)), np.arange(31) % 3)
     sizes = [len(edges) for edges in held(cut(EdgeGroups(clients=4), whole, 0))]
@@ -121,7 +129,7 @@ def test_a_split_by_time_and_the_datas_own():
     ("how", "change", "code"),
     [
         ({"by": "kin"}, {}, "config.value"),
-        ({"by": "relation"}, {"relation": None}, "config.no-column"),
+        ({"by": "relation"}, {"y": np.array([0, 1, 0, 1, 2, 2, -1])}, "config.no-column"),
         ({"by": "owner"}, {"owner": None}, "config.no-column"),
         ({"by": "time"}, {"time": None}, "config.no-column"),
         ({"by": "relation", "clients": 4}, {}, "config.too-few"),
@@ -131,25 +139,26 @@ def test_a_split_by_time_and_the_datas_own():
 )
 def test_what_cannot_be_cut_is_refused(how, change, code):
     whole = data()
-    changed = replace(whole, carried=whole.carried._replace(**change))
+    if "y" in change:
+        changed = replace(whole, y=change["y"])
+    else:
+        changed = replace(whole, carried=whole.carried._replace(**change))
     if change.get("examples") is False:
         changed = replace(changed, y=np.zeros(6, np.int64))
     with refusal(code):
         cut(EdgeGroups(**how), changed, 0)
 
 
-def test_tables_name_relation_and_owner_and_members_train(tmp_path):
+def test_tables_name_owners_and_members_train(tmp_path):
     """From columns of a table of edges to scores; a saved copy is cut alike."""
     draw = np.random.default_rng(0)
     edges = pd.DataFrame(draw.integers(0, 12, (80, 2)), columns=["source", "target"])
-    edges["kind"], edges["shop"] = draw.choice(["buys", "likes", "views"], 80), draw.choice(["east", "west"], 80)
-    edges["label"] = np.where(edges.kind == "buys", "yes", "no")
+    edges["label"], edges["shop"] = draw.choice(["buys", "likes", "views"], 80), draw.choice(["east", "west"], 80)
     edges.to_csv(tmp_path / "edges.csv", index=False)
     pd.DataFrame({"id": range(12), "age": draw.normal(size=12)}).to_csv(tmp_path / "nodes.csv", index=False)
-    settings = {"task": "edges", "directed": True, "loops": "keep", "relation": "kind", "edge_owner": "shop"}
+    settings = {"task": "edges", "directed": True, "loops": "keep", "edge_owner": "shop"}
     whole = datasets.load("folder", str(tmp_path), **settings)
-    assert whole.carried.relations == ("buys", "likes", "views")
-    assert [whole.carried.relations[at] for at in whole.carried.relation] == edges.kind.tolist()
+    assert [whole.carried.owners[at] for at in whole.carried.owner] == edges.shop.tolist()
     again = datasets.load("npz", str(whole.save(tmp_path / "saved.npz")), loops="keep")
     assert again.carried.owners == ("east", "west")
     for by, names in (("owner", ("east", "west")), ("relation", None)):

@@ -25,7 +25,7 @@ from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
-from fedweave.algorithms.fede import FedE, Holders, HoldersSum
+from fedweave.algorithms.fede import FedE, Holders, HoldersSum, OwnUsers
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
@@ -177,6 +177,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "secure_sum": parts.SecureSum,
     "holders": Holders,
     "holders_sum": HoldersSum,
+    "own_users": OwnUsers,
     "class_counts": parts.ClassCounts,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,

@@ -21,7 +21,7 @@ from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import RELATION, SOURCE, TARGET, TRAIN, Graph
+from fedweave.core.graph import ITEMS, RELATION, SOURCE, TARGET, TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, nest
@@ -29,6 +29,7 @@ from fedweave.ops.sparse import Sparse
 from fedweave.privacy.secure_sum import tells_beyond
 
 HELD = "held"
+ITEM_ROWS = "rows of items"  # what `own_users` says to what averages rows: the only ones that leave
 _MOST = 1 << 40  # examples of a client
 Count = Literal["uniform", "examples"]
 
@@ -64,7 +65,52 @@ def held_counts(ctx: Context, count: Count) -> Tree:
         of = graph.pairs[RELATION].clamp(min=0)
         counts["relations"] = nodes.new_zeros(sizes["relations"]).index_add(0, of, train.to(nodes.dtype))
     most = 1 if count == "uniform" else _MOST
+    if "features" in counts and ITEM_ROWS in ctx.said:
+        counts["features"] = counts["features"] * ctx.said[ITEM_ROWS]
     return {kind: (n.round().clamp(0, most) * train.any()).to(torch.int64) for kind, n in counts.items()}
+
+
+def columns_of(graph: Graph, items: bool) -> Tensor:
+    """bool [F]: the columns of a client's `items`, or of its users, where links lead to items; elsewhere all its nodes
+    are items."""
+    listed = graph.extra.get(ITEMS)
+    is_item = torch.ones_like(graph.real)
+    if listed is not None:
+        none = torch.zeros_like(graph.real, dtype=torch.int64)
+        is_item = none.index_add(0, listed.clamp(min=0), (listed >= 0).long()) > 0
+    nodes = (graph.real & (is_item == items)).to(graph.x.dtype)[:, None]
+    by_column = graph.x.transposed(nodes) if isinstance(graph.x, Sparse) else graph.x.mT @ nodes
+    return by_column[:, 0] > 0
+
+
+@dataclass(frozen=True)
+class OwnUsers(Part):
+    """Rows of users stay at their member, where links lead from users to items ([data] users, items): a client trains
+    from its own rows, and sends rows of its items alone, so that nobody hears which users it has. Each user is at one
+    client.
+    """
+
+    def start(self, ctx: Context) -> Tree:
+        """The received weights, and the client's own rows of its users as its last round left them."""
+        before = dict(leaves(ctx.client.state["w"])) if ctx.client.state.get("w") else {}
+        users, rows = columns_of(ctx.client.graph, items=False), models.feature_rows(ctx.training.model)
+
+        def leaf(path: str, received: Tensor) -> Tensor:
+            if path not in rows or path not in before:
+                return received
+            return torch.where(users.view(-1, *[1] * (received.dim() - 1)), before[path], received)
+
+        return nest({path: leaf(path, received) for path, received in leaves(ctx.received)})
+
+    def release(self, ctx: Context, update: Tree) -> Tree:
+        """0 in all rows but those of the client's items."""
+        items, rows = columns_of(ctx.client.graph, items=True), models.feature_rows(ctx.training.model)
+        ctx.said[ITEM_ROWS] = items
+
+        def leaf(path: str, change: Tensor) -> Tensor:
+            return change * items.view(-1, *[1] * (change.dim() - 1)) if path in rows else change
+
+        return nest({path: leaf(path, change) for path, change in leaves(update)})
 
 
 def over_holders(total: Tensor, counts: Tensor) -> Tensor:
@@ -193,11 +239,18 @@ class FedE:
                 relations' as well.
     secure_sum: rows and counts leave in a secure sum, so that the server learns neither a member's rows nor which
                 entities it holds.
+    users:      rows of users are "shared" as those of items are, or stay "home", where links lead from users to items
+                ([data] users, items).
     """
 
     share: tuple[str, ...] = ("0/*",)
     secure_sum: bool = False
+    users: Literal["shared", "home"] = "shared"
 
     def parts(self) -> tuple[Part, ...]:
-        """The means over holders, in the clear or in a sum."""
-        return (part_of(self, HoldersSum if self.secure_sum else Holders),)
+        """The means over holders, in the clear or in a sum, of all rows or of items'."""
+        home = (OwnUsers(),) if self.users == "home" else ()
+        return (
+            *home,
+            part_of(self, HoldersSum if self.secure_sum else Holders),
+        )

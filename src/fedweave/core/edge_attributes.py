@@ -13,7 +13,7 @@ from fedweave.core.sizes import least_rows
 from fedweave.core.types import Record
 
 WAYS = ("undirected", "forward", "reverse")
-ROWS = ("weight", "features", "time", "y", "split", "relation", "owner")  # fields with a row for each edge
+ROWS = ("weight", "features", "time", "y", "split", "owner")  # fields with a row for each edge
 SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
 WIDE = 32  # features of edges from which on they may be kept as what differs from each column's usual number
 SPARSE_BELOW = 0.2  # the share of numbers up to which a sparse product is faster
@@ -37,8 +37,6 @@ class EdgeAttributes(NamedTuple):
     until:    the last times of training and of validation, where messages for the examples of a split go along edges
               no later than its end; None where all messages go everywhere.
     ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
-    relation: int64 [M], the kind of each edge, a place in `relations`; None where there is one kind.
-    relations: what the kinds are called, in order.
     owner:    int64 [M], whose each edge is, a place in `owners`, for a cut of the edges; None where nobody said.
     owners:   what the owners are called, in order.
     """
@@ -55,8 +53,6 @@ class EdgeAttributes(NamedTuple):
     examples: bool = False
     until: tuple[float, float] | None = None
     ports: bool = False
-    relation: np.ndarray | None = None
-    relations: tuple[str, ...] = ()
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.released import HERITAGE, POKEC, RELEASED, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
-from fedweave.datasets.triples import KNOWLEDGE, Triples
+from fedweave.datasets.triples import KNOWLEDGE, Douban, Triples
 from fedweave.datasets.tu import SMALL_GRAPHS, TU, Domains
 from fedweave.errors import ConfigError, DataError
 
@@ -42,6 +42,7 @@ DATASETS: dict[str, type] = {
     **{kind.name: kind for kind in SMALL_GRAPHS},
     **{kind.name: kind for kind in RELEASED},
     "triples": Triples,
+    Douban.name: Douban,
     **{kind.name: kind for kind in KNOWLEDGE},
 }
 

@@ -233,10 +233,9 @@ CARRIED = {  # array: field of `EdgeAttributes`
     "edge_time": "time",
     "edge_y": "y",
     "edge_split": "split",
-    "edge_relation": "relation",
     "edge_owner": "owner",
 }
-OF_KINDS = {"edge_relation_names": "relations", "edge_owner_names": "owners"}  # array: field of `EdgeAttributes`
+EDGE_OWNERS = "edge_owner_names"  # array of `EdgeAttributes.owners`
 
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 TARGETS = "target_names"  # of the columns of y
@@ -261,7 +260,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, *OF_KINDS, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_OWNERS, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
 )
 
@@ -307,7 +306,7 @@ def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}
     arrays |= {EDGE_NAMES: np.array(attributes.columns)} if attributes.columns else {}
-    arrays |= {key: np.array(names) for key, name in OF_KINDS.items() if (names := getattr(attributes, name))}
+    arrays |= {EDGE_OWNERS: np.array(attributes.owners)} if attributes.owners else {}
     arrays |= {UNTIL: np.array(attributes.until)} if attributes.until is not None else {}
     return arrays | ({EDGE_SCALING: np.array(attributes.scaling)} if attributes.scaling else {})
 

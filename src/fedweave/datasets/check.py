@@ -242,7 +242,6 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
         ("time", np.float64, (m,)),
         ("y", np.int64, (m,)),
         ("split", np.int64, (m,)),
-        ("relation", np.int64, (m,)),
         ("owner", np.int64, (m,)),
     ):
         values = getattr(attributes, name)
@@ -251,11 +250,9 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
         check_array(values, f"the edges' {name}", kind, shape, where)
         if (row := first(~np.isfinite(values.reshape(m, -1)).all(1) if m else np.zeros(0, bool))) is not None:
             refuse(where, f"the edges' {name}, row {row}: {values[row]} is not finite", "Fill in or remove the value.")
-    for name, names in (("relation", attributes.relations), ("owner", attributes.owners)):
-        kinds = getattr(attributes, name)
-        if kinds is not None and (row := first((kinds < 0) | (kinds >= len(names)))) is not None:
-            remedy = f"Give the place of one of {len(names)} names, from 0."
-            refuse(where, f"the edges' {name}, row {row}: {kinds[row]}", remedy)
+    owner, owners = attributes.owner, len(attributes.owners)
+    if owner is not None and (row := first((owner < 0) | (owner >= owners))) is not None:
+        refuse(where, f"the edges' owner, row {row}: {owner[row]}", f"Give the place of one of {owners} names, from 0.")
     if attributes.weight is not None and (row := first(attributes.weight < 0)) is not None:
         remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
         refuse(where, f"the edges' weight, row {row}: {attributes.weight[row]} is below 0", remedy)

@@ -99,7 +99,7 @@ def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...
     """What the relations are called; () where all links are of one."""
     if attributes.y is None or attributes.y.max(initial=0) < 1:
         return ()
-    called = data.edge_kinds if data.carried is None else attributes.relations or data.labels
+    called = data.edge_kinds if data.carried is None else data.labels
     return called or tuple(map(str, range(int(attributes.y.max()) + 1)))
 
 

@@ -42,6 +42,7 @@ from fedweave.datasets.base import (
     CARRIED,
     DIRECTED,
     EDGE_NAMES,
+    EDGE_OWNERS,
     EDGE_SCALING,
     EDGE_SPLIT,
     EDGE_Y,
@@ -50,7 +51,6 @@ from fedweave.datasets.base import (
     NO_LOOPS,
     NODE_IDS,
     NUMBERED,
-    OF_KINDS,
     OPTIONAL,
     OUTSIDE,
     OUTSIDE_INDEX,
@@ -186,9 +186,12 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     attributes = EdgeAttributes(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
-    for key, field in OF_KINDS.items():
-        names = _text(arrays, key, arrays[key].size if key in arrays else 0, "one for each kind", path)
-        attributes = attributes._replace(**{field: names})  # type: ignore[arg-type]
+    of_owners = (
+        _text(arrays, EDGE_OWNERS, arrays[EDGE_OWNERS].size, "one for each owner", path)
+        if EDGE_OWNERS in arrays
+        else ()
+    )
+    attributes = attributes._replace(owners=of_owners)
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:

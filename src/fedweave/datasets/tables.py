@@ -67,7 +67,6 @@ class Carrying(Classified):
     edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
     edge_weight:    the column of edges with their weight, from 0.
     edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
-    relation:       the column of edges with their kind, such as "isa", of a knowledge graph.
     edge_owner:     the column of edges that says whose each is, for the partition "edges"; it is no feature.
     edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
@@ -80,7 +79,6 @@ class Carrying(Classified):
     edge_features: str | tuple[str, ...] | None = None
     edge_weight: str | None = None
     edge_time: str | None = None
-    relation: str | None = None
     edge_owner: str | None = None
     edge_normalise: str = "none"
     parallel: str = "keep"
@@ -93,7 +91,7 @@ class Carrying(Classified):
     @property
     def carries(self) -> bool:
         """See `Classified.carries`."""
-        named = (self.edge_features, self.edge_weight, self.edge_time, *self.kinds)
+        named = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
         carry = any(name is not None for name in named) or self.parallel != "keep"
         return self.directed or self.of_edges or carry
 
@@ -103,11 +101,6 @@ class Carrying(Classified):
         return ()
 
     @property
-    def kinds(self) -> tuple[str | None, str | None]:
-        """The columns with the kind and the owner of edges."""
-        return self.relation, self.edge_owner
-
-    @property
     def listed(self) -> tuple[str, ...]:
         """`edge_features` as a tuple."""
         return (self.edge_features,) if isinstance(self.edge_features, str) else tuple(self.edge_features or ())
@@ -115,13 +108,14 @@ class Carrying(Classified):
     @property
     def chosen(self) -> tuple[str, ...]:
         """The columns of edges that are named."""
-        every = (*(name for name in self.listed if name != ALL), self.edge_weight, self.edge_time, *self.kinds)
+        numbers = self.edge_weight, self.edge_time, self.edge_owner
+        every = (*(name for name in self.listed if name != ALL), *numbers)
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
 SETTINGS = (
     *("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing"),
-    *("relation", "edge_owner"),
+    "edge_owner",
 )
 
 
@@ -169,10 +163,9 @@ def carried_of(
     columns = feature_names(of_features, (), edge_categories)
     features = dense(features_of(of_features, (), edge_categories)[rows]) if columns else None
     attributes = EdgeAttributes(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
-    for name, column in zip(("relation", "owner"), kind.kinds, strict=True):
-        if column is not None:
-            names = owners_of(edges, column)
-            attributes = attributes._replace(**{name: edges.kinds(column, names)[rows], f"{name}s": names})
+    if kind.edge_owner is not None:
+        owners = owners_of(edges, kind.edge_owner)
+        attributes = attributes._replace(owner=edges.kinds(kind.edge_owner, owners)[rows], owners=owners)
     result = merged(given_once(attributes, edges.origins[rows], edges.path), kind.parallel)
     return scaled(result, kind.edge_normalise, edges.path)
 
@@ -410,7 +403,7 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    taken = (*EDGES, kind.edge_weight, kind.edge_time, *kind.kinds, *kind.said)
+    taken = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
     return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
 
 

@@ -117,7 +117,7 @@ def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
         public=_split(table, path),
         labels=names,
         node_ids=tuple(entities.to_pylist()),
-        carried=EdgeAttributes(ends, True, relation=kind, relations=names, examples=True),
+        carried=EdgeAttributes(ends, True, examples=True),
     )
     return check(learned(data), path)
 
@@ -213,3 +213,51 @@ class Wn18rr(PublishedTriples):
 
 
 KNOWLEDGE: tuple[type[PublishedTriples], ...] = (Nations, Kinships, Umls, Wn18rr)
+
+
+@dataclass(frozen=True)
+class Douban(PublishedFile):
+    """Monti et al. 2017; users and films of Douban, ratings from 1 to 5; 2,999 users who rate, and 3,000 films."""
+
+    normalise: str = "none"
+
+    name, files = "douban", ("ratings.parquet",)
+    facts = Facts(5999, 136891, 5999, 5)
+    split: ClassVar[tuple[int, int]] = (123202, 13689)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """Users and then films as nodes, each with a column of its own; ratings as examples. `seed` is not used.
+
+        Raises:
+            NotHeld: it is not in `root`.
+            DataError: the file is nowhere (lists all places), damaged, or has other counts than published.
+        """
+        folder = self._find(root)
+        try:
+            table = pq.read_table(folder / self.files[0])
+            user, item, rating = (table[name].to_numpy() for name in ("user", "item", "rating"))
+            train = pc.equal(table["split"], "train").to_numpy()
+        except _DAMAGED as error:
+            refuse(folder, f"the ratings are damaged ({type(error).__name__}: {error})", _WHOLE, "damaged")
+        users, source = np.unique(user, return_inverse=True)
+        items, target = np.unique(item, return_inverse=True)
+        ends = np.stack([source, len(users) + target]).astype(np.int64)
+        nodes = len(users) + len(items)
+        data = Dataset(
+            self.name,
+            sp.csr_matrix((nodes, 1), dtype=np.float32),
+            skeleton(ends, nodes),
+            rating.astype(np.int64) - 1,
+            self.facts.classes,
+            public=np.stack([train, np.zeros_like(train), ~train]),
+            labels=("1", "2", "3", "4", "5"),
+            node_ids=(*(f"user {at}" for at in users), *(f"item {at}" for at in items)),
+            node_labels=np.repeat([0, 1], [len(users), len(items)]),
+            node_kinds=("user", "item"),
+            carried=EdgeAttributes(ends, True, examples=True),
+        )
+        data = learned(data)
+        check_counts(data, self.facts, folder, remedy=_WHOLE)
+        if (held := (int(train.sum()), int((~train).sum()))) != self.split:
+            refuse(folder, f"the ratings of train and test are {held}, not {self.split}", _WHOLE, "counts")
+        return check(data, folder)

@@ -9,6 +9,7 @@ from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.heterophily import ACMGCN, APPNP, GPRGNN, H2GCN
+from fedweave.models.lightgcn import LightGCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
@@ -33,6 +34,7 @@ __all__ = [
     "Ego",
     "Embedding",
     "GATv2",
+    "LightGCN",
     "ModuleKind",
     "OnEdges",
     "Star",
@@ -58,4 +60,5 @@ MODELS: dict[str, type] = {
     "ego": Ego,
     "star": Star,
     "embedding": Embedding,
+    "lightgcn": LightGCN,
 }

@@ -14,7 +14,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, divide, group
 from fedweave.partition.divided import Divided, by_time
 
-WAYS = ("relation", "owner", "random", "time")
+WAYS = ("relation", "owner", "source", "random", "time")
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,16 @@ class EdgeGroups(Divided):
     """A client for each group of edges; it holds the ends of its edges, which other clients may hold, too, and no edge
     of another client, even between its own nodes. No client holds a node without edges.
 
-    by:      "random" deals the edges in equal shares; "relation" deals the kinds of edges at random, each whole, in
-             shares of equally many kinds (as FB15k-237-R3 of Chen et al. 2021 does); "owner" makes a client of each
-             owner that [data] edge_owner names; "time" makes consecutive spans of about equally many edges, of which
-             none divides edges of one time.
+    by:      "random" deals the edges in equal shares; "relation" deals the relations at random, each with all of its
+             edges, in shares of equally many relations (as FB15k-237-R3 of Chen et al. 2021): the classes of edges or,
+             of links, their kinds; "owner" makes a client of each owner that [data] edge_owner names; "source" deals
+             the nodes that edges lead from at random, each with all edges from it, such as a shop's customers; "time"
+             makes consecutive spans of about equally many edges, of which none divides edges of one time.
     clients: how many, P; "owner" goes by the owners.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("edge",)
-    by: Literal["relation", "owner", "random", "time"] = "random"
+    by: Literal["relation", "owner", "source", "random", "time"] = "random"
     clients: int = 10
 
     def __post_init__(self) -> None:
@@ -67,16 +68,20 @@ class EdgeGroups(Divided):
         if self.by == "random":
             return rng.permutation(np.arange(total) % self.clients), None
         if self.by == "relation":
-            if carried.relation is None:
-                raise _missing(data, "of which kind the edges", "relation")
-            kinds = rng.permutation(np.arange(len(carried.relations)) % self.clients)
-            return kinds[carried.relation], None
+            relation = data.y if data.links is None else carried.y
+            if relation is None or relation.ndim > 1 or relation.min(initial=0) < 0:
+                raise _missing(data, "of which relation all the edges", "the column label of edges")
+            kinds = rng.permutation(np.arange(int(relation.max(initial=0)) + 1) % self.clients)
+            return kinds[relation], None
+        if self.by == "source":
+            sources, source = np.unique(carried.ends[0], return_inverse=True)
+            return rng.permutation(np.arange(len(sources)) % self.clients)[source], None
         if self.by == "owner":
             if carried.owner is None:
-                raise _missing(data, "whose the edges", "edge_owner")
+                raise _missing(data, "whose the edges", "[data] edge_owner")
             return carried.owner, carried.owners
         if carried.time is None:
-            raise _missing(data, "when the edges", "edge_time")
+            raise _missing(data, "when the edges", "[data] edge_time")
         return spans(carried.time, self.clients), None
 
     def _parts(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
@@ -107,6 +112,6 @@ def _ends_of(data: Dataset, part: Part) -> np.ndarray:
 
 def _missing(data: Dataset, what: str, setting: str) -> ConfigError:
     return ConfigError(
-        f"[partition] by: nobody says {what} of {data.name!r} are. Name the column in [data] {setting}.",
+        f"[partition] by: nobody says {what} of {data.name!r} are. Give it by {setting}.",
         code="config.no-column",
     )

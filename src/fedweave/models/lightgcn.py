@@ -1,0 +1,53 @@
+"""LightGCN: He, Deng, Wang, Li, Zhang and Wang 2020, "LightGCN: simplifying and powering graph convolution network for
+recommendation", eqs. 3 to 5."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedweave.core.graph import Graph
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
+from fedweave.core.tree import Tree
+from fedweave.models import blocks
+from fedweave.ops.linear import linear
+
+
+@dataclass(frozen=True)
+class LightGCN:
+    """Σ_k α_k S^k E with E = X W, S = D^-1/2 A D^-1/2 without loops and α_k = 1 / (K + 1): the mean over layers of
+    vectors that pass along edges, without weights or activations between. X is one-hot where [data] features =
+    "learned".
+
+    hidden: width of a vector.
+    layers: K, how many times vectors pass.
+
+    Raises:
+        ConfigError: a size below 1.
+    """
+
+    hidden: int = 64
+    layers: int = 3
+
+    def __post_init__(self) -> None:
+        blocks.check_count("hidden", self.hidden, 1 << 20)
+        blocks.check_count("layers", self.layers, 1 << 12)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to vectors of `classes` numbers: one layer."""
+        blocks.check_shape(features, classes)
+        bound = math.sqrt(6 / classes)
+        start = blocks.product(lambda key: blocks.uniform(key, (features, classes), bound))
+        layers = self.layers
+
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+            rows = linear(h, w["weight"])
+            total, passing = rows, graph.edges.operator("neighbours")
+            for _ in range(layers):
+                rows = passing @ rows
+                total = total + rows
+            return total / (layers + 1)
+
+        return (Layer(start.init, apply, start.by_feature, operator="neighbours", reads="graph"),)
