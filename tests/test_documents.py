@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -178,3 +180,32 @@ def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients
     laws = ("--law", "nothing_but_bytes_passes", "--law", "it_runs_the_steps_that_it_declares")
     tried = CliRunner().invoke(app, ["contract", "fsvrg.py:FSVRG", *laws])
     assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "holds"], tried.output
+
+
+def test_the_examples_of_the_page_on_numbers_are_checked(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On tables as the page shows them."""
+    page = (ROOT / "docs/quantities.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    for name, folder, columns in (
+        ("delaney", "esol", ["id", "log_solubility"]),
+        ("tox21", "tox21", ["id", "NR-AR", "NR-AhR", "SR-p53", "smiles"]),
+    ):
+        (tmp_path / folder).mkdir()
+        for table in ("graphs", "nodes", "edges"):
+            held = pq.read_table(data_root / name / f"{table}.parquet")
+            pyarrow.csv.write_csv(
+                held.select(columns) if table == "graphs" else held, tmp_path / folder / f"{table}.csv"
+            )
+    rest = first.split("[partition]")[1]
+    (tmp_path / "esol.toml").write_text(first)
+    (tmp_path / "tox21.toml").write_text(f"rounds = 2\n{second}\n[partition]{rest}")
+    monkeypatch.chdir(tmp_path)
+    for name, said in (
+        ("esol", "log_solubility: -3.05 ± 2.096, from -11.6 to 1.58"),
+        ("tox21", "3 labels (NR-AR, NR-AhR"),
+    ):
+        checked = CliRunner().invoke(app, ["check", f"{name}.toml"])
+        assert checked.exit_code == 0, checked.output
+        assert said in checked.output

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from fedweave.core.target import scale_of
 from fedweave.datasets import Dataset, from_frames, from_graph_frames, from_networkx, from_pyg, load
@@ -292,3 +292,32 @@ def test_public_molecules_are_read(
     assert (data.y.shape, data.targets) == (shape, targets)
     if mean is not None:
         assert scale_of(data.y)[0, 0] == pytest.approx(mean, abs=0.005)
+
+
+def test_nodes_of_other_types_have_no_number() -> None:
+    data = HeteroData()
+    data["film"].x, data["film"].y = torch.ones(3, 1), torch.tensor([[4.5, 1.0], [2.0, NAN], [3.0, 2.0]])
+    data["user"].x = torch.ones(2, 1)
+    data["user", "rates", "film"].edge_index = torch.tensor([[0, 1], [0, 2]])
+    found = from_pyg(data, flatten=True, target="number")
+    np.testing.assert_array_equal(found.y, [[4.5, 1], [2, NAN], [3, 2], [NAN, NAN], [NAN, NAN]])
+    data["film"].y = torch.tensor([[1, 0], [0, -1], [1, 1]])
+    assert from_pyg(data, flatten=True, target="labels").y[3:].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_edges_of_networkx_are_rated() -> None:
+    graph = nx.path_graph(4)
+    nx.set_node_attributes(graph, dict(enumerate(F)), "f")
+    nx.set_edge_attributes(graph, {(0, 1): 5.0, (1, 2): 3.5, (2, 3): None}, "stars")
+    data = from_networkx(graph, task="edges", target="number", targets=("stars",))
+    np.testing.assert_array_equal(data.y[:, 0], [5, 3.5, NAN])
+    with refusal("data.column-named", "'score'"):
+        from_networkx(graph, task="edges", target="number", targets=("score",))
+
+
+def test_an_archive_may_say_what_its_numbers_are(tmp_path: Path) -> None:
+    """As `Dataset.save` writes it, nothing but the target need be said."""
+    path = of_frames(tmp_path, NUMBERS, "number").save(tmp_path / "data.npz")
+    assert load("npz", str(path), target="number", target_log=False).targets == ("one", "two")
+    with refusal("data.target", 'target = "number"'):
+        load("npz", str(path))

@@ -108,16 +108,16 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 def _targets(data: "Dataset") -> Iterator[str]:
     """What the data has of each number or label that is predicted; of many, of the first."""
-    for (name, own), there in zip(_named_targets(data)[:SHOWN], where_known(data.y).T, strict=False):
+    for (name, y), there in zip(_named_targets(data)[:SHOWN], where_known(data.y).T, strict=False):
         gaps = f", {counted(int((~there).sum()), 'gap')}" if not there.all() else ""
         if not there.any():
             yield f"{name}: nothing but gaps"
         elif data.target == NUMBER:
-            known = own[there]
+            known = y[there]
             spread = f"{known.mean():.4g} ± {known.std():.4g}, from {known.min():.4g} to {known.max():.4g}"
             yield f"{name}: {spread}{gaps}"
         else:
-            yield f"{name}: {own[there].mean():.1%} of {int(there.sum()):,} are 1{gaps}"
+            yield f"{name}: {y[there].mean():.1%} of {int(there.sum()):,} are 1{gaps}"
     if data.outputs > SHOWN:
         yield f"and {data.outputs - SHOWN:,} more"
 
@@ -177,8 +177,8 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
     """Numbers and labels that training cannot learn, or learns badly as they are. trained: int64, all training
     examples."""
     data = built.data
-    for at, (name, own) in enumerate(_named_targets(data)):
-        known = own[trained][where_known(data.y[trained])[:, at]]
+    for at, (name, y) in enumerate(_named_targets(data)):
+        known = y[trained][where_known(data.y[trained])[:, at]]
         if not len(known):
             yield f"no client trains on an example whose {name} is known"
         elif known.min() == known.max():

@@ -435,7 +435,7 @@ class Dataset:
             raise UserError(
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
-        options: Values = {} if self.carried is None else {"loops": "keep"}
+        options: dict[str, object] = {} if self.carried is None else {"loops": "keep"}
         options["normalise"] = "auto" if self.scaling == "auto" else "none"
         if self.target != CLASS:
             options["target"] = self.target

@@ -110,8 +110,8 @@ def _check_targets(graph: Any, targets: Sequence[str], edges: bool, held: set[st
         held = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
     if absent := [target for target in targets if target not in held]:
         what = "edge" if edges else "node"
-        said = f"no {what} has the attribute {absent[0]!r}, which `targets` names"
-        refuse(name, said, _attributes(absent[0], held, what), "column-named")
+        message = f"no {what} has the attribute {absent[0]!r}, which `targets` names"
+        refuse(name, message, _attributes(absent[0], held, what), "column-named")
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:

@@ -47,10 +47,13 @@ def is_hetero(data: object) -> bool:
     return hasattr(data, "node_types") and hasattr(data, "edge_types")
 
 
-def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[SimpleNamespace, Columns, Columns]:
+def flattened(
+    data: Any, name: str, flatten: bool, task: str, numbers: bool = False
+) -> tuple[SimpleNamespace, Columns, Columns]:
     """The nodes of all types, one type after the other, with a feature for each type, 1 at its own, and then each
     type's own features, 0 at others; edges likewise; as an object with a `Data`'s attributes. What their features, and
-    those of edges, are called. One type alone may have classes, which the masks and sens then go by.
+    those of edges, are called. One type alone may have classes, or `numbers` in their place, which the masks and sens
+    then go by; the others' are gaps.
 
     Raises:
         DataError: nobody asked for it (`flatten`); several types have classes, or not all types of edges a time; or an
@@ -74,7 +77,8 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[SimpleNam
     features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
     held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
     of, each = (edges, counts) if task == "edges" else (nodes, sizes)
-    held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name)
+    absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
+    held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
     held |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
     held |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
     return SimpleNamespace(**held, keys=[*held]), columns, of_edges
@@ -111,8 +115,11 @@ def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -
     return whole, (*(f"type = {names[kind]}" for kind in stores), *named)
 
 
-def _rows(stores: Stores, counts: Counts, keys: Sequence[str], name: str) -> dict[str, np.ndarray]:
-    """One value for each node or edge, of those of `keys` that a type has."""
+def _rows(
+    stores: Stores, counts: Counts, keys: Sequence[str], name: str, absent: Mapping[str, float] = _ABSENT
+) -> dict[str, np.ndarray]:
+    """One value for each node or edge, or several targets, of those of `keys` that a type has; absent: the value of
+    the other types."""
     rows = {}
     for key in keys:
         having = [kind for kind, store in stores.items() if key in store]
@@ -122,9 +129,13 @@ def _rows(stores: Stores, counts: Counts, keys: Sequence[str], name: str) -> dic
             lacking = next(kind for kind in stores if kind not in having)
             refuse(name, f"edges of type {lacking!r} have no edge_time, and others have", "Give it to all types.")
         if having:
-            absent = _ABSENT.get(key, 0)
+            arrays = {kind: _dense(stores[kind][key]) for kind in having}
+            several = key in CLASSES.values() and arrays[having[0]].ndim == 2
+            shape = arrays[having[0]].shape[1:] if several else ()
             values = [
-                _dense(stores[kind][key]).reshape(-1) if kind in having else np.full(counts[kind], absent)
+                arrays[kind].reshape(-1, *shape)
+                if kind in having
+                else np.full((counts[kind], *shape), absent.get(key, 0))
                 for kind in stores
             ]
             rows[key] = np.concatenate(values).astype(bool) if key.endswith("_mask") else np.concatenate(values)
@@ -202,7 +213,7 @@ def from_pyg(
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
-        flat, columns, of_edges = flattened(graphs[0], name, flatten, task)
+        flat, columns, of_edges = flattened(graphs[0], name, flatten, task, target.by_number)
         ways = directed is not False
         dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalise=normalise, **targets)
         named = dataset.carried and dataset.carried._replace(columns=of_edges if dataset.carried.width else ())
@@ -321,9 +332,9 @@ def _merged(
     rows = {"edge_index": 1}  # the others' are the first
     held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
-        source, target = held["edge_index"]
-        apart, nodes = source != target, int(sum(sizes))
-        held["x"] = one_hot(np.bincount(undirected(source[apart], target[apart], nodes)[0], minlength=nodes)).toarray()
+        ends, nodes = held["edge_index"], int(sum(sizes))
+        ends = ends[:, ends[0] != ends[1]]
+        held["x"] = one_hot(np.bincount(undirected(*ends, nodes)[0], minlength=nodes)).toarray()
     return held, np.repeat(np.arange(len(graphs)), sizes)
 
 

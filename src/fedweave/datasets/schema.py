@@ -134,8 +134,8 @@ def _read_off(
         yield from _labels_read_off(x, data.y, names, what)
         return
     known = where_known(data.y)
-    for target, own, there in zip(data.targets or map(str, range(data.outputs)), data.y.T, known.T, strict=True):
-        columns = _proportional(x[there], own[there].astype(np.float64))
+    for target, y, there in zip(data.targets or map(str, range(data.outputs)), data.y.T, known.T, strict=True):
+        columns = _proportional(x[there], y[there].astype(np.float64))
         if len(columns):
             verb = "has" if len(columns) == 1 else "have"
             yield (
@@ -462,8 +462,8 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     own = others if len(others) == len(absent) else ["…"] * len(absent)
     pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
     several = f" {_several_targets(table, others)}" if "label" in absent else ""
-    said = f"If columns of another name say it: [data] columns = {{{pairs}}}.{several}"
-    return f"{said} See docs/data-format.md for all columns."
+    renamed = f"If columns of another name say it: [data] columns = {{{pairs}}}."
+    return f"{renamed}{several} See docs/data-format.md for all columns."
 
 
 def _several_targets(table: Table, columns: Sequence[str]) -> str:
@@ -476,8 +476,10 @@ def _several_targets(table: Table, columns: Sequence[str]) -> str:
         if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
             held = {value for value in cells.unique().to_pylist() if value is not None and value == value}
             kinds.setdefault(LABELS if held <= {0, 1} else "number", []).append(name)
-    said = [f'target = "{kind}", targets = {json.dumps(names, ensure_ascii=False)}' for kind, names in kinds.items()]
-    return f"If numbers or several labels are predicted: {' or '.join(said)}." if said else ""
+    settings = [
+        f'target = "{kind}", targets = {json.dumps(names, ensure_ascii=False)}' for kind, names in kinds.items()
+    ]
+    return f"If numbers or several labels are predicted: {' or '.join(settings)}." if settings else ""
 
 
 def ids_of(nodes: Table) -> pa.Array:
@@ -1083,8 +1085,8 @@ class Classified(Targeted):
         for name in self.answers:
             with faults:
                 there = labelled or name in table.columns
-                own = table.targets(name) if there else np.full(table.rows, np.nan)
-                values.append(self.column(own, name, table))
+                cells = table.targets(name) if there else np.full(table.rows, np.nan)
+                values.append(self.column(cells, name, table))
         faults.refuse()
         y = self.joined(values)
         if labelled and not labeled(y).any():

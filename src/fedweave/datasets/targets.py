@@ -58,10 +58,10 @@ class Targeted:
                 code="config.conflict",
             )
         if self.target != NUMBER and (self.target_log or self.target_normalise != "own"):
-            given = "target_log" if self.target_log else "target_normalise"
+            setting = "target_log" if self.target_log else "target_normalise"
             raise ConfigError(
-                f'data.{given}: is for numbers, and data.target = "{self.target}". Set target = "number", or leave it '
-                "out.",
+                f'data.{setting}: is for numbers, and data.target = "{self.target}". Set target = "number", or leave '
+                "it out.",
                 code="config.conflict",
             )
 
@@ -132,7 +132,7 @@ class Targeted:
         if self.target == LABELS:
             values = np.where(values == -1, np.nan, values)
         rows = _ArrayRows(Path(where))
-        return self.joined([self.column(own, f"{key} {name}", rows) for own, name in zip(values.T, names, strict=True)])
+        return self.joined([self.column(y, f"{key} {name}", rows) for y, name in zip(values.T, names, strict=True)])
 
     def names_of_array(self, called: Sequence[str]) -> tuple[str, ...]:
         """What the targets of an array are called, whose columns are `called` so; () where nobody said."""
@@ -142,11 +142,11 @@ class Targeted:
         """The fields of a `Dataset` that say what is predicted, of `y` in its form; {} of classes."""
         if self.by_class:
             return {}
-        found: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
+        about: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
         if self.target == NUMBER:
             scale = scale_of(y, self.target_log, how="none")
-            found |= {"target_scale": scale, "target_scaling": self.target_normalise}
-        return found
+            about |= {"target_scale": scale, "target_scaling": self.target_normalise}
+        return about
 
     def refuse_other(self, y: np.ndarray, key: str, where: str | Path) -> None:
         """Refuse numbers, or several columns, where classes are asked for.

@@ -162,8 +162,7 @@ def _targets(
     to say of graphs that are left out."""
     stem = f"{name}_graph_attributes"
     if not labelled and _file(folder, stem) is None:
-        gaps = np.full((len(numbers), len(target.targets or "1")), np.nan)
-        return target.joined([*gaps.T]), ()
+        return target.joined([np.full(len(numbers), np.nan)] * len(target.targets or "1")), ()
     lines = _optional(folder, stem, pa.float64())
     if lines is None:
         what = f"there is no {stem}.txt, and numbers or labels of graphs are predicted"

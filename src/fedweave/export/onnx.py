@@ -136,9 +136,9 @@ def usage(about: Values) -> str:
     sizes = {"features": about["features"], "edge_features": (about.get("edges") or {}).get("features")}
     inputs = [f"- input `{name}`: {INPUTS[name].format(**sizes)}" for name in names(about)]
     kind = "float64" if output(about) == "numbers" else "float32"
-    told = f"- output `{output(about)}`: {kind} [{rows(about)}, {about['classes']}]"
+    result = f"- output `{output(about)}`: {kind} [{rows(about)}, {about['classes']}]"
     head = f"`model.onnx` is an ONNX graph of opset {OPSET}, for any runtime that reads it; sizes in words are free."
-    return "\n".join([head, "", *inputs, told])
+    return "\n".join([head, "", *inputs, result])
 
 
 def _example(features: int, edge_features: int) -> dict[str, Tensor]:

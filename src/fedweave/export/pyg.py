@@ -282,6 +282,9 @@ class UnitsModule(nn.Module):
         super().__init__()
         self.net = net
         rows = torch.tensor(scale, dtype=torch.float64, device="cpu")
+        self.shift: Tensor
+        self.divisor: Tensor
+        self.log: Tensor
         for name, row in zip(("shift", "divisor", "log"), rows, strict=True):
             self.register_buffer(name, row, persistent=False)
 

@@ -157,7 +157,7 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
     if targets and targets["kind"] == NUMBER and form.target_scale is None:
         raise UserError(
             "the model's numbers are in units that each site has for itself, by its own training examples. Name the "
-            "folder of a site that trained it: fedweave sites export, or --site.",
+            "folder of a site that trained it, by fedweave sites export.",
             code="user.target-scale",
         )
     algorithm, w = joint(directory, config, when)

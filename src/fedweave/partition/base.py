@@ -109,15 +109,15 @@ def _counted(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 def _moments(data: Dataset, parts: Sequence[Any]) -> dict[str, list[Any]]:
     """The mean and the deviation of each number over the examples of each client, NaN where it knows none."""
-    found: dict[str, list[Any]] = {"means": [], "deviations": []}
+    moments: dict[str, list[Any]] = {"means": [], "deviations": []}
     for part in parts:
         y = data.y[part.examples] if part.labels else data.y[:0]
         known = where_known(y)
         count = np.where(known.any(0), known.sum(0), np.nan)
         mean = np.where(known, y, 0).sum(0) / count
-        found["means"].append(mean.tolist())
-        found["deviations"].append(np.sqrt((np.where(known, y - mean, 0) ** 2).sum(0) / count).tolist())
-    return found
+        moments["means"].append(mean.tolist())
+        moments["deviations"].append(np.sqrt((np.where(known, y - mean, 0) ** 2).sum(0) / count).tolist())
+    return moments
 
 
 def totals(data: Dataset, partition: Cut) -> dict[str, int]:

@@ -416,7 +416,7 @@ class Member:
             job.begin(holdings, holdings.features, data.normalise)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
             if request.predict:  # how many new records there are is the site's own affair
-                reply = {key: reply[key] for key in FORM}
+                reply = {key: reply[key] for key in FORM if key in reply}
             if job.exchange is None:
                 return self._tell(request.round, JOIN, reply, JOINING)
             reply |= kept_back(job.exchange.greeting(), withheld(rules))

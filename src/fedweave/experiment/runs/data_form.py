@@ -76,8 +76,8 @@ def targets_form(data: Dataset) -> Record | None:
     """`DataForm.targets` of `data`."""
     if data.target == CLASS:
         return None
-    found: Record = {"kind": data.target, "outputs": data.outputs, "names": list(data.targets)}
-    return found | ({} if data.target_scale is None else {"scale": data.target_scale.tolist()})
+    about: Record = {"kind": data.target, "outputs": data.outputs, "names": list(data.targets)}
+    return about | ({} if data.target_scale is None else {"scale": data.target_scale.tolist()})
 
 
 def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> DataForm:
