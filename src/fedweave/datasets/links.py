@@ -75,12 +75,9 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
         kind = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
         return bare(data.edges[:, once])._replace(y=None if kind is None else kind[once]), ()
-    if attributes.examples and data.public is not None:
-        attributes = attributes._replace(split=np.where(data.public.any(0), data.public.argmax(0), -1))
-    if attributes.relation is not None:
-        attributes = attributes._replace(y=attributes.relation)
-    elif attributes.examples and data.links is None:  # edges whose classes are their relations
-        attributes = attributes._replace(y=data.y if data.classes > 1 else None)
+    if attributes.examples and data.links is None:  # edges whose classes are their relations
+        split = None if data.public is None else np.where(data.public.any(0), data.public.argmax(0), -1)
+        attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)
     if not kinds:
         attributes = attributes._replace(y=None)
     source, target = attributes.ends

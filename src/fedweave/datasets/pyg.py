@@ -400,9 +400,9 @@ def _merged(
     rows = {"edge_index": 1}  # the others' are the first
     held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
-        ends, nodes = held["edge_index"], int(sum(sizes))
-        ends = ends[:, ends[0] != ends[1]]
-        held["x"] = one_hot(np.bincount(undirected(*ends, nodes)[0], minlength=nodes)).toarray()
+        first, second = held["edge_index"]
+        apart, nodes = first != second, int(sum(sizes))
+        held["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
     return held, np.repeat(np.arange(len(graphs)), sizes)
 
 

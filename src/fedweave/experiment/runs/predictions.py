@@ -339,12 +339,12 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
         about = {"client": [name] * len(places), data.example: places}
         about |= {"id": [data.ids[at] for at in places]} if data.ids else {}
         about |= {"split": _split(part.masks)}
-        about |= {"true": _known(data, places)} if data.target == "class" else {}
+        about |= {"true": _classes_of(data, places)} if data.target == "class" else {}
         tables.append(pa.table(about | {f"e_{at}": rows[:, at] for at in range(rows.shape[1])}))
     return pa.concat_tables(tables)
 
 
-def _known(data: Dataset, places: np.ndarray) -> pa.Array:
+def _classes_of(data: Dataset, places: np.ndarray) -> pa.Array:
     """The classes of examples by name, null where unknown."""
     y = data.y[places]
     return pa.array(_named(np.maximum(y, 0), data.labels), mask=y < 0)
