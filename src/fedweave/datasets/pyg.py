@@ -334,7 +334,7 @@ def _merged(
     if bare:
         ends, nodes = held["edge_index"], int(sum(sizes))
         ends = ends[:, ends[0] != ends[1]]
-        held["x"] = one_hot(np.bincount(undirected(*ends, nodes)[0], minlength=nodes)).toarray()
+        held["x"] = one_hot(np.bincount(undirected(ends[0], ends[1], nodes)[0], minlength=nodes)).toarray()
     return held, np.repeat(np.arange(len(graphs)), sizes)
 
 

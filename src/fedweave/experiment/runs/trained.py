@@ -202,7 +202,10 @@ def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tr
         UserError: it left none, or a file that it names a plug-in in has changed.
     """
     summary = read_summary(directory / SUMMARY)
-    plugin, size = config.model.make(), (int(summary["features"]), int(summary.get("outputs", summary["class_count"])))
+    plugin, size = (
+        config.model.make(),
+        (int(summary["features"]), int(summary.get("outputs") or summary["class_count"])),
+    )
     algorithm = config.algorithm.make(
         model_told(plugin, summary["edges"], *size) if "edges" in summary else plugin.build(*size)
     )
