@@ -145,10 +145,7 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
     summary = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
-    features, classes = (
-        int(summary["features"]),
-        int(summary["outputs" if "outputs" in summary else "class_count"]),
-    )
+    features, classes = int(summary["features"]), int(summary.get("outputs") or summary["class_count"])
     edges = summary.get("edges")
     pools, example = config.model.values.get("pool", "none") != "none", "graph"
     if not pools:

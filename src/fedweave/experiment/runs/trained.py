@@ -204,7 +204,7 @@ def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tr
     summary = read_summary(directory / SUMMARY)
     plugin, size = (
         config.model.make(),
-        (int(summary["features"]), int(summary["outputs" if "outputs" in summary else "class_count"])),
+        (int(summary["features"]), int(summary.get("outputs") or summary["class_count"])),
     )
     algorithm = config.algorithm.make(
         model_told(plugin, summary["edges"], *size) if "edges" in summary else plugin.build(*size)
