@@ -357,8 +357,9 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
 
 def _stopped(config: Config, last: Checkpoint) -> str:
     """Why the run ended before the rounds that it was to have; "" if it did not."""
-    early = last.round < config.general.rounds
-    return config.evaluation.stopping.sentence(last.round, last.summary) if early else ""
+    stopping = config.evaluation.stopping
+    early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
+    return stopping.sentence(last.round, last.summary) if early else ""
 
 
 def _bounded(*ledgers: pa.Table) -> list[Record]:
