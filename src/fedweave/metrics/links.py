@@ -71,11 +71,12 @@ def per_user(score: Tensor, graph: Graph) -> Tree:
     return {name: torch.stack([on_grid(value), on_grid(share)], 1) for name, value in pairs.items()}
 
 
-def of_graph(score: Tensor, graph: Graph) -> Tree:
+def of_graph(logits: Tensor, graph: Graph) -> Tree:
     """All that is measured of ranks, of each link of a graph: {name: float64 [e, 2]}; {} where no ranks are asked for.
-    score [e]."""
+    logits [e, 2]."""
     if graph.ranks is None:
         return {}
+    score = logits[:, 1]
     ranked = per_link(score, graph.ranks)
     return ranked | (per_user(score, graph) if ITEMS in graph.extra else {})
 
