@@ -152,7 +152,7 @@ def test_configurations_that_are_shown_resolve(block: Block, tmp_path: Path) -> 
         read_site_file(tmp_path / "site.toml")
         return
     config.tuned(document)
-    if not document.keys() <= {*REGISTRIES, "evaluation", "noise", *config.own_parameters(config.General)}:
+    if not document.keys() <= {*REGISTRIES, "evaluation", "noise", "pay", *config.own_parameters(config.General)}:
         document = {"algorithm": document}  # keys of [algorithm] by themselves
     config.resolve({"data": {"name": "digits"}} | document)
 

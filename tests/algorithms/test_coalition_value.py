@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from fedweave.algorithms import PARTS, coalition_value
-from fedweave.algorithms.coalition_value import COPIED, FAULT, FAULTS
 from fedweave.core.replies import Replies
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.incentives.shapley import exact, judging, leave_one_out, worth
+from fedweave.incentives.shapley import COPIED, FAULT, FAULTS, exact, judging, leave_one_out, worth
 from fedweave.payments.contributions import _heard
 from tests.algorithms import cheats
 from tests.refusals import refusal

@@ -21,25 +21,21 @@ from torch import Tensor
 from fedweave.algorithms.parts import Needs, Part, Round
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
-from fedweave.incentives.shapley import MOST_EXACT, copies, exact, leave_one_out, mixing, sampled
+from fedweave.incentives.shapley import (
+    COPIED,
+    FAULT,
+    FAULTS,
+    JOINT,
+    MOST_EXACT,
+    WEIGHT,
+    copies,
+    exact,
+    leave_one_out,
+    mixing,
+    sampled,
+)
 
 _NAMES = ("shapley", "shapley_error", "leave_one_out")
-FAULT, JOINT, WEIGHT, COPIED = (
-    "coalition_fault",
-    "coalition_joint",
-    "coalition_weight",
-    "coalition_copied",
-)  # measures of the server
-# Why a round has no values, by number; `FAULT` is that.
-FAULTS = (
-    "",
-    "no test examples are counted",
-    "a coalition's model gets fewer than no example right, or more than there are",
-    "the number of test examples is not that of the first time that models were tried",
-    "the model before the round gets another number of examples right than after the round before",
-    "the model after the round gets another share of examples right than the evaluation of the round says",
-)
-UNTIED = 5  # of these, the one that only a run's metrics show
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,7 @@ class _Coalitions:
             return many
         at = torch.tensor([asked.index(everyone)], device=self._round.at.device)
         after = add(self._round.w, self._round.delta)
-        result: Tree = map_leaves(lambda leaf, own: leaf.index_copy(0, at, own[None].to(leaf.dtype)), many, after)
+        result: Tree = map_leaves(lambda leaf, new: leaf.index_copy(0, at, new[None].to(leaf.dtype)), many, after)
         return result
 
     def right(self, everyone: bool) -> int:

@@ -60,6 +60,25 @@ def distinct(motif: Tensor) -> Tensor:
     return torch.where(first, ordered, NONE).sort().values
 
 
+# What a server knows of coalitions that clients have tried (`algorithms.coalition_value`), by its names.
+FAULT, JOINT, WEIGHT, COPIED = (
+    "coalition_fault",
+    "coalition_joint",
+    "coalition_weight",
+    "coalition_copied",
+)  # measures of the server
+# Why a round has no values, by number; `FAULT` is that.
+FAULTS = (
+    "",
+    "no test examples are counted",
+    "a coalition's model gets fewer than no example right, or more than there are",
+    "the number of test examples is not that of the first time that models were tried",
+    "the model before the round gets another number of examples right than after the round before",
+    "the model after the round gets another share of examples right than the evaluation of the round says",
+)
+UNTIED = 5  # of these, the one that only a run's metrics show
+
+
 COPY = 0.99  # cosine of updates from which one is named as a copy of the other
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.algorithms.coalition_value import COPIED, FAULT, FAULTS, JOINT, UNTIED
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core.algorithm import Engine
@@ -29,11 +28,16 @@ from fedweave.experiment.runs.run import simulated
 from fedweave.experiment.runs.trained import check_again, check_finite, finished
 from fedweave.incentives.payoffs import divided
 from fedweave.incentives.shapley import (
+    COPIED,
+    FAULT,
+    FAULTS,
     GAINS_IN,
+    JOINT,
     MEASURED_ON,
     OF_NUMBERS,
     ORDERING,
     PLAIN,
+    UNTIED,
     Value,
     copies,
     gradient_shapley,

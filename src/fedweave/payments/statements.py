@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.algorithms.coalition_value import WEIGHT
 from fedweave.core.text import counted
 from fedweave.core.types import TRAINING, Record
 from fedweave.errors import UserError, listed
@@ -59,7 +58,7 @@ from fedweave.incentives.payoffs import (
     totals,
     unscaled,
 )
-from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
+from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT
 from fedweave.payments.contributions import void_rounds
 from fedweave.report.document import Document, Grid, Section, grid
 from fedweave.report.ledger import period
@@ -197,9 +196,9 @@ def _whole_run(run: Run) -> StatementRound:
     rounds = {number for of_client in known[WEIGHT].values() for number in of_client} - void.keys()
     members = sorted(known[WEIGHT]) if rounds else _members(run)
     if not rounds and (pay.by != "equal" or pay.cap):
-        cause = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
+        fault = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
         raise UserError(
-            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{cause} Train "
+            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{fault} Train "
             "with the part coalition_value, or set pay.by = 'equal' without a cap.",
             code="statement.unmeasured",
         )
@@ -225,10 +224,12 @@ def _whole_run(run: Run) -> StatementRound:
 
 def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.Tensor, size: torch.Tensor) -> str:
     """A member's line in words."""
-    said = {"shapley": f"gain {float(gain):.4f}", "size": f"size {float(size):.4f}", "equal": "the same as all"}[pay.by]
+    basis = {"shapley": f"gain {float(gain):.4f}", "size": f"size {float(size):.4f}", "equal": "the same as all"}[
+        pay.by
+    ]
     if pay.cap and float(owed) < float(share):
-        return f"{said}, share {float(share):.4f}, limited to {pay.cap:g} times its size {float(size):.4f}"
-    return f"{said}, share {float(share):.4f}" + (" and what others' limit left" if owed > share else "")
+        return f"{basis}, share {float(share):.4f}, limited to {pay.cap:g} times its size {float(size):.4f}"
+    return f"{basis}, share {float(share):.4f}" + (" and what others' limit left" if owed > share else "")
 
 
 def one_class(run: Run) -> str:
