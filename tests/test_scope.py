@@ -19,7 +19,6 @@ PAGE = (ROOT / "docs/scope.md").read_text(encoding="utf-8")
 POOLING = {name for name, kind in config.registry("model").items() if "pool" in config.parameters("model", kind)}
 # What people search the site for, and a name that something of the kind would have here.
 SOUGHT = {
-    "recommendation": r"recommend|rank|bpr",
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|rgcn",
     "mixed precision": r"bfloat|float16|amp$",

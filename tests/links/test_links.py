@@ -264,7 +264,8 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     pairs_of_user = graph.pairs[:2, graph.y == 0]
     assert (pairs_of_user[0] < users).all()
     assert (pairs_of_user[1] >= users).all()
-    each = ranking.added(ranking.of_graph(table[graph.pairs[0], graph.pairs[1]], graph), graph.masks)
+    scores = table[graph.pairs[0], graph.pairs[1]]
+    each = ranking.added(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph), graph.masks)
     link, lists = graph.y == 1, table[:users, users:].clone()
     train = graph.pairs[:, link & graph.masks[TRAIN]]
     lists[train[0], train[1] - users] = -torch.inf

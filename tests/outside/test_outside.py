@@ -191,7 +191,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_installed_packages_announce_plugins(installed: Path, tmp_path: Path) -> None:
     for kind in ("algorithms", "datasets", "partitions", "models", "parts"):
-        assert any(line.startswith(f"shop_{kind} ") for line in run("list", kind).splitlines())
+        assert any(line.strip().startswith(f"shop_{kind} ") for line in run("list", kind).splitlines())
     document = {"data": {"name": "shop_datasets"}, "model": {"name": "shop_models"}}
     document |= {"algorithm": {"name": "shop_algorithms", "parts": ["shop_parts"]}}
     found = config.resolve(document | {"partition": {"name": "shop_partitions"}})

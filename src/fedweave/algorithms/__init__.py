@@ -129,13 +129,14 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
     "Reference points": ("local", "centralized"),
     "One model for all": (
         *("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fednova", "moon", "fedavgm", "fedadam", "dp_fedavg"),
-        *("fedsage", "graphfl"),
+        *("fedyogi", "fedadagrad", "fedsage", "graphfl"),
     ),
     "A model for each client": (
         *("fedavg_ft", "fedper", "fedrep", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub", "fedgta"),
         *("gcfl", "gcfl_plus", "fedstar", "fedaux", "fedego", "adafgl", "dfedgnn"),
     ),
     "Graphs whose edges are cut": ("fedgcn", "fedsage_plus", "feddep", "fedtad", "fgssl", "fggp"),
+    "Entities and their relations": ("fede",),
     "Fair between members": ("fairgfl", "qfedavg", "fcfl"),
     "Fair between groups of people": ("f2gnn", "fairfed", "fairaug"),
     "Contributions and pay": ("fairgraphfl", "cgsv", "dw", "eu", "rffl", "cffl"),

@@ -90,7 +90,7 @@ class CoalitionValue(Part):
 
         def value(masks: Tensor) -> Tensor:
             shares = count(masks)
-            ends = count(torch.tensor([[False] * players, [True] * players]))
+            ends = count(torch.tensor([[False] * players, [True] * players], device=masks.device))
             return shares.clamp(min=float(ends.min()) - self.most_gain, max=float(ends.max()) + self.most_gain)
 
         if players <= self.exact:
@@ -119,7 +119,7 @@ class CoalitionValue(Part):
         now = state["tried"] == state["round"]
         sentence = "coalition_value: {}; nobody has a value of this round. A member counts wrong or lies"
         return {
-            sentence.format(fault): torch.tensor(now and state["fault"] == at)
+            sentence.format(fault): torch.tensor(now and state["fault"] == at, device="cpu")
             for at, fault in enumerate(FAULTS)
             if fault
         }

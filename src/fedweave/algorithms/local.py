@@ -148,7 +148,7 @@ class Local(Deployable):
     def pace(self, state: Tree) -> Tree:
         """{part: what it sends all clients} of the training's pace; {} by default."""
         return {
-            name: part.download(state[name], torch.zeros(0, dtype=torch.int64))[0]
+            name: part.download(state[name], torch.zeros(0, dtype=torch.int64, device="cpu"))[0]
             for part in self.paced
             if (name := type(part).__name__)
         }

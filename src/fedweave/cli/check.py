@@ -19,7 +19,7 @@ if not Loaded.for_help:
     from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
     from fedweave.core.graph import SPLITS, TEST, TRAIN
     from fedweave.core.random import key
-    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
+    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_known
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
@@ -194,12 +194,30 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
     if data.target == NUMBER and data.target_scaling == "own":
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
         each = {name: data.y[part.examples[part.masks[TRAIN]]] for name, part in zip(names, parts, strict=True)}
+        yield from _apart(names, [scale_of(y) for y in each.values() if len(y)])
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (
                 f"{_some(alike)} too few different numbers to train on for a scale of its own, so that one unit of its "
                 'model is one of the data; data.target_normalise = "all" takes one scale for all clients'
             )
+
+
+APART = 0.25  # of the typical deviation, by which members' means may differ without a word
+
+
+def _apart(names: Sequence[str], scales: "Sequence[np.ndarray]") -> Iterator[str]:
+    """A sentence where members' own units differ much, so that one model learns another target from each."""
+    if len(scales) < 2:
+        return
+    shifts, divisors = (np.stack([scale[row] for scale in scales]) for row in (SHIFT, DIVISOR))
+    apart = float((shifts.std(0) / np.sqrt((divisors**2).mean(0))).max())
+    if apart > APART:
+        yield (
+            f"the {len(names)} members' means of the target differ by {apart:.2f} of its deviation, and each scales by "
+            'its own, so that a common model learns other numbers at each; data.target_normalise = "all" takes one '
+            "scale for all, by sums over members that the ledger lists"
+        )
 
 
 def _is_plain(data: "Dataset") -> bool:

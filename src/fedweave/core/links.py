@@ -114,7 +114,7 @@ def pair_hashes(first: np.ndarray, second: np.ndarray, relation: np.ndarray | No
     """int64 [m]: a hash of each pair of ends, whose hashes are int64 [m], in either order, of its relation's and of a
     seed."""
     ends = torch.from_numpy(np.stack([np.minimum(first, second), np.maximum(first, second)]))
-    start = torch.tensor((word("links") ^ seed) & ((1 << 63) - 1))
+    start = torch.tensor((word("links") ^ seed) & ((1 << 63) - 1), device="cpu")
     keys = finalize(finalize(ends[0] ^ finalize(start)) * 3 + ends[1])
     if relation is not None:
         keys = finalize(keys * 3 + torch.from_numpy(np.asarray(relation)))

@@ -298,8 +298,7 @@ GRAPH_NODES = ("id", "graph", "label")
 
 @dataclass(frozen=True)
 class GraphFolder(Tabular):
-    """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet; or of molecules
-    with graphs.csv|parquet alone, whose column smiles nodes and edges are made from.
+    """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
 
     node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
                  largest, if all are whole numbers).

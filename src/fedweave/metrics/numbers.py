@@ -185,7 +185,7 @@ def _values(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tensors(pairs: Values) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(np.asarray(value, np.float64)) for name, value in pairs.items()}
+    return {name: torch.as_tensor(np.asarray(value, np.float64), device="cpu") for name, value in pairs.items()}
 
 
 def _spread(total: Tensor, squares: Tensor, n: Tensor) -> Tensor:

@@ -23,7 +23,15 @@ _LEAST = 2.0**-10  # of N, as which a client counts at least
 @dataclass(frozen=True)
 class InSum(Part):
     """What leaves a client is masked so that only the sum over all who sent can be opened (`SecureSum`): the form that
-    parts have in common which add up `terms` of their own."""
+    parts have in common which add up `terms` of their own.
+
+    bound:    every number is cut to ±bound.
+    fraction: binary digits of a masked integer behind the point.
+    bits:     bits of a masked integer, 32 or 64.
+    everyone: each sum covers all clients.
+    least:    fewest clients of a sum without `everyone`.
+    accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
+    """
 
     bound: float = 1.0
     fraction: int = 24
