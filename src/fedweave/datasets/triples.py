@@ -139,8 +139,10 @@ def _split(table: pa.Table, path: Path) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Triples:
-    """Your own knowledge graph: triples.csv|parquet with the columns head, relation, tail and, if you like, split; or
-    train.txt, valid.txt and test.txt with tabs between columns."""
+    """Your own knowledge graph: a table triples of heads, relations and tails, or train.txt, valid.txt and test.txt.
+
+    The table may have a column split. Columns of the text files are separated by tabs.
+    """
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The knowledge graph in `root`; `seed` is not used.
