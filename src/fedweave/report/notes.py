@@ -9,6 +9,7 @@ from fedweave.metrics.selection import (
     BEST,
     METRICS,
     OF_POSITIVE,
+    OF_RANKS,
     PLAIN,
     POSITIVES,
     RAREST,
@@ -149,7 +150,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
-    elif metric != PLAIN and "global/f1" in metrics:
+    elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"{title_of(metric)} judges here ([evaluation] metric), and not accuracy."
     sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:

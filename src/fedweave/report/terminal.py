@@ -179,7 +179,7 @@ def _result(summary: Values, directory: Path) -> Table:
     if metric == PLAIN:
         row("  the most frequent class", "{}/majority")
     if metric == RMSE:
-        row("  the mean of training examples", f"{{}}/{RMSE_OF_MEAN}")
+        row("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
     row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         if (value := metrics.get(f"{REFERENCE}/{kind}/{metric}")) is not None:
