@@ -18,6 +18,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.link_references import REFERENCES
 from fedweave.experiment.runs.run import run as run_experiment
+from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet
 
 
@@ -88,6 +89,15 @@ def test_predictions_of_pairs_and_of_a_node(run: tuple[Path, set[tuple[str, str]
     csv.write_csv(rows.select(["source", "target"]), tmp_path / "pairs.csv")
     again = predictions(directory, asked=Asked(tmp_path / "pairs.csv"), client=rows["client"][0].as_py())
     assert again["score"].to_numpy() == pytest.approx(rows["p_link"].to_numpy(), abs=1e-6)
+    (tmp_path / "named.csv").write_text(
+        f"head,tail\n{rows['source'][0]},{rows['target'][0]}\nnobody,{rows['target'][0]}\n"
+    )
+    some = predictions(directory, asked=Asked(tmp_path / "named.csv")).to_pylist()
+    assert [row["score"] is None for row in some] == [row["client"] == "" for row in some]
+    assert [row["source"] for row in some if row["score"] is None] == ["nobody"]
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
+    with refusal("user.pairs", "source, target"):
+        predictions(directory, asked=Asked(tmp_path / "odd.csv"))
     node = rows["source"][0].as_py()
     top = predictions(directory, asked=Asked(node=node, top=4))
     assert top.num_rows == 4

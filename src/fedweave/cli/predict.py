@@ -24,8 +24,10 @@ if not Loaded.for_help:
     from fedweave.experiment.runs.files import (
         EMBEDDINGS,
         NEW_PREDICTIONS,
+        PAIRS_SCORED,
         PARTITION,
         PREDICTIONS,
+        TOP_PAIRS,
         read_table,
         write_csv,
         write_table,
@@ -80,12 +82,15 @@ When = Annotated[
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
 
 
+TOP = 10  # pairs of a node
+
+
 class Asked(NamedTuple):
     """Of which pairs a run on links is asked: those of a table, or the `top` ones of a node; its own where neither."""
 
     pairs: Path | None = None
     node: str | None = None
-    top: int = 10
+    top: int = TOP
 
     @property
     def of_links(self) -> bool:
@@ -120,8 +125,8 @@ def predict(
         typer.Option(metavar="ID", help="Of a run on links: the pairs of this node with the highest scores."),
     ] = None,
     top: Annotated[
-        int, typer.Option("--top", min=1, help="How many pairs of --node, without those that are known.")
-    ] = 10,
+        int | None, typer.Option("--top", min=1, help="How many pairs of --node, without those that are known (10).")
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
@@ -144,13 +149,16 @@ def predict(
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
-    asked = Asked(pairs, node, top)
+    asked = Asked(pairs, node, top or TOP)
     if sum(one is not None for one in (data, pairs, node)) > 1:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
     if embeddings and (data is not None or asked.of_links):
         raise UserError("--embeddings is of the run's own examples; leave out --data.", code="user.no-embeddings")
-    new = data is not None or asked.of_links
-    path = out or directory / (EMBEDDINGS if embeddings else NEW_PREDICTIONS if new else PREDICTIONS)
+    if top is not None and node is None:
+        raise UserError("--top is of a node: name one with --node.", code="user.pairs")
+    of_links = PAIRS_SCORED if pairs is not None else TOP_PAIRS if node is not None else None
+    usual = EMBEDDINGS if embeddings else of_links or (PREDICTIONS if data is None else NEW_PREDICTIONS)
+    path = out or directory / usual
     if path.exists():
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
     if path.suffix not in (".parquet", ".csv"):
@@ -173,10 +181,18 @@ def predict(
     known = "" if share is None else f", right for {share:.1%} of those with a known class"
     known += "" if error is None else f", RMSE {error:.4g} of those with a known number"
     lines = [f"{len(table)} predictions{known}: {path}"]
+    if pairs is not None and (lost := table["score"].null_count):
+        lines.append(f"note: no client has both ends of {counted(lost, 'pair')}, so that these have no score")
+    if node is not None:
+        lines += ["  ".join(map(_cell, row.values())) for row in table.to_pylist()]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
         lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
     lines += [_describe_scores(measured(table, function)) for function in functions]
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":

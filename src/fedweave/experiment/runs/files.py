@@ -170,6 +170,7 @@ CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metric
 COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`experiment.runs.form`)
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
+PAIRS_SCORED, TOP_PAIRS = "pairs.parquet", "top-pairs.parquet"  # of runs on links: given pairs, those of a node
 EMBEDDINGS = "embeddings.parquet"  # what the last layer of models reads
 EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
@@ -186,6 +187,8 @@ OF_MODEL = (
     PREDICTIONS,
     NEW_PREDICTIONS,
     EMBEDDINGS,
+    PAIRS_SCORED,
+    TOP_PAIRS,
 )  # of a run as it is, whatever its rounds
 OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
 

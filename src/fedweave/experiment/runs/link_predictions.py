@@ -16,7 +16,7 @@ from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of
 from fedweave.datasets.links import NAMES
-from fedweave.datasets.table import read
+from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import Predicted, chosen_models, predictions_table, probabilities
 from fedweave.experiment.runs.trained import Trained, check_finite
@@ -49,34 +49,51 @@ def of_own_links(run: Trained, model: str | None = None, client: str | None = No
     return pa.concat_tables(tables)
 
 
+COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation": ("relation", "label")}
+
+
 def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
-    """The same of the pairs in the table at `path`, which has columns source and target and, of several relations,
-    relation: a row for each client that has both ends, "client", "source", "target", "score" (the probability of a
-    link).
+    """The same of the pairs in the table at `path`, which has columns source and target (or head and tail) and, of
+    several relations, relation (or label): a row for each client that has both ends, "client", "source", "target",
+    "score" (the probability of a link), and one without client and score for a pair that no client has.
 
     Raises:
-        UserError: there is no such model or client, or no client has both ends of a pair. DataError: no such table.
+        UserError: there is no such model or client, or a column is missing. DataError: no such table.
     """
     table, chosen = read(path), _models(run, model, client)
-    ends = [table.texts(name).to_pylist() for name in ("source", "target")]
-    relation = _relations(
-        run, table.texts("relation").to_pylist() if "relation" in table.columns else None, len(ends[0])
-    )
-    known, tables = np.zeros(len(ends[0]), bool), list[pa.Table]()
+    source, target, relation = _columns(run, table, path)
+    ends, count = [table.texts(source).to_pylist(), table.texts(target).to_pylist()], table.rows
+    numbers = _relations(run, None if relation is None else table.texts(relation).to_pylist(), count)
+    held, tables = np.zeros(count, bool), list[pa.Table]()
     for name, w in chosen.items():
         places = {node: at for at, node in enumerate(_names(run, name).tolist())}
         each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
         at = np.flatnonzero((each >= 0).all(0))
-        known[at] = True
-        tables.append(_scored(run, name, w, np.stack([*each[:, at], relation[at]])))
-    if not known.all():
-        first = int(np.argmin(known))
+        held[at] = True
+        tables.append(_scored(run, name, w, np.stack([*each[:, at], numbers[at]])))
+    absent = np.flatnonzero(~held)
+    columns = {"client": [""] * len(absent), "source": [ends[0][at] for at in absent]}
+    columns |= {"target": [ends[1][at] for at in absent]}
+    if "relation" in tables[0].column_names:
+        links = run.built.data.links
+        columns["relation"] = [links.relations[numbers[at]] for at in absent] if links is not None else []
+    nothing = pa.table(columns | {"score": pa.nulls(len(absent), tables[0]["score"].type)})
+    return pa.concat_tables([*tables, nothing.cast(tables[0].schema)])
+
+
+def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | None]:
+    """What the columns of a table of pairs are called: source, target and, of several relations, relation."""
+    names = {what: next((one for one in called if one in table.columns), None) for what, called in COLUMNS.items()}
+    links = run.built.data.links
+    several = links is not None and bool(links.relations)
+    source, target, relation = names["source"], names["target"], names["relation"] if several else None
+    if source is None or target is None or (several and relation is None):
+        due = "source, target" + (" and relation" if several else "")
         raise UserError(
-            f"{path}, row {table.place(first)[1]}: no client has both {ends[0][first]!r} and {ends[1][first]!r}. "
-            "Leave the pair out, or correct its ends.",
+            f"{path} has the columns {', '.join(table.columns)}. Give {due} (or head, tail{', label' * several}).",
             code=UNKNOWN,
         )
-    return pa.concat_tables(tables)
+    return source, target, relation
 
 
 def of_node(run: Trained, node: str, most: int, model: str | None = None, client: str | None = None) -> pa.Table:
