@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Part, Round
-from fedweave.algorithms.parts.part import Context, Training
+from fedweave.algorithms.parts.part import Context, Needs, Training
 from fedweave.algorithms.parts.secure_sum import InSum
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
 from fedweave.algorithms.preset import part_of, preset_of
@@ -41,13 +41,19 @@ def held_rows(model: Model) -> dict[str, str]:
     )
 
 
+def trained_links(graph: Graph) -> Tensor:
+    """bool [e]: the examples that a client trains on; of links those that are, without the pairs drawn beside them."""
+    train = graph.masks[TRAIN]
+    return train if graph.pairs is None else train & (graph.y == 1)
+
+
 def counted_nodes(graph: Graph, count: Count) -> Tensor:
     """float [n]: 1 for each node of a client, or how many of its training examples the node is in."""
     if count == "uniform":
         return graph.real.to(graph.x.dtype)
-    train = graph.masks[TRAIN].to(graph.x.dtype)
     if graph.pairs is None:
-        return train
+        return graph.masks[TRAIN].to(graph.x.dtype)
+    train = trained_links(graph).to(graph.x.dtype)
     none = torch.zeros_like(graph.real, dtype=train.dtype)
     return none.index_add(0, graph.pairs[SOURCE], train).index_add(0, graph.pairs[TARGET], train)
 
@@ -57,7 +63,7 @@ def held_counts(ctx: Context, count: Count) -> Tree:
     those that it does not hold. Of shared weights alone."""
     graph, rows, counts = ctx.client.graph, held_rows(ctx.training.model), Tree()
     sizes = {rows[path]: len(leaf) for path, leaf in leaves(ctx.message["w"]) if path in rows}
-    nodes, x, train = counted_nodes(graph, count), graph.x, graph.masks[TRAIN]
+    nodes, x, train = counted_nodes(graph, count), graph.x, trained_links(graph)
     if "features" in sizes:
         by_column = x.transposed(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
         counts["features"] = by_column[:, 0]
@@ -89,6 +95,8 @@ class OwnUsers(Part):
     from its own rows, and sends rows of its items alone, so that nobody hears which users it has. Each user is at one
     client.
     """
+
+    needs = Needs(items=True)
 
     def start(self, ctx: Context) -> Tree:
         """The received weights, and the client's own rows of its users as its last round left them."""

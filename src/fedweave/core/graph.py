@@ -24,7 +24,8 @@ QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
 # (relation n + source) n + target of those that are known, with the largest number as padding; the nodes that a
 # candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
-OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL)
+LISTS = "lists of all items"  # each user's candidates are all items
+OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS)
 SPLITS = ("train", "val", "test")
 
 

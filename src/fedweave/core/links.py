@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import ITEMS, KNOWN, SEVERAL, TEST, TRAIN, TRAINED, VAL
+from fedweave.core.graph import ITEMS, KNOWN, LISTS, SEVERAL, TEST, TRAIN, TRAINED, VAL
 from fedweave.core.random import word
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
@@ -39,7 +39,6 @@ class Links:
     rank_negatives: how many pairs that are no link a validation or test link is ranked among, in each query; "all": all
                     of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks. By default 100, and all
                     items where there are users and items.
-    filter:         which links are no candidates in ranks: all that the "member" knows, or "all" of the data.
     users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
     relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
     seed:           of the split and of the pairs that are no links; the run's.
@@ -50,7 +49,6 @@ class Links:
     message: Literal["train", "train+val"] = "train"
     disjoint: float = 0.0
     rank_negatives: int | Literal["all"] | None = None
-    filter: Literal["member", "all"] = "member"
     users: str | None = None
     items: str | None = None
     relation: bool = True
@@ -157,7 +155,8 @@ class LinkExamples(NamedTuple):
     pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
     group:   int64 [e], of which of several members of a union a pair was drawn; of links -1.
     known:   int64, the sorted codes of the links that are known (`Codes`). items: int64, the nodes that a candidate may
-             be, all where None. several: whether there are several relations.
+             be, all where None. several: whether there are several relations. every: whether all of the items are
+             candidates.
     """
 
     edges: np.ndarray
@@ -170,6 +169,7 @@ class LinkExamples(NamedTuple):
     known: np.ndarray
     items: np.ndarray | None
     several: bool
+    every: bool
 
     @property
     def trained(self) -> np.ndarray:
@@ -181,7 +181,8 @@ class LinkExamples(NamedTuple):
         largest = np.iinfo(np.int64).max
         lists = {TRAINED: _padded(self.trained, trained, -1), KNOWN: _padded(self.known, known, largest)}
         lists |= {} if self.items is None else {ITEMS: _padded(self.items, items, -1)}
-        return lists | ({SEVERAL: np.ones(1, np.int64)} if self.several else {})
+        marks = {SEVERAL: self.several, LISTS: self.every and self.items is not None}
+        return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
 
     @property
     def lengths(self) -> tuple[int, int, int]:
@@ -229,28 +230,27 @@ def link_examples(
     masks: np.ndarray,
     names: Sequence[str],
     items: np.ndarray | None = None,
-    known: EdgeAttributes | None = None,
     members: Sequence[tuple[np.ndarray, np.ndarray]] = (),
 ) -> LinkExamples:
     """What becomes of a client's links.
 
     attributes: its P links, with what they carry and their relation as `y`. masks: bool [3, P], the split. names: of
-    its n nodes. items: int64, the nodes that a candidate may be, all where None. known: the links that candidates may
-    not be, where these are more than its own. members: of a union, the nodes and the links of each member, among whose
-    nodes its pairs that are no links are drawn.
+    its n nodes. items: int64, the nodes that a candidate may be, all where None. members: of a union, the nodes and the
+    links of each member, among whose nodes its pairs that are no links are drawn, as the member draws them.
     """
     nodes, relation, total = len(names), relation_of(attributes), attributes.total
     hashes = hashes_of(names)
     keys = pair_hashes(hashes[attributes.ends[0]], hashes[attributes.ends[1]], relation, links.seed)
     edges, carried, supervised = _messages(links, attributes, masks, keys, nodes)
-    codes = Codes(attributes if known is None else known, nodes)
+    codes = Codes(attributes, nodes)
     used = masks.copy()
     used[TRAIN] &= supervised
     several = bool(links.relations)
+    turns = several and items is None  # heads are replaced, too; of items, tails alone
     pieces = [
         _Pieces(
             np.stack([*attributes.ends, relation]),
-            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if several else 1, 0)]),
+            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if turns else 1, 0)]),
             np.ones(total, np.int64),
             used,
             np.full(total, -1),
@@ -259,7 +259,8 @@ def link_examples(
     for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
         pool = held if items is None else np.intersect1d(held, items)
         chosen = rows[used[:, rows].any(0)]
-        no_links = _Drawn(links, attributes, codes, keys, held, pool, items is not None, several)
+        its = Codes(attributes.taken(rows), nodes) if members else codes
+        no_links = _Drawn(links, attributes, its, keys, held, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
         if links.candidates:
             pieces.append(no_links.candidates(rows[(masks[VAL] | masks[TEST])[rows]], number))
@@ -267,7 +268,9 @@ def link_examples(
     pairs, ranks, y, split, group = joined
     if not links.candidates:
         ranks[1] = 0
-    return LinkExamples(edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several)
+    return LinkExamples(
+        edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several, links.candidates == "all"
+    )
 
 
 class _Pieces(NamedTuple):
@@ -310,20 +313,20 @@ class _Drawn(NamedTuple):
     held: np.ndarray
     pool: np.ndarray
     of_items: bool
-    several: bool
+    turns: bool
 
     def beside(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
         """One for each of the `chosen` links, in the split of that: both ends anew or, of relations and items, one."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = (end[chosen].copy() for end in self.attributes.ends)
-        head = (words(keys, 2) & 1 > 0) & self.several
+        head = (words(keys, 2) & 1 > 0) & self.turns
         left = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
         for attempt in range(TRIES):
             first, second = (words(keys[left], 8 + 2 * attempt + end) for end in (0, 1))
             if not self.of_items:
-                moves = head[left] if self.several else np.ones(len(left), bool)
+                moves = head[left] if self.turns else np.ones(len(left), bool)
                 source[left] = np.where(moves, self.held[first % len(self.held)], source[left])
-            stays = head[left] if self.several else np.zeros(len(left), bool)
+            stays = head[left] if self.turns else np.zeros(len(left), bool)
             target[left] = np.where(stays, target[left], self.pool[second % len(self.pool)])
             left = left[self.codes.holds(source[left], target[left], relation[left])]
             if not len(left):
@@ -342,7 +345,7 @@ class _Drawn(NamedTuple):
 
     def candidates(self, chosen: np.ndarray, number: int) -> _Pieces:
         """Those that each of the `chosen` links is ranked among."""
-        pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.several else (1,))]
+        pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.turns else (1,))]
         pairs, query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
         size = len(query)
         return _Pieces(
@@ -358,7 +361,7 @@ class _Drawn(NamedTuple):
         without relations the end that stays is drawn."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = self.attributes.ends[:, chosen]
-        if not (self.several or self.of_items or self.attributes.directed):
+        if not (self.turns or self.of_items or self.attributes.directed):
             turned = words(keys, 3) & 1 > 0
             source, target = np.where(turned, target, source), np.where(turned, source, target)
         query, stays = 2 * chosen + (1 - side), source if side else target

@@ -46,6 +46,7 @@ from fedweave.experiment.requirements import (
     check_scaling,
     check_target,
     check_target_scaling,
+    check_users,
     check_widths,
     evaluated_clients,
     scales,
@@ -234,6 +235,7 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin
     labels = data.labels if data.target == CLASS else data.targets
     algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(model)
     check_target(data, algorithm, config.algorithm.name)
+    check_users(data, algorithm)
     timed = any(part.until is not None for part in seen.parts)
     check_sampling(config, data, [len(part.nodes) for part in seen.parts], timed, model, algorithm)
     return algorithm

@@ -161,6 +161,17 @@ def check_target(data: Dataset, algorithm: object, name: str) -> None:
         )
 
 
+def check_users(data: Dataset, algorithm: object) -> None:
+    """Raise ConfigError where rows of users are to stay at home and the data does not say who is a user."""
+    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    if any(part.needs.items for part in parts) and (data.links is None or data.links.items is None):
+        raise ConfigError(
+            "algorithm.users = 'home': the data does not say which nodes are users, so that no row would stay. Set "
+            "data.task = 'links', data.users and data.items.",
+            code="config.users",
+        )
+
+
 def check_sampling(
     config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: object
 ) -> None:

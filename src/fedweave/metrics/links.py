@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import ASKED, ITEMS, QUERY, SOURCE, TEST, VAL, Graph
+from fedweave.core.graph import ASKED, LISTS, QUERY, SOURCE, TEST, VAL, Graph
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
@@ -78,7 +78,7 @@ def of_graph(logits: Tensor, graph: Graph) -> Tree:
         return {}
     score = logits[:, 1]
     ranked = per_link(score, graph.ranks)
-    return ranked | (per_user(score, graph) if ITEMS in graph.extra else {})
+    return ranked | (per_user(score, graph) if LISTS in graph.extra else {})
 
 
 def added(each: Tree, masks: Tensor) -> Tree:

@@ -70,7 +70,8 @@ METRICS: dict[str, Metric] = {
     "loss": Metric("loss", (CLASS, NUMBER, LABELS), "low", judges=False),
 }
 OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
-OF_RANKS = ("mrr", *(f"hits_at_{most}" for most in HITS), "recall_at_20", "ndcg_at_20")  # of links
+OF_LISTS = ("recall_at_20", "ndcg_at_20")  # of all items for each user
+OF_RANKS = ("mrr", *(f"hits_at_{most}" for most in HITS), *OF_LISTS)  # of links
 OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
 

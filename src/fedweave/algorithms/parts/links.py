@@ -118,7 +118,7 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     nodes, known = graph.real.sum(), graph.found(KNOWN)
     source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
     items = graph.extra.get(ITEMS)
-    several = known.shape[0] > 0 and graph.several
+    several = known.shape[0] > 0 and graph.several and items is None
     bad = torch.ones_like(source, dtype=torch.bool)
     head = random.bits(random.fold(key, "head"), links.shape[1]) & 1 == 0
     for attempt in range(TRIES):

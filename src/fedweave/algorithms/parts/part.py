@@ -441,6 +441,7 @@ class Needs:
     decided:        hooks that some other part decides.
     supervised:     its objective is that of the examples' classes, which one part alone may have.
     links:          its objective can be of links; others are of classes, and refused where links are the examples.
+    items:          links lead from users to items.
     whole_models:   the server judges clients' models, of which it has all weights.
     one_model:      the joint update moves one global model.
     personal:       every client gets weights of its own, so that there is no one global model.
@@ -475,6 +476,7 @@ class Needs:
     decided: tuple[str, ...] = ()
     supervised: bool = False
     links: bool = False
+    items: bool = False
     whole_models: bool = False
     one_model: bool = False
     personal: bool = False

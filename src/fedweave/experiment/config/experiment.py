@@ -36,7 +36,7 @@ from fedweave.experiment.config.plugins import (
     taken,
 )
 from fedweave.experiment.config.toml import Document, check_keys, dumps, load, override, section
-from fedweave.metrics.selection import Judging
+from fedweave.metrics.selection import OF_LISTS, OF_RANKS, Judging
 from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -689,6 +689,11 @@ def resolve(document: Document) -> Config:
     noise = None
     with faults:
         noise = _noise(document)
+    if learned and "data" in sections and "normalise" in sections["data"].values:  # one-hot columns are no amounts
+        values = {**sections["data"].values, "normalise": "none"}
+        sections["data"] = dataclasses.replace(sections["data"], values=values)
+    with faults:
+        _check_ranks(evaluation.metric, links)
     if links is not None and evaluation.metric == "auto":
         metric: Metric = "mrr" if links.candidates else "average_precision"
         positive = None if links.candidates else 1
@@ -713,6 +718,24 @@ def resolve(document: Document) -> Config:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")
     return config
+
+
+def _check_ranks(metric: str, links: "Links | None") -> None:
+    """Refuse a metric of ranks where none are measured."""
+    if metric not in OF_RANKS:
+        return
+    if links is None or not links.candidates:
+        raise ConfigError(
+            f"evaluation.metric = {metric!r}: it is of links that are ranked. Set data.task = 'links', and "
+            "data.rank_negatives above 0.",
+            code="config.metric",
+        )
+    if metric in OF_LISTS and (links.items is None or links.candidates != "all"):
+        raise ConfigError(
+            f"evaluation.metric = {metric!r}: it is of lists of all items for each user. Set data.users and "
+            "data.items, and data.rank_negatives = 'all'.",
+            code="config.metric",
+        )
 
 
 def _noise(document: Document) -> "Noise | None":

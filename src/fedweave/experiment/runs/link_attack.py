@@ -5,9 +5,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, TEST, TRAIN, graph_arrays, graph_like
-from fedweave.experiment.runs.predictions import chosen_models, probabilities
+from fedweave.core.tree import device_of
+from fedweave.errors import UserError
+from fedweave.experiment.runs.predictions import chosen_models
 from fedweave.experiment.runs.trained import Trained
 
 KNOWN = {
@@ -37,9 +40,16 @@ def inferred(run: Trained) -> list[Inferred]:
         link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # type: ignore[index]
         truths.append(graph.masks[TRAIN][link].numpy())
         for name, seen in (("scores", graph), ("model", bare)):
-            p = probabilities(run.net_of(client), w, seen)
-            scores.setdefault(name, []).append(torch.logit(p[link, 1].double()).numpy())
+            with torch.no_grad():
+                logits = models.judged(run.net_of(client), w, seen.to(device_of(w))).cpu().double()
+            scores.setdefault(name, []).append((logits[link, 1] - logits[link, 0]).numpy())
     truth, results = np.concatenate(truths), list[Inferred]()
+    if truth.all() or not truth.any():
+        raise UserError(
+            "the attack compares links of training with links of the test, and the run has none of one kind. Give "
+            "data.ratios a share of each.",
+            code="user.pairs",
+        )
     for name, each in scores.items():
         score = np.concatenate(each)
         false, true, _ = roc_curve(truth, score)

@@ -110,8 +110,10 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
         if not len(place):
             continue
         graph = graphs_of(run.built.fed)[name].to("cpu")
-        others = graph.extra[ITEMS].numpy() if ITEMS in graph.extra else np.arange(len(called))
-        others = others[(others >= 0) & (others != place[0])]
+        items = graph.extra[ITEMS].numpy() if ITEMS in graph.extra else np.arange(len(called))
+        others = items[(items >= 0) & (items != place[0])]
+        if ITEMS in graph.extra and place[0] in items:
+            raise UserError(f"{node!r} is an item: links lead from users to items. Name a user.", code=UNKNOWN)
         count = len(run.built.data.links.relations or ("",)) if run.built.data.links is not None else 1
         relation = np.repeat(np.arange(count), len(others))
         target = np.tile(others, count)
