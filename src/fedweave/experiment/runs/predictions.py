@@ -469,6 +469,10 @@ def of_run(
     if capabilities(config.algorithm.kind).predicts:
         raise UserError("the parties of a vertical run predict jointly: take `fedweave predict` and its table.")
     run = trained(directory, config, "Where sites are, their owners measure.")
+    if config.links is not None:  # links, and the pairs drawn beside them
+        from fedweave.experiment.runs.link_predictions import of_own_links
+
+        return measured(of_own_links(run, model), metric, split)
     return measured(of_own(run, model), metric, split)
 
 
