@@ -32,7 +32,7 @@ if not Loaded.for_help:
         write_csv,
         write_table,
     )
-    from fedweave.experiment.runs.link_predictions import of_node, of_own_links, of_pairs
+    from fedweave.experiment.runs.link_predictions import of_node, of_pairs
     from fedweave.experiment.runs.predictions import (
         Metric,
         Predicted,
@@ -44,6 +44,7 @@ if not Loaded.for_help:
         measured,
         of_new,
         of_own,
+        of_own_links,
         predictions_table,
         right,
     )

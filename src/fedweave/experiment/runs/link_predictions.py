@@ -15,38 +15,12 @@ from fedweave.core.graph import ITEMS, KNOWN, RELATION, TEST, Graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of
-from fedweave.datasets.links import NAMES
 from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
-from fedweave.experiment.runs.predictions import Predicted, chosen_models, predictions_table, probabilities
+from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite
 
 UNKNOWN = "user.pairs"  # the code of what names no node that a client has
-
-
-def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """A row for each link of a client, and for each pair that was drawn beside it: "client", "source", "target",
-    "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
-
-    Raises:
-        UserError: there is no such model or client.
-    """
-    built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
-    graphs = graphs_of(built.fed)
-    for name, w in chosen.items():
-        graph, called = graphs[name].to("cpu"), _names(run, name)
-        if graph.pairs is None:
-            continue
-        rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
-        p, y, pairs = (
-            probabilities(run.net_of(name), w, graphs[name])[rows],
-            graph.y[rows].numpy(),
-            graph.pairs[:, rows],
-        )
-        one = Predicted(name, p, np.arange(len(rows)), graph.masks[:, rows].numpy())
-        tables.append(predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()]))
-        tables[-1] = tables[-1].drop_columns(["pair"])
-    return pa.concat_tables(tables)
 
 
 COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation": ("relation", "label")}
@@ -66,7 +40,7 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     numbers = _relations(run, None if relation is None else table.texts(relation).to_pylist(), count)
     held, tables = np.zeros(count, bool), list[pa.Table]()
     for name, w in chosen.items():
-        places = {node: at for at, node in enumerate(_names(run, name).tolist())}
+        places = {node: at for at, node in enumerate(link_names(run, name).tolist())}
         each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
         at = np.flatnonzero((each >= 0).all(0))
         held[at] = True
@@ -105,7 +79,7 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
     """
     tables = list[pa.Table]()
     for name, w in _models(run, model, client).items():
-        called = _names(run, name)
+        called = link_names(run, name)
         place = np.flatnonzero(called == node)
         if not len(place):
             continue
@@ -129,7 +103,7 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
 
 def _scored(run: Trained, client: str, w: Tree, pairs: np.ndarray) -> pa.Table:
     """The scores of pairs int64 [3, m] of a client's nodes, with the messages that test links get."""
-    graph, called = graphs_of(run.built.fed)[client], _names(run, client)
+    graph, called = graphs_of(run.built.fed)[client], link_names(run, client)
     score = _probability(run.net_of(client), w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
     links = run.built.data.links
@@ -147,13 +121,6 @@ def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.n
         logits = models.judged_as_seen(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))
     score: np.ndarray = torch.softmax(logits, -1)[: pairs.shape[1], 1].cpu().numpy()
     return score
-
-
-def _names(run: Trained, client: str) -> np.ndarray:
-    """What the nodes of a client are called, in its order."""
-    part = run.seen.parts[list(run.built.fed.clients).index(client)]
-    names: np.ndarray = np.array(run.built.data.node_ids)[part.nodes]
-    return names
 
 
 def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str, Tree]:

@@ -16,13 +16,14 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core import plugins
 from fedweave.core.algorithm import graphs_of
-from fedweave.core.graph import SPLITS, VAL, Graph
+from fedweave.core.graph import RELATION, SPLITS, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of, labeled
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import compact, rescaled
+from fedweave.datasets.links import NAMES
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
@@ -225,6 +226,38 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     data = built.data
     by, named = flagging_of(run, chosen), (data.ids, data.labels, data.example)
     return predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, half_widths(run))
+
+
+def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
+    """A row for each link of a client, and for each pair that was drawn beside it: "client", "source", "target",
+    "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
+
+    Raises:
+        UserError: there is no such model or client.
+    """
+    built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
+    graphs = graphs_of(built.fed)
+    for name, w in chosen.items():
+        graph, called = graphs[name].to("cpu"), link_names(run, name)
+        if graph.pairs is None:
+            continue
+        rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
+        p, y, pairs = (
+            probabilities(run.net_of(name), w, graphs[name])[rows],
+            graph.y[rows].numpy(),
+            graph.pairs[:, rows],
+        )
+        one = Predicted(name, p, np.arange(len(rows)), graph.masks[:, rows].numpy())
+        tables.append(predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()]))
+        tables[-1] = tables[-1].drop_columns(["pair"])
+    return pa.concat_tables(tables)
+
+
+def link_names(run: Trained, client: str) -> np.ndarray:
+    """What the nodes of a client are called, in its order."""
+    part = run.seen.parts[list(run.built.fed.clients).index(client)]
+    names: np.ndarray = np.array(run.built.data.node_ids)[part.nodes]
+    return names
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -469,11 +502,8 @@ def of_run(
     if capabilities(config.algorithm.kind).predicts:
         raise UserError("the parties of a vertical run predict jointly: take `fedweave predict` and its table.")
     run = trained(directory, config, "Where sites are, their owners measure.")
-    if config.links is not None:  # links, and the pairs drawn beside them
-        from fedweave.experiment.runs.link_predictions import of_own_links
-
-        return measured(of_own_links(run, model), metric, split)
-    return measured(of_own(run, model), metric, split)
+    predict = of_own if config.links is None else of_own_links
+    return measured(predict(run, model), metric, split)
 
 
 def embeddings_of_run(directory: Path, model: str | None = None, client: str | None = None) -> pa.Table:
