@@ -225,7 +225,23 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
     by, named = flagging_of(run, chosen), (data.ids, data.labels, data.example)
-    return predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, half_widths(run))
+    widths = half_widths(run) if model != "trained" else ()
+    table = predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, widths)
+    return _without_intervals(table, GLOBAL) if _own_units(run) else table
+
+
+def _own_units(run: Trained) -> bool:
+    """Whether each client predicts numbers in units of its own, for which intervals hold."""
+    return run.built.data.target_scale is not None and run.built.data.target_scaling == "own"
+
+
+def _without_intervals(table: pa.Table, client: str) -> pa.Table:
+    """The table without prediction intervals in the rows of a client."""
+    keep = pc.not_equal(table["client"], client)
+    for at, name in enumerate(table.column_names):
+        if name.partition("_")[0] in ("low", "high"):
+            table = table.set_column(at, name, pc.if_else(keep, table[name], None))
+    return table
 
 
 def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -302,7 +318,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         by,
         ends_of(data),
         built.data.targets,
-        half_widths(run) if which == "global" else (),
+        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in chosen) else (),
     )
 
 
