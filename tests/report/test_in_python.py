@@ -15,7 +15,7 @@ from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.python.comparing import Comparison, ReportPage
+from fedweave.python.comparing import Comparison, ReportPage, rows_of
 from fedweave.sweep.in_python import Sweep
 
 DOCUMENT: dict[str, Any] = {
@@ -182,3 +182,9 @@ def test_unknown_settings_are_refused_with_the_nearest_name(registry: Any) -> No
         assert refused.value.code == "config.unknown-key", name
         if len(fields) > 1:
             assert f"Did you mean {fields[-1]!r}" in str(refused.value), name
+
+
+def test_a_column_of_several_types_is_text() -> None:
+    table = rows_of([{"key": "auto", "n": 1}, {"key": 0.5}, {"key": None, "n": 2}])
+    assert table["key"].to_pylist() == ["auto", "0.5", None]
+    assert table["n"].to_pylist() == [1, None, 2]

@@ -211,7 +211,15 @@ def rows_of(rows: Any) -> pa.Table:
     """A table of {column: value}; null where a row lacks a column."""
     rows = [*rows]
     columns = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows], from_pandas=True) for name in columns})
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in columns})
+
+
+def _column(values: list[object]) -> pa.Array:
+    """The values in one type; as text where they are of several."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:

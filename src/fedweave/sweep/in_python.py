@@ -75,7 +75,8 @@ def sweep(
     tried = [f"{key}={_values(values)}" for key, values in (grid or {}).items()]
     names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     numbers = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
-    options = SweepOptions(plan.keys_of(plan.tries(file, changed, tried)), tuple(over), csv=True)
+    ranges = plan.tries(file, changed, tried)
+    options = SweepOptions(plan.keys_of(ranges), tuple(over), csv=True, grid=ranges)
     plan.check_over(options.over, options.keys)
     console = screen(quiet=not progress)
 
