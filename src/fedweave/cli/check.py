@@ -26,6 +26,7 @@ if not Loaded.for_help:
     from fedweave.experiment.requirements import check_trained
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
+    from fedweave.partition.client_data import target_scale_of
     from fedweave.report.clients import header
     from fedweave.report.terminal import screen
 
@@ -194,7 +195,8 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
     if data.target == NUMBER and data.target_scaling == "own":
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
         each = {name: data.y[part.examples[part.masks[TRAIN]]] for name, part in zip(names, parts, strict=True)}
-        yield from _apart(names, [scale_of(y) for y in each.values() if len(y)])
+        scales = [target_scale_of(data, part) for part in parts if len(data.y[part.examples[part.masks[TRAIN]]])]
+        yield from _apart([scale for scale in scales if scale is not None])
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (
@@ -206,7 +208,7 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
 APART = 0.25  # of the typical deviation, by which members' means may differ without a word
 
 
-def _apart(names: Sequence[str], scales: "Sequence[np.ndarray]") -> Iterator[str]:
+def _apart(scales: "Sequence[np.ndarray]") -> Iterator[str]:
     """A sentence where members' own units differ much, so that one model learns another target from each."""
     if len(scales) < 2:
         return
@@ -214,8 +216,8 @@ def _apart(names: Sequence[str], scales: "Sequence[np.ndarray]") -> Iterator[str
     apart = float((shifts.std(0) / np.sqrt((divisors**2).mean(0))).max())
     if apart > APART:
         yield (
-            f"the {len(names)} members' means of the target differ by {apart:.2f} of its deviation, and each scales by "
-            'its own, so that a common model learns other numbers at each; data.target_normalise = "all" takes one '
+            f"the {len(scales)} members' means of the target differ by {apart:.2f} of its deviation, and each scales "
+            'by its own, so that a common model learns other numbers at each; data.target_normalise = "all" takes one '
             "scale for all, by sums over members that the ledger lists"
         )
 

@@ -17,7 +17,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
 from fedweave.python.training import SavedRun
 from fedweave.report.cells import HIGHER, interval, paired_differences, sign, unlike
-from fedweave.report.compare import COMPARED, NOTE, compared, headlines, over_conditions
+from fedweave.report.compare import NOTE, compared, headlines, metrics_compared, over_conditions
 from fedweave.report.conditions import conditions, incomparable
 from fedweave.report.drawing import Figure
 from fedweave.report.figures import client_accuracy, curves, traffic
@@ -228,21 +228,16 @@ def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
     rows: list[Record] = []
     where = {"condition": condition} if condition else {}
     for other in others:
-        for name, better in compared_metrics():
+        for name in metrics_compared(groups):
             differences = paired_differences(other.by_seed(name), first.by_seed(name))
             if not differences:
                 continue
             low, high = interval(differences)
-            surely = sign(differences) * better
+            surely = sign(differences) * (1 if name.rpartition("/")[2] in HIGHER else -1)
             row = where | {"group": other.label, "against": first.label, "metric": name, "seeds": len(differences)}
             row |= {"difference": statistics.fmean(differences), "low": low, "high": high}
             rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[surely]})
     return rows
-
-
-def compared_metrics() -> list[tuple[str, int]]:
-    """The metrics that are compared, and the sign of what is better."""
-    return [(name, 1 if name.rpartition("/")[2] in HIGHER else -1) for name in COMPARED]
 
 
 def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:

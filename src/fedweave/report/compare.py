@@ -147,13 +147,17 @@ def _caught(group: Group, mean: float) -> str:
     return f"{group.label} {mean:.3f}" + (f" ({of})" if of else "")
 
 
+def metrics_compared(groups: Sequence[Group]) -> list[str]:
+    """The metrics by which groups of runs are compared: what decides, and then `COMPARED`."""
+    metric = judged_alike(groups)
+    decides = (f"global/{metric}", f"local/{metric}") if metric else ()
+    return list(dict.fromkeys((*decides, *COMPARED)))
+
+
 def compared(groups: Sequence[Group], names: Sequence[str] | None = None) -> ResultTable:
     """A row for every metric and every group but the first, which the others are compared with. names: of the metrics,
     by default what decides and then `COMPARED`."""
-    rows, metric = [], judged_alike(groups)
-    if names is None:
-        decides = (f"global/{metric}", f"local/{metric}") if metric else ()
-        names = list(dict.fromkeys((*decides, *COMPARED)))
+    rows, names = [], metrics_compared(groups) if names is None else names
     first, *others = groups
     for name in names:
         base = first.by_seed(name)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from fedweave.core.types import Record
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import UserError
 from fedweave.experiment.config import Config, Document, dumps
 from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.session import watched
 from fedweave.python.comparing import Results, figures_of, table_of
-from fedweave.report.reading import Run, grouped, read_runs
+from fedweave.report.reading import Run, grouped
 from fedweave.report.terminal import screen
 from fedweave.sweep import plan
 from fedweave.sweep import search as seek
@@ -94,12 +94,7 @@ def sweep(
         runs, about = plan.planned(file, folder, numbers, names, changed, tried)
         runs = plan.up_to_date(runs, overwrite)
         failed = done(runs)
-    if len(failed) == len(runs):
-        raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
-    finish(screen(quiet=True), folder, runs, failed, options)
-    groups = grouped(read_runs([run.directory for run in runs if run.name not in failed]))
-    apart = plan.conditions(options.keys, options.over)
-    chosen = plan.choose(groups, options.keys, apart, options.grid)
+    groups, chosen = finish(screen(quiet=True), folder, runs, failed, options)
     best = {one.group.runs[0].directory for one in chosen}
     first = {run.directory: group.runs[0].directory for group in groups for run in group.runs}
 

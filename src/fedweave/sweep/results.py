@@ -560,8 +560,8 @@ class SweepOptions:
 
 def finish(
     console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], asked: SweepOptions
-) -> None:
-    """Show and save what the runs that did not fail found.
+) -> tuple[list[Group], list[plan.Chosen]]:
+    """Show and save what the runs that did not fail found; returns their groups, and those that validation chose.
 
     Raises:
         FedweaveError: all failed.
@@ -597,6 +597,7 @@ def finish(
         _save(path, content)
     files += _for_papers(folder, groups, chosen, asked)
     console.print(f"files: {', '.join(map(str, files))}", highlight=False, soft_wrap=True, markup=False)
+    return groups, chosen
 
 
 def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
