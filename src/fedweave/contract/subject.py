@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.core.types import Record, Values
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import Shard, Sharded, ShardedEngine, Worker, deal
+from fedweave.engines.sharded import Shard, Sharded, Worker, deal
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
@@ -59,7 +59,7 @@ class RecordingSimulation(RecordingEngine, Simulation):
     """A simulation that keeps what was replied."""
 
 
-class ShardedRecorder(RecordingEngine, ShardedEngine):
+class ShardedRecorder(RecordingEngine):
     """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
     of its own, which `rebuild` makes."""
 

@@ -473,10 +473,10 @@ class HoldsGraphs(Protocol):
 
 @runtime_checkable
 class JudgesExamples(Protocol):
-    """An engine of a simulation whose clients' data is with its workers."""
+    """An engine of a simulation, whoever of its workers has the clients' data."""
 
-    def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """What the model with weights `w` says of each of these clients' examples (`metrics.ranking.pooled`)."""
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
+        """See `engines.engine.Executor`."""
         ...
 
 

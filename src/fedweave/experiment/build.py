@@ -28,7 +28,7 @@ from fedweave.datasets.triples import learned
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import ShardedEngine, Worker
+from fedweave.engines.sharded import Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
@@ -330,7 +330,7 @@ def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     options = _of_server(inputs.data, inputs.seen, dtype)
-    fed = ShardedEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
+    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 
