@@ -467,7 +467,7 @@ TRAIN_ON_LINKS = {
         "fcfl",
         "fedpub",
     ),
-    *("gcfl", "gcfl_plus", "dfedgnn"),
+    *("gcfl", "gcfl_plus", "dfedgnn", "fedyogi", "fedadagrad", "fede"),
 }
 
 

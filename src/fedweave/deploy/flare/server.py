@@ -21,7 +21,7 @@ import torch
 from nvflare.collab import collab
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
-from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
+from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable, NoConnection
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.job_config.api import FedJob
 
@@ -403,10 +403,20 @@ class Admin:
         return sorted({site["client_name"] for site in statuses or [] if site["status"] != "no_reply"})
 
     def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
-        """Wait until `sites` are connected, `seconds` at most; returns those that are."""
+        """Wait until `sites` are connected, `seconds` at most; returns those that are.
+
+        Raises:
+            FedweaveError: the server does not answer at the end of that time, or refuses.
+        """
         deadline = time.monotonic() + seconds
         while True:
-            connected = self.connected()
+            try:
+                connected = self.connected()
+            except FedweaveError as error:
+                busy = isinstance(error.__cause__, NoConnection)
+                if not busy or time.monotonic() >= deadline:
+                    raise
+                connected = []
             here = [site for site in sites if site in connected]
             if len(here) == len(sites) or time.monotonic() >= deadline:
                 return here
