@@ -56,7 +56,7 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
     """A small experiment on the embedded digits, cut for three sites."""
     cut = VERTICAL_CUT if algorithm in VERTICAL else CUTS.get(algorithm, HORIZONTAL_CUT)
     given = settings.pop("partition", {})
-    engine = {"name": "flare", "threads": 1, "checkpoint_seconds": 0.0, "timeout": 60.0}
+    engine = {"name": "flare", "threads": 1, "checkpoint_seconds": 0.0, "timeout": 60.0, "wait": 0.0}
     document = {
         "seed": 3,
         "rounds": settings.pop("rounds", 4),

@@ -54,6 +54,8 @@ WORDS = {
     "absent": "not connected; `fedweave sites check` on their machines looks for the reason",
     "rejoined": "back: going on with them",
     "predicting": "predicting",
+    "paused": "no answer; the run waits {seconds:.0f} s at most and goes on by itself once they are back",
+    "no-server": "the server does not answer; the run waits {seconds:.0f} s at most and goes on once it is back",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
 

@@ -1,5 +1,6 @@
 """The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -314,7 +315,27 @@ def _rehearse(
         (findings.faults if needs_all(config, algorithm) else findings.notes).append(
             (name, f"{SITE_FILE}: {why}. {so}")
         )
+    fact = ("outages", survived(config, algorithm, calls, len(sites)))
+    findings.facts += [fact] if fact not in findings.facts else []
     return algorithm
+
+
+def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> str:
+    """What happens to a run while one of so many `sites` is away, in a sentence with the setting that changes it."""
+    quorum, wait = (config.engine.values.get(name, default) for name, default in (("quorum", 1.0), ("wait", 0.0)))
+    sums = [one for step in calls.round for one in step_info(step).sums.values()]
+    least = max([math.ceil(quorum * sites), *(one.needed(sites) for one in sums)])
+    if needs_all(config, algorithm):
+        least = sites
+    until = f"the run waits up to {wait / 60:.0f} min and then ends" if wait else "the run ends"
+    if least < sites:
+        return f"a round needs {least} of {sites} sites and goes on without the others; while more are away, {until}"
+    some = SecureSum(everyone=False, accomplices=1).needed(sites) if sums else 1
+    parts = " and everyone = false in the part secure_sum" if any(one.everyone for one in sums) else ""
+    remedy = f"; [engine] quorum below 1{parts} lets a round do with {some}" if some < sites else ""
+    if capabilities(config.algorithm.kind).vertical:
+        remedy = ""
+    return f"a round needs all {sites} sites; while one is away, {until} ([engine] wait){remedy}"
 
 
 def _unprotected(calls: Calls) -> Iterator[str]:

@@ -218,6 +218,8 @@ class FlareEngine:
     timeout:            seconds that sites have to answer a call; it goes on without sites that are later.
     quorum:             share of the called sites that must answer, where it is less than the algorithm's own.
     rejoin_seconds:     least time between two attempts to take sites back that were lost.
+    wait:               seconds that a run waits for sites that it cannot do without, or for the server, after they have
+                        stopped answering; 0: it ends at once and goes on with --resume.
     reply_mb:           largest reply that is accepted, in megabytes.
     checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
     threads:            threads of torch in each process, 0 leaves its default.
@@ -229,6 +231,7 @@ class FlareEngine:
     timeout: Annotated[float, Field(gt=0)] = 600.0
     quorum: Annotated[float, Field(gt=0, le=1)] = 1.0
     rejoin_seconds: Annotated[float, Field(ge=0)] = 30.0
+    wait: Annotated[float, Field(ge=0)] = 3600.0
     reply_mb: Annotated[float, Field(gt=0)] = 512.0
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
