@@ -247,6 +247,7 @@ class Layer(NamedTuple):
                  `h @ weight`.
     by_relation: names of the weights [R, ...] whose row r is read of links of relation r alone.
     norms:       names of the weights of normalization, running statistics included.
+    compares:    whether it compares all nodes, as graph and batch norm do, so that samples of them will not do.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
@@ -271,6 +272,7 @@ class Layer(NamedTuple):
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
     by_relation: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
+    compares: bool = False
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"
@@ -359,12 +361,15 @@ def check_embeds(model: Model, who: str) -> None:
         ValueError: it has one layer; names `who` needs them.
     """
     if len(model) < 2:
-        raise ValueError(f"{who} compares embeddings, what the last layer is computed from; take a model of two layers")
+        raise ValueError(
+            f"{who} compares embeddings, what the last layer is computed from; take a model of two layers, or "
+            "give your module a method embed, which its forward calls"
+        )
 
 
 def needs_graph(model: Model) -> bool:
     """Whether a layer may read the client's whole graph, so that it passes messages, and a mini-batch will not do."""
-    return any(layer.reads == "graph" for layer in model)
+    return any(layer.reads == "graph" or layer.compares for layer in model)
 
 
 def pools(model: Model) -> bool:

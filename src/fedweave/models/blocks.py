@@ -17,6 +17,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.models.module import OwnModule
 from fedweave.models.norms import Norm, normalized
 from fedweave.ops import linear as ops
 from fedweave.ops.linear import linear
@@ -301,6 +302,8 @@ def ported(data: Dataset, model: object) -> Dataset:
 def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
+    if isinstance(model, OwnModule):
+        return model.fitted(carried)
     needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
     field_names = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
@@ -312,10 +315,11 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
     """What to say of what edges carry and a model that was `fitted` does not use."""
     if carried is None:
         return []
+    asks = model.asks if isinstance(model, OwnModule) else ()
     lost = {
         "directions": carried.directed and getattr(model, "directed", "none") == "none",
-        "weights": carried.weight is not None and not getattr(model, "weighted", False),
-        "features": bool(carried.width) and not getattr(model, "edge_features", 0),
+        "weights": carried.weight is not None and not (getattr(model, "weighted", False) or "edge_weight" in asks),
+        "features": bool(carried.width) and not (getattr(model, "edge_features", 0) or "edge_attr" in asks),
     }
     remedy = {
         "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',

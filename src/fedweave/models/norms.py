@@ -4,7 +4,7 @@ approach to accelerating graph neural network training") and over the nodes of a
 normalization").
 
 Batch norm's running statistics are weights by name (`core.tree.is_statistic`) that no gradient moves. In a training
-step `_Tracked` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and training
+step `Tracked` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and training
 takes that way as it is.
 """
 
@@ -60,8 +60,8 @@ def normalized(layer: Layer, norm: Norm, width: int) -> Layer:
         mine = {name: w[f"norm.{name}"] for name in fresh}
         return normalize(mine, graph, layer.apply(w, graph, h, key), key is not None)
 
-    reads = layer.reads if norm == "layer" else "graph"  # neither samples of nodes nor pieces of a graph will do
-    return layer._replace(init=init, apply=apply, reads=reads, norms=tuple(f"norm.{name}" for name in fresh))
+    norms = tuple(f"norm.{name}" for name in fresh)
+    return layer._replace(init=init, apply=apply, compares=norm != "layer", norms=norms)
 
 
 def _layer(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
@@ -103,8 +103,8 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     own_mean = torch.where(several, _mean(h, share)[0], mean.detach())
     own_var = torch.where(several, _mean((h - own_mean).square(), share)[0], var.detach())
     unbiased = torch.where(several, own_var * n / (n - 1).clamp(min=1), var).detach()
-    weight = _Tracked.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
-    weight = _Tracked.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
+    weight = Tracked.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
+    weight = Tracked.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
     return (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
 
 
@@ -128,7 +128,7 @@ def _whole(graph: Graph, h: Tensor) -> Tensor:
     return graph.real
 
 
-class _Tracked(Operation):
+class Tracked(Operation):
     """Gives on the first tensor, and in the place of a gradient gives a running statistic the way to its next value,
     times −1."""
 
@@ -147,7 +147,7 @@ class _Tracked(Operation):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, passed: Tensor, running: Tensor, following: Tensor) -> tuple[Tensor, int]:
-        return _Tracked.apply(*over_clients(info.batch_size, in_dims, passed, running, following)), 0
+        return Tracked.apply(*over_clients(info.batch_size, in_dims, passed, running, following)), 0
 
 
 _Normalize = Callable[[Tree, Graph, Tensor, bool], Tensor]

@@ -525,8 +525,8 @@ class Minibatches:
         """
         if models.needs_graph(model):
             raise ValueError(
-                "h2gcn, a torch.nn.Module, and graph and batch norm cannot read sampled neighbors; choose model sage, "
-                "gcn, gat, gine or pna, with norm = 'none' or 'layer'"
+                "h2gcn and a torch.nn.Module cannot read sampled neighbors; choose model sage, gcn, gat, gine or pna, "
+                "without graph or batch norm, which compare all nodes"
             )
         if models.pools(model):
             raise ValueError(
