@@ -4,7 +4,7 @@ features differ; paired over seeds.
 Each seed draws one split and one start for all; nothing is tuned. With --csv each run is a line of that file, and runs
 whose line is there are not made again.
 
-    python -m benchmarks.norms [--seeds 3] [--rounds 40] [--csv norms.csv]
+    python -m benchmarks.norms [--seeds 3] [--rounds 20] [--sets …] [--csv norms.csv]
 """
 
 import argparse
@@ -34,9 +34,9 @@ SETS: dict[str, dict[str, Any]] = {
 }
 WAYS = {
     "fedavg, no norm": ("fedavg", "none"),
-    "fedavg, layer norm": ("fedavg", "layer"),
     "fedavg, batch norm": ("fedavg", "batch"),
     "fedbn, batch norm": ("fedbn", "batch"),
+    "fedavg, layer norm": ("fedavg", "layer"),
     "local, batch norm": ("local", "batch"),
 }
 
@@ -61,14 +61,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
     known = dict[tuple[str, ...], float]()
     if given.csv is not None and given.csv.exists():
         known = {tuple(row[:4]): float(row[4]) for row in csv.reader(given.csv.read_text().splitlines())}
-    for name in SETS:
+    for name in given.sets:
         print(f"\n{name}, {given.seeds} seeds, {given.rounds} rounds\n")
         print("| clients train by | accuracy | difference to no norm, 95 % interval |\n| --- | --- | --- |")
         plain: list[float] = []
@@ -85,10 +86,8 @@ def main() -> None:
             plain = plain or found
             low, high = interval([one - other for one, other in zip(found, plain, strict=True)])
             mean, spread = statistics.fmean(found), statistics.stdev(found)
-            print(
-                f"| {way} | {mean:.3f} ± {spread:.3f} | {mean - statistics.fmean(plain):+.3f}, {low:+.3f} to {high:+.3f} |",
-                flush=True,
-            )
+            gap = f"{mean - statistics.fmean(plain):+.3f}, {low:+.3f} to {high:+.3f}"
+            print(f"| {way} | {mean:.3f} ± {spread:.3f} | {gap} |", flush=True)
 
 
 if __name__ == "__main__":
