@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils import _pytree as pytree
-from torch_geometric.nn import BatchNorm, GCNConv, GraphNorm, LayerNorm
+from torch_geometric.nn import BatchNorm, GCNConv, GraphNorm, LayerNorm, SGConv
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.fedbn import OwnNorms
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
 from fedweave.core import model as models
@@ -217,3 +218,76 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 def test_laws_hold_with_norms(subject: Subject, law: str) -> None:
     """Executors, recordings, bytes, shards and resumed runs agree; no client's statistics reach another's reply."""
     LAWS[law](subject)
+
+
+def normed(name: str, **values: Any) -> Any:
+    kind = ALGORITHMS[name]
+    model = MODELS["gcn"](norm="batch", hidden=4).build(6, 3)
+    return kind(model, **values)
+
+
+@pytest.mark.parametrize("name", ["dp_fedavg", "fednova", "qfedavg", "fairgfl", "fairfed", "fcfl"])
+def test_what_makes_no_mean_takes_statistics_that_stay_at_home(name: str) -> None:
+    with pytest.raises(ValueError, match="add the part own_norms"):
+        normed(name)
+    assert normed(name, parts=(OwnNorms(),)).composed.private == ("norm/*",)
+
+
+@pytest.mark.parametrize(
+    "name", ["apfl", "fedpub", "fedtad", "fgssl", "graphfl", "cgsv", "rffl", "cffl", "eu", "fairgraphfl"]
+)
+def test_what_computes_with_weights_refuses_running_statistics(name: str) -> None:
+    """Layer norm has none."""
+    with pytest.raises(ValueError, match=r"of which running statistics of batch norm are none|small graphs"):
+        normed(name)
+
+
+def test_own_norms_needs_norms() -> None:
+    with pytest.raises(ValueError, match=r"model\.norm = "):
+        ALGORITHMS["fedbn"](MODELS["gcn"](hidden=4).build(6, 3))
+
+
+def test_share_names_norms_together() -> None:
+    """All but the norms is what fedbn shares."""
+    model = MODELS["gcn"](norm="batch", hidden=4).build(6, 3)
+    named = [path for path, _ in leaves(models.init(model, random.key(0))) if models.named(model, path, ["norm/*"])]
+    assert named == [f"0/norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "feddyn", "scaffold"])
+def test_statistics_are_averaged_whatever_the_server_does(name: str) -> None:
+    """One round by hand: w_i's statistics weighed as updates are; optimizers of the server and corrections leave them
+    alone. Each client trains as FedAvg's does, for in its first step no correction has begun."""
+    options = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    subject = Subject(ALGORITHMS[name], options, {"norm": "batch"})
+    fed = subject.federation(dtype=torch.float64, mode="loop")
+    algorithm = subject.made(dropout=0.0)
+    state = algorithm.init(fed)
+    after = algorithm.round(state, fed)
+    counts = torch.stack([graph.masks[TRAIN].sum() for graph in subject.graphs(torch.float64).values()]).double()
+    shares = counts / counts.sum() if name in ("fedavg", "fedadam") else torch.full_like(counts, 1 / len(counts))
+    h = []
+    for graph in subject.graphs(torch.float64).values():
+        n = int(graph.real.sum())
+        out = graph.edges.operator("gcn") @ (graph.x @ state["w"]["0"]["weight"]) + state["w"]["0"]["bias"]
+        h.append(out[:n])
+    mean = sum(share * (0.1 * one.mean(0)) for share, one in zip(shares, h, strict=True))
+    var = sum(share * (0.9 + 0.1 * one.var(0)) for share, one in zip(shares, h, strict=True))
+    torch.testing.assert_close(after["w"]["0"]["norm.running_mean"], mean, **EXACT)
+    torch.testing.assert_close(after["w"]["0"]["norm.running_var"], var, **EXACT)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_sgc_with_hidden_is_openfgls(layers: int) -> None:
+    """SGConv with K = 1, ReLU between."""
+    graph, x, edges = graph_of(20, 6, True, torch.float64, seed=4)
+    model = MODELS["sgc"](hidden=5, layers=layers, dropout=0.0).build(6, 3)
+    w = models.init(model, random.key(1), torch.float64)
+    h = x
+    for at, layer in enumerate(w.values()):
+        theirs = SGConv(*layer["weight"].shape, K=1).double()
+        theirs.load_state_dict({"lin.weight": layer["weight"].T, "lin.bias": layer["bias"]})
+        h = theirs(torch.relu(h) if at else h, edges)
+    torch.testing.assert_close(models.apply(model, w, graph)[:20], h, **EXACT)
+    assert {leaf.shape for _, leaf in leaves(w)} == {leaf.shape for _, leaf in leaves(models.init(MODELS["gcn"](
+        hidden=5, layers=layers).build(6, 3), random.key(0)))}  # fmt: skip
