@@ -4,7 +4,7 @@ features differ; paired over seeds.
 Each seed draws one split and one start for all; nothing is tuned. With --csv each run is a line of that file, and runs
 whose line is there are not made again.
 
-    python -m benchmarks.norms [--seeds 3] [--rounds 20] [--sets …] [--csv norms.csv]
+    python -m benchmarks.norms [--seeds 3] [--rounds 60] [--sets …] [--csv norms.csv]
 """
 
 import argparse
@@ -21,13 +21,13 @@ from fedweave.experiment.rounds import train
 from fedweave.report.cells import interval
 
 SETS: dict[str, dict[str, Any]] = {
-    "proteins by mean feature": {
-        "data": {"name": "proteins"},
-        "partition": {"name": "graph_skew", "by": "features", "clients": 5},
-        "model": {"name": "gin", "hidden": 32},
+    "twitch by language": {
+        "data": {"name": "twitch"},
+        "partition": {"name": "column"},
+        "model": {"name": "gcn"},
     },
-    "nci1 by mean degree": {
-        "data": {"name": "nci1"},
+    "proteins by mean degree": {
+        "data": {"name": "proteins"},
         "partition": {"name": "graph_skew", "by": "degree", "clients": 5},
         "model": {"name": "gin", "hidden": 32},
     },
@@ -61,7 +61,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()

@@ -214,8 +214,8 @@ class Subject:
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
         tried: Record = {"local_steps": 1, **small_settings(self.kind)}
-        told = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
-        options: Record = (told if isinstance(told, dict) else {"name": told}) | dict(self.model)
+        choice = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
+        options: Record = (choice if isinstance(choice, dict) else {"name": choice}) | dict(self.model)
         name = options.pop("name")
         check_name("test_settings: model", name, MODELS)
         options |= {"pool": "sum"} if needs.graph_level else {}

@@ -734,8 +734,8 @@ class _Fit(Operation):
 def _without_statistics(tree: Tree) -> Tree:
     """The leaves that a penalty is of, or their batch dimensions."""
     flat = dict(leaves(tree or {}))
-    kept = {path: leaf for path, leaf in flat.items() if not is_statistic(path)}
-    return tree if len(kept) == len(flat) else nest(kept)
+    moving = {path: leaf for path, leaf in flat.items() if not is_statistic(path)}
+    return tree if len(moving) == len(flat) else nest(moving)
 
 
 def _trainable(tree: Tree, like: Tree) -> Stored:

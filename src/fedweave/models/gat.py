@@ -29,7 +29,7 @@ SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
-class Attention(Normed):
+class AttentionModel(Normed):
     """A model of convolutions whose attention has several heads.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
@@ -72,7 +72,7 @@ class Attention(Normed):
 
 
 @dataclass(frozen=True)
-class GAT(Attention):
+class GAT(AttentionModel):
     """`layers` attention convolutions, with ELU and `dropout` after each but the last.
 
     Deviation: no dropout on the input features, which are often sparse.
@@ -212,7 +212,7 @@ def attended(
 
 
 @dataclass(frozen=True)
-class GATv2(Attention):
+class GATv2(AttentionModel):
     """`layers` attention convolutions whose scores see both ends together (Brody et al. 2022, eq. 7), with ELU and
     `dropout` after each but the last.
 

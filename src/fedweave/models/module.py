@@ -1,14 +1,14 @@
 """A user's own `torch.nn.Module` as a model, by `torch.func.functional_call`.
 
 Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward` takes x
-float [n, features] and edge_index int64 [2, E], both directions of every edge, and by name those of `GIVEN` that it
+float [n, features] and edge_index int64 [2, E], both directions of every edge, and by name those of `INPUTS` that it
 has; it returns logits [n, classes], or of small graphs [e, classes]. n counts a client's nodes without padding, so that
 layers may compare all nodes. It runs for one client after the other (`runs_alone`) and reads numbers of nodes and keys
 on the host, which takes longer than the models here. Dropout and first weights are drawn from the run's keys.
 
 Buffers that `core.tree.is_statistic` names, such as BatchNorm's, are leaves beside the weights; what a training step
-makes of them is what training sets them to (`norms.Tracked`). Other buffers are constants of the module. With `embed`,
-which `forward` calls, a model is two layers, of which the first gives embeddings; the second has no weights.
+makes of them is what training sets them to (`norms.RunningStatistic`). Other buffers are constants of the module. With
+`embed`, which `forward` calls, a model is two layers, of which the first gives embeddings; the second has no weights.
 """
 
 import copy
@@ -31,7 +31,7 @@ from fedweave.core.plugins import Maker, note, noted
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, raised_at
-from fedweave.models.norms import Tracked
+from fedweave.models.norms import RunningStatistic
 from fedweave.ops.sparse import Sparse
 
 
@@ -79,7 +79,7 @@ class ModuleKind:
         return self.module.__doc__
 
 
-GIVEN = ("edge_attr", "edge_weight", "batch")  # what a forward may also take, by these names
+INPUTS = ("edge_attr", "edge_weight", "batch")  # what a forward may also take, by these names
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class OwnModule:
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """Which of `GIVEN` its forward takes.
+        """Which of `INPUTS` its forward takes.
 
         Raises:
             ConfigError: it takes something else that clients do not have.
@@ -116,9 +116,9 @@ class OwnModule:
         width = 0 if edges is None else edges.width
         weighted = edges is not None and edges.weight is not None
         _check_given(self.module, [*["edge_attr"] * bool(width), *["edge_weight"] * weighted])
-        own = {"edge_features": width} if "edge_features" in self.kind.fields else {}
-        given = {name: value for name, value in self.values.items() if value is not None}
-        return dataclasses.replace(self, values={**self.values, **own, **given}, edges=edges)
+        known = {"edge_features": width} if "edge_features" in self.kind.fields else {}
+        inputs = {name: value for name, value in self.values.items() if value is not None}
+        return dataclasses.replace(self, values={**self.values, **known, **inputs}, edges=edges)
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -198,11 +198,11 @@ def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, unt
         if not tried[0]:
             carried, classes = _edge_list(graph).carried, (out["logits"] if isinstance(out, dict) else out).shape[1]
             weighted = carried is not None and carried.weight is not None
-            found = _try_out(module, Form(h.shape[1], classes, 0 if carried is None else carried.width, weighted))
-            if found != pooled:
+            pools = _try_out(module, Form(h.shape[1], classes, 0 if carried is None else carried.width, weighted))
+            if pools != pooled:
                 raise ConfigError(
                     f"model {type(module).__name__} takes batch, and has a row of logits for each "
-                    f"{'small graph' if found else 'node'}. Say so in its class: pools = {found}.",
+                    f"{'small graph' if pools else 'node'}. Say so in its class: pools = {pools}.",
                     code="config.module",
                 )
             tried[0] = True
@@ -225,14 +225,14 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     embeddings "h" and "logits". Small graphs that do not train are left out of training."""
     training, nodes = key is not None, int(graph.real.sum())
     asked, edge_list = _asked(type(module)), _edge_list(graph)
-    index, given = _edges(module, edge_list, graph.device, h.dtype)
+    index, inputs = _edges(module, edge_list, graph.device, h.dtype)
     x, batch = _dense(h)[:nodes], None if graph.graph_of is None else graph.graph_of[:nodes]
     chosen = None
     if pooled and training and batch is not None:
         chosen = graph.masks[TRAIN].nonzero()[:, 0]
-        x, index, batch, given = _of_graphs(chosen, x, index, batch, given)
+        x, index, batch, inputs = _of_graphs(chosen, x, index, batch, inputs)
     if "batch" in asked:
-        given["batch"] = x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch
+        inputs["batch"] = x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch
     leaves = {name: leaf for name, leaf in w.items() if not is_statistic(name)}
     buffers = {name: value.detach().clone().to(graph.device) for name, value in module.named_buffers()}
     for name, value in buffers.items():
@@ -241,10 +241,10 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     module.train(training)
     state = {**leaves, **buffers}
     with _seeded(int(key) if training else 0, graph.device), _embedding(module) as embedded:
-        logits = torch.func.functional_call(module, state, (x, *([index] if _reads_edges(module) else [])), given)
+        logits = torch.func.functional_call(module, state, (x, *([index] if _reads_edges(module) else [])), inputs)
     if training and torch.is_grad_enabled():
         for name in (name for name in buffers if is_statistic(name)):
-            logits = Tracked.apply(logits, w[name], state[name].detach().to(w[name].dtype))
+            logits = RunningStatistic.apply(logits, w[name], state[name].detach().to(w[name].dtype))
     rows, padded = len(graph.y) if pooled else graph.nodes, Tree()
     for name, out in {"logits": logits, **({"h": embedded[-1]} if embedded else {})}.items():
         if chosen is None:
@@ -255,14 +255,14 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
 
 
 def _of_graphs(
-    chosen: Tensor, x: Tensor, index: Tensor, batch: Tensor, given: dict[str, Tensor | None]
+    chosen: Tensor, x: Tensor, index: Tensor, batch: Tensor, inputs: dict[str, Tensor | None]
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor | None]]:
     """Nodes and edges of the small graphs int64 [c] that are `chosen`, numbered anew."""
     place = batch.new_full((int(batch.max()) + 1 if len(batch) else 0,), -1)
     place[chosen] = torch.arange(len(chosen), device=batch.device)
     nodes = place[batch] >= 0
     number, edges = nodes.cumsum(0) - 1, nodes[index[0]]
-    some = {name: value if value is None else value[edges] for name, value in given.items()}
+    some = {name: value if value is None else value[edges] for name, value in inputs.items()}
     return x[nodes], number[index[:, edges]], place[batch[nodes]], some
 
 
@@ -276,9 +276,9 @@ def _edges(
         ConfigError: the module cannot do without.
     """
     asked, carried = _asked(type(module)), edge_list.carried
-    index, given = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
+    index, inputs = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
     if not {"edge_attr", "edge_weight"} & asked.keys():
-        return index, given
+        return index, inputs
     held: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
     if carried is not None:
         ends, edge = edge_list.messages.listed("undirected")
@@ -287,9 +287,9 @@ def _edges(
         held["edge_weight"] = None if carried.weight is None else carried.weight[edge]
     for name, values in held.items():
         if name in asked:
-            given[name] = None if values is None else torch.from_numpy(values).to(device, dtype)
-    _check_given(type(module), [name for name, values in given.items() if values is not None])
-    return index, given
+            inputs[name] = None if values is None else torch.from_numpy(values).to(device, dtype)
+    _check_given(type(module), [name for name, values in inputs.items() if values is not None])
+    return index, inputs
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -297,22 +297,22 @@ def _edges(
 
 
 def _asked(module: type[nn.Module]) -> dict[str, bool]:
-    """{those of `GIVEN` that its forward takes: whether it cannot do without}.
+    """{those of `INPUTS` that its forward takes: whether it cannot do without}.
 
     Raises:
         ConfigError: it cannot do without something else.
     """
     parameters = list(inspect.signature(module.forward).parameters.values())[1:]
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    first = 2 if len(named) > 1 and named[1].name not in GIVEN else 1
+    first = 2 if len(named) > 1 and named[1].name not in INPUTS else 1
     rest = {one.name: one.default is one.empty for one in named[first:]}
-    if odd := [name for name, required in rest.items() if required and name not in GIVEN]:
+    if odd := [name for name, required in rest.items() if required and name not in INPUTS]:
         raise ConfigError(
             f"model {module.__name__}: its forward takes {', '.join(odd)}, which clients do not have. It may take x, "
-            f"edge_index, {', '.join(GIVEN)}, and others that have defaults.",
+            f"edge_index, {', '.join(INPUTS)}, and others that have defaults.",
             code="config.module",
         )
-    return {name: required for name, required in rest.items() if name in GIVEN}
+    return {name: required for name, required in rest.items() if name in INPUTS}
 
 
 def _reads_edges(module: nn.Module) -> bool:
@@ -323,7 +323,7 @@ def _reads_edges(module: nn.Module) -> bool:
     return (
         len(parameters) > 1
         and parameters[1].kind is parameters[1].POSITIONAL_OR_KEYWORD
-        and parameters[1].name not in GIVEN
+        and parameters[1].name not in INPUTS
     )
 
 
@@ -353,11 +353,11 @@ def _leaves(module: nn.Module) -> dict[str, Tensor]:
 
 def _norms(module: nn.Module) -> set[str]:
     """Names of the layers within it that normalize: by their class's name, PyTorch's, PyG's and others' alike."""
-    found = {
+    norms = {
         name for name, part in module.named_modules() if any("Norm" in kind.__name__ for kind in type(part).__mro__)
     }
     return {
-        name for name, _ in module.named_modules() if any(f"{name}.".startswith(f"{norm}.") for norm in found if norm)
+        name for name, _ in module.named_modules() if any(f"{name}.".startswith(f"{norm}.") for norm in norms if norm)
     }
 
 
@@ -368,18 +368,18 @@ def _embeds(module: nn.Module) -> bool:
 @contextmanager
 def _embedding(module: nn.Module) -> Iterator[list[Tensor]]:
     """What the module's `embed` gives while it runs."""
-    found = list[Tensor]()
+    rows = list[Tensor]()
     if not _embeds(module):
-        yield found
+        yield rows
         return
 
-    def embed(*given: object, **named: object) -> Tensor:
-        found.append(type(module).embed(module, *given, **named))  # type: ignore[operator]
-        return found[-1]
+    def embed(*inputs: object, **named: object) -> Tensor:
+        rows.append(type(module).embed(module, *inputs, **named))  # type: ignore[operator]
+        return rows[-1]
 
     module.embed = embed  # type: ignore[assignment]
     try:
-        yield found
+        yield rows
     finally:
         del module.embed
 
@@ -466,10 +466,10 @@ def _tried(module: nn.Module, form: Form, nodes: int, seed: int = 0) -> Tensor:
         held["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=dtype, device="cpu")
     if form.weighted or asked.get("edge_weight"):
         held["edge_weight"] = torch.ones(count, dtype=dtype, device="cpu")
-    given = {argument: held.get(argument) for argument in asked}
+    inputs = {argument: held.get(argument) for argument in asked}
     try:
         with torch.no_grad(), _seeded(seed), _embedding(module) as embedded:
-            out = module(x, *([edges] if _reads_edges(module) else []), **given)
+            out = module(x, *([edges] if _reads_edges(module) else []), **inputs)
     except Exception as error:
         raise ConfigError(
             f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "

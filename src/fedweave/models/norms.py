@@ -4,8 +4,8 @@ approach to accelerating graph neural network training") and over the nodes of a
 normalization").
 
 Batch norm's running statistics are weights by name (`core.tree.is_statistic`) that no gradient moves. In a training
-step `Tracked` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and training
-takes that way as it is.
+step `RunningStatistic` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and
+training takes that way as it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,10 +83,9 @@ def _over_all(graph: Graph, h: Tensor) -> Tensor:
 
 def _over_each(graph: Graph, h: Tensor) -> Tensor:
     """[n, k]: for each node, the mean over its small graph; 0 at padding."""
-    mine = _whole(graph, h)
+    mine, graph_of = _whole(graph, h), graph.graph_of
     means = graph.edges.operator("pool_mean") @ torch.where(mine[:, None], h, 0.0)
-    assert graph.graph_of is not None
-    return torch.where(mine[:, None], gather_rows(means, graph.graph_of.clamp(min=0)), 0.0)
+    return torch.where(mine[:, None], gather_rows(means, graph_of.clamp(min=0)), 0.0)  # type: ignore[union-attr]
 
 
 def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
@@ -103,8 +102,8 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     own_mean = torch.where(several, _mean(h, share)[0], mean.detach())
     own_var = torch.where(several, _mean((h - own_mean).square(), share)[0], var.detach())
     unbiased = torch.where(several, own_var * n / (n - 1).clamp(min=1), var).detach()
-    weight = Tracked.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
-    weight = Tracked.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
+    weight = RunningStatistic.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
+    weight = RunningStatistic.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
     return (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
 
 
@@ -128,7 +127,7 @@ def _whole(graph: Graph, h: Tensor) -> Tensor:
     return graph.real
 
 
-class Tracked(Operation):
+class RunningStatistic(Operation):
     """Gives on the first tensor, and in the place of a gradient gives a running statistic the way to its next value,
     times −1."""
 
@@ -147,7 +146,7 @@ class Tracked(Operation):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, passed: Tensor, running: Tensor, following: Tensor) -> tuple[Tensor, int]:
-        return Tracked.apply(*over_clients(info.batch_size, in_dims, passed, running, following)), 0
+        return RunningStatistic.apply(*over_clients(info.batch_size, in_dims, passed, running, following)), 0
 
 
 _Normalize = Callable[[Tree, Graph, Tensor, bool], Tensor]

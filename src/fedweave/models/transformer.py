@@ -15,14 +15,14 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.gat import Attention, attended, head_sums
+from fedweave.models.gat import AttentionModel, attended, head_sums
 from fedweave.ops.linear import linear
 
 _PROJECTIONS = ("query", "key", "value", "skip")
 
 
 @dataclass(frozen=True)
-class Transformer(Attention):
+class Transformer(AttentionModel):
     """`layers` convolutions of attention with keys, queries and values over neighbors, with ReLU and `dropout` after
     each but the last.
 

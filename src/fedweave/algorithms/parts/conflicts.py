@@ -390,13 +390,13 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
     ),
     (
         lambda part: part.needs.statistics == "home",
-        lambda part, given: given.statistics == "any",
+        lambda part, settings: settings.statistics == "any",
         "{one} makes something else of updates than their mean, which running statistics of batch norm cannot be in; "
         "add the part own_norms, so that they stay at their client, or set model.norm = 'layer'",
     ),
     (
         lambda part: part.needs.statistics == "none",
-        lambda part, given: given.statistics != "none",
+        lambda part, settings: settings.statistics != "none",
         "{one} computes with weights, of which running statistics of batch norm are none; set model.norm = 'layer'",
     ),
 )
