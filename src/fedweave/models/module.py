@@ -230,7 +230,10 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     chosen = None
     if pooled and training and batch is not None:
         chosen = graph.masks[TRAIN].nonzero()[:, 0]
+    if chosen is not None and batch is not None and len(chosen):  # with none the step has no loss, whatever it sees
         x, index, batch, inputs = _of_graphs(chosen, x, index, batch, inputs)
+    else:
+        chosen = None
     if "batch" in asked:
         inputs["batch"] = x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch
     leaves = {name: leaf for name, leaf in w.items() if not is_statistic(name)}
