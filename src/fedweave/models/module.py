@@ -135,7 +135,7 @@ class OwnModule:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model {self.module.__name__}: {error}{raised_at(error)}") from error
         _check_weights(module)
-        width = int(self.values.get("edge_features") or (0 if self.edges is None else self.edges.width))  # type: ignore[call-overload]
+        width = int(self.values.get("edge_features") or (0 if self.edges is None else self.edges.width))
         pooled = _try_out(
             module, Form(features, classes, width, self.edges is not None and self.edges.weight is not None)
         )
@@ -239,11 +239,14 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     leaves = {name: leaf for name, leaf in w.items() if not is_statistic(name)}
     buffers = {name: value.detach().clone().to(graph.device) for name, value in module.named_buffers()}
     for name, value in buffers.items():
-        held = w[name].detach().clone() if is_statistic(name) else value
-        buffers[name] = held.to(h.dtype) if value.is_floating_point() else held.round().to(value.dtype)
+        if is_statistic(name):
+            held = w[name].detach().clone()
+            buffers[name] = held if value.is_floating_point() else held.round().to(value.dtype)
+        elif value.is_floating_point():
+            buffers[name] = value.to(h.dtype)
     module.train(training)
     state = {**leaves, **buffers}
-    with _seeded(int(key) if training else 0, graph.device), _embedding(module) as embedded:
+    with _seeded(0 if key is None else int(key), graph.device), _embedding(module) as embedded:
         logits = torch.func.functional_call(module, state, (x, *([index] if _reads_edges(module) else [])), inputs)
     if training and torch.is_grad_enabled():
         for name in (name for name in buffers if is_statistic(name)):
@@ -377,7 +380,7 @@ def _embedding(module: nn.Module) -> Iterator[list[Tensor]]:
         return
 
     def embed(*inputs: object, **named: object) -> Tensor:
-        rows.append(type(module).embed(module, *inputs, **named))  # type: ignore[operator]
+        rows.append(type(module).embed(module, *inputs, **named))  # type: ignore[attr-defined]
         return rows[-1]
 
     module.embed = embed  # type: ignore[assignment]
@@ -396,7 +399,7 @@ def _check_weights(module: nn.Module) -> None:
     if not weights:
         raise ConfigError(f"model {name} has no weights, so that there is nothing to train.", code="config.module")
     tensors = weights | dict(module.named_buffers())
-    if lazy := [path for path, weight in tensors.items() if isinstance(weight, nn.parameter.UninitializedTensorMixin)]:
+    if lazy := [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
             "sizes, of which features and classes are the constructor's first two parameters.",

@@ -66,14 +66,16 @@ def normalized(layer: Layer, norm: Norm, width: int) -> Layer:
 
 def _layer(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     """PyG's `LayerNorm(mode="node")`."""
-    return F.layer_norm(h, h.shape[1:], eps=EPS) * w["weight"] + w["bias"]
+    result: Tensor = F.layer_norm(h, h.shape[1:], eps=EPS) * w["weight"] + w["bias"]
+    return result
 
 
 def _graph(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     """PyG's `GraphNorm`: x = h − α μ, x w / √(mean x² + ε) + b, over the nodes of each small graph, or all nodes."""
     over = _over_each if graph.graph_of is not None else _over_all
     x = h - over(graph, h) * w["mean_scale"]
-    return x * (w["weight"] * torch.rsqrt(over(graph, x.square()) + EPS)) + w["bias"]
+    result: Tensor = x * (w["weight"] * torch.rsqrt(over(graph, x.square()) + EPS)) + w["bias"]
+    return result
 
 
 def _over_all(graph: Graph, h: Tensor) -> Tensor:
@@ -93,7 +95,8 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     those of training."""
     mean, var = w["running_mean"], w["running_var"]
     if not training:  # noise on what members send may have made a variance negative
-        return (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
+        judged: Tensor = (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
+        return judged
     counted = _whole(graph, h)
     if graph.graph_of is not None:
         counted = counted & graph.masks[TRAIN].gather(0, graph.graph_of.clamp(min=0))
@@ -104,7 +107,8 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     unbiased = torch.where(several, own_var * n / (n - 1).clamp(min=1), var).detach()
     weight = RunningStatistic.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
     weight = RunningStatistic.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
-    return (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
+    result: Tensor = (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
+    return result
 
 
 def _mean(h: Tensor, share: Tensor) -> Tensor:

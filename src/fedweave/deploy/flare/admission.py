@@ -200,9 +200,9 @@ def _within(path: str, key: str) -> bool:
 
 def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
     """An algorithm of that name with its defaults and the first model that it takes."""
-    for model in (*MODELS.values(), partial(GCN, norm="batch")):
+    for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
         try:
-            return kind(model().build(4, 2))
+            return kind(plugin.build(4, 2))
         except (ValueError, TypeError):
             continue
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
