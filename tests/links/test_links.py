@@ -457,6 +457,7 @@ TRAIN_ON_LINKS = {
         "fedavg_ft",
         "fedper",
         "fedrep",
+        "fedbn",
         "ditto",
         "apfl",
         "pfedme",
@@ -478,7 +479,8 @@ def test_every_algorithm_trains_on_links_or_refuses_them(name: str) -> None:
     cut = Random(clients=3).cut(data, 0)
 
     def train() -> None:
-        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8), "mlp").build(5))
+        norm = "batch" if name == "fedbn" else "none"
+        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8, norm=norm), "mlp").build(5))
         fed = federation(data, cut, algorithm)
         state = algorithm.init(fed)
         fed.begin(1)

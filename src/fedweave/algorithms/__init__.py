@@ -22,6 +22,7 @@ from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
+from fedweave.algorithms.fedbn import FedBN, OwnNorms
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
@@ -84,6 +85,7 @@ ALGORITHMS: Record = {
     "fednova": FedNova,
     "fedper": FedPer,
     "fedrep": FedRep,
+    "fedbn": FedBN,
     "ditto": Ditto,
     "apfl": APFL,
     "pfedme": PFedMe,
@@ -132,8 +134,8 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
         *("fedyogi", "fedadagrad", "fedsage", "graphfl"),
     ),
     "A model for each client": (
-        *("fedavg_ft", "fedper", "fedrep", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub", "fedgta"),
-        *("gcfl", "gcfl_plus", "fedstar", "fedaux", "fedego", "adafgl", "dfedgnn"),
+        *("fedavg_ft", "fedper", "fedrep", "fedbn", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub"),
+        *("fedgta", "gcfl", "gcfl_plus", "fedstar", "fedaux", "fedego", "adafgl", "dfedgnn"),
     ),
     "Graphs whose edges are cut": ("fedgcn", "fedsage_plus", "feddep", "fedtad", "fgssl", "fggp"),
     "Entities and their relations": ("fede",),
@@ -158,6 +160,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "fine_tuned": FineTuned,
     "normalised_steps": NormalisedSteps,
     "own_head": OwnHead,
+    "own_norms": OwnNorms,
     "proximal_steps": ProximalSteps,
     "head_then_body": HeadThenBody,
     "mixed_start": parts.MixedStart,
@@ -267,6 +270,7 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedAvgM",
+    "FedBN",
     "FedDC",
     "FedDEP",
     "FedDyn",

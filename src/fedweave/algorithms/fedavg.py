@@ -159,7 +159,16 @@ class FedAvg(Deployable, SumsScores):
             self.lr,
             one_step,
             {name: value for name, value in pace.items() if value},
+            self._statistics,
         )
+
+    @property
+    def _statistics(self) -> Literal["any", "home", "none"]:
+        """Where running statistics are (`conflicts.Combination`)."""
+        paths = models.statistics(self.model)
+        named, private = partial(models.named, self.model), self.composed.private
+        shared = any(named(path, self.share) and not named(path, private) for path in paths)
+        return "any" if shared else "home" if paths else "none"
 
     @property
     def _remembers(self) -> str:

@@ -57,7 +57,7 @@ class NormalisedSteps(Part):
     @property
     def needs(self) -> Needs:
         """Plain steps."""
-        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"))
+        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"), statistics="home")
 
     # --- at a client
 

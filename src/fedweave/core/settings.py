@@ -185,7 +185,8 @@ def _settings(kind: type) -> tuple[str, ...] | None:
     maker = next(base for base in kind.__mro__ if "__init__" in vars(base))
     if "__dataclass_params__" not in vars(maker) or not vars(maker)["__dataclass_params__"].init:
         return None
-    return tuple(field.name for field in dataclasses.fields(maker) if field.init)
+    fields = sorted(dataclasses.fields(maker), key=lambda field: field.kw_only is True)  # these come last in __init__
+    return tuple(field.name for field in fields if field.init)
 
 
 def _is_plain(value: object) -> bool:

@@ -52,6 +52,13 @@ def nest(flat: Tree) -> Tree:
     return tree
 
 
+def is_statistic(path: str) -> bool:
+    """Whether a leaf of a model's weights is a running statistic, such as batch norm's mean: by its name, which begins
+    with "running_" or is "num_batches_tracked", as in PyTorch. It has no gradient; training sets it."""
+    name = path.rpartition("/")[2].rpartition(".")[2]
+    return name.startswith("running_") or name == "num_batches_tracked"
+
+
 def map_leaves(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
     """Apply `function` to every leaf of `tree` and the leaves at the same path in `others`; partly stored leaves
     (`TouchedRows`) are filled in first."""

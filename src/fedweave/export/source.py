@@ -208,6 +208,13 @@ def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
             f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
             "layers: of models that do, it has gine's without either. Take `fedweave predict`."
         )
+    hidden = config.model.name == "sgc" and config.model.values.get("hidden", 0)
+    if hidden or any(layer.norms for layer in layers):
+        what = "hidden" if hidden else "norm"
+        raise UserError(
+            f"model.{what} = {config.model.values[what]!r}: an export has no such layers. Take `fedweave predict`.",
+            code="user.no-export",
+        )
 
 
 def _of_head(read: Tree, out: Tree) -> "Tree":

@@ -35,7 +35,7 @@ from fedweave.core.graph import Graph, GraphArrays, graph_arrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, add, leaves, map_leaves, not_finite
+from fedweave.core.tree import Tree, add, is_statistic, leaves, map_leaves, nest, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
@@ -552,7 +552,9 @@ class ServerHooks:
         if shapes[0] != shapes[1]:
             message = "the new weights are to have the leaves and shapes of those that it gets"
             raise ConfigError(f"{owner}.step: {message}", code="config.step")
-        return {"w": result[0]}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
+        mean = dict(leaves(add(round.w, round.delta)))  # where running statistics go, whatever the server's optimizer
+        w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
+        return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
 
     def _warn(self, memory: Tree) -> None:
         """Warn of what parts say after a round; a device is waited for once."""

@@ -117,6 +117,8 @@ class Combination:
     participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
                    that is one step, from the received weights. pace: {setting: value} of what makes local training
                    something else than local_steps steps at the rate lr (`part.Needs.excludes`).
+    statistics:    where running statistics of batch norm are, as `part.Needs.statistics` has it: "home", or "any" where
+                   they are shared; "none" if there are none.
     """
 
     share: bool
@@ -127,6 +129,7 @@ class Combination:
     lr: float
     one_step: bool
     pace: Mapping[str, object] = field(default_factory=dict)
+    statistics: Literal["any", "home", "none"] = "none"
 
     def excluded(self, part: Part) -> str:
         """The setting that a part cannot go with, and its value; "" if there is none."""
@@ -384,6 +387,17 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
         lambda part: bool(part.needs.excludes),
         lambda part, settings: settings.excluded(part),
         "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
+    ),
+    (
+        lambda part: part.needs.statistics == "home",
+        lambda part, settings: settings.statistics == "any",
+        "{one} makes something else of updates than their mean, which running statistics of batch norm cannot be in; "
+        "add the part own_norms, so that they stay at their client, or set model.norm = 'layer'",
+    ),
+    (
+        lambda part: part.needs.statistics == "none",
+        lambda part, settings: settings.statistics != "none",
+        "{one} computes with weights, of which running statistics of batch norm are none; set model.norm = 'layer'",
     ),
 )
 

@@ -29,7 +29,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_least
-from fedweave.core.tree import Tree, check, leaves, nest, sub
+from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
 from fedweave.ops.touched import Sparsified, TouchedRows
@@ -333,7 +333,10 @@ class Objective:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
         plain step of length 1 subtracts."""
         inputs = {name: value for name, value in (given or {}).items() if name != RATE}
-        return sub(w, self._one_step.fit(w, client, key, inputs).w)
+        slope = sub(w, self._one_step.fit(w, client, key, inputs).w)
+        if not models.statistics(self.training.model):
+            return slope
+        return nest({path: 0 * leaf if is_statistic(path) else leaf for path, leaf in leaves(slope)})
 
     @cached_property
     def _one_step(self) -> "Objective":

@@ -458,6 +458,9 @@ class Needs:
     classes:        it is about the classes of examples, so that numbers or several labels are none for it.
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
                     neighborhoods cannot give.
+    statistics:     running statistics of batch norm that it goes with: "any"; "home", those alone that stay at their
+                    client, as it makes something else of updates than a mean; or "none", as it computes with weights at
+                    clients.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -489,6 +492,7 @@ class Needs:
     nodes: bool = False
     classes: bool = False
     whole_graphs: bool = False
+    statistics: Literal["any", "home", "none"] = "any"
     bounds: tuple[str, ...] = ("batch",)
 
 

@@ -56,7 +56,7 @@ from fedweave.experiment.config import Choice, Config, Document, General, own_pa
 from fedweave.experiment.config.toml import check_name, nearest
 from fedweave.experiment.rounds import evaluated
 from fedweave.metrics import classification, groups
-from fedweave.models import MODELS
+from fedweave.models import GCN, MODELS
 from fedweave.models.edges import model_for
 from fedweave.partition.external import ADDING
 
@@ -200,9 +200,9 @@ def _within(path: str, key: str) -> bool:
 
 def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
     """An algorithm of that name with its defaults and the first model that it takes."""
-    for model in MODELS.values():
+    for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
         try:
-            return kind(model().build(4, 2))
+            return kind(plugin.build(4, 2))
         except (ValueError, TypeError):
             continue
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
