@@ -113,12 +113,12 @@ class Places:
         if not self.keyed:
             return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
         drawn = np.random.default_rng(len(groups)).permutation(data.nodes)
-        found = []
+        tables_of = []
         for nodes, (here, other) in places:
             tables = {PLACES: drawn[nodes], CROSSING: np.stack([here, drawn[other]], 1), NUMBERED: [data.nodes]}
             arrays = {name: np.asarray(table, np.int64) for name, table in tables.items()}
-            found.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
-        return found
+            tables_of.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
+        return tables_of
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Nothing that is alone can know it."""
@@ -241,7 +241,6 @@ class NeighborSums(Part):
             new = _joined(new, place, message)
         return {DATA: graph_like(client.graph, new)}
 
-
     # In secure sums.
 
     @on_client(sends=lambda self: _in_sum(_HELD, replace(_words(self.within), fraction=0)), ragged=True)
@@ -277,26 +276,25 @@ class NeighborSums(Part):
     @on_client(replaces_data=True, hears=_HELD | _ALL_SUMS)
     def take_of_all(self, client: Client, message: Tree) -> Tree:
         """What `take` makes of the client's own rows, and those of its neighbors elsewhere."""
-        told = to(message, torch.device("cpu"))
+        totals = to(message, torch.device("cpu"))
         place = NodePlace.of(client.graph)
         other = place.crossing[1].cpu().unique()
-        there = told["held"][other] > 0
+        there = totals["held"][other] > 0
         outside = other[there] if self.hops == 2 else other[:0]
-        rows = {"own": told["sum"][place.nodes.cpu()], "outside": told["sum"][outside]}
+        rows = {"own": totals["sum"][place.nodes.cpu()], "outside": totals["sum"][outside]}
         gone = {} if there.all() else {"gone": other[~there].to(client.graph.device)}
-        result: Tree = self.take(client, rows | {"degree": told["degree"][outside]} | gone)
+        result: Tree = self.take(client, rows | {"degree": totals["degree"][outside]} | gone)
         return result
 
 
 def _words(within: SecureSum | None) -> SecureSum:
     """The form of sums of features."""
-    assert within is not None
-    return replace(within, bits=64, fraction=_FRACTION)
+    return replace(within or SecureSum(everyone=True), bits=64, fraction=_FRACTION)
 
 
-def _in_sum(told: Mapping[str, str], form: SecureSum) -> dict[str, Sends]:
-    """What leaves in a secure sum alone, which tells of all clients together what is `told`."""
-    return {key: Sends(f"nothing by itself; with the others' {text}", form) for key, text in told.items()}
+def _in_sum(meanings: Mapping[str, str], form: SecureSum) -> dict[str, Sends]:
+    """What leaves in a secure sum alone; meanings: what that tells of all clients together."""
+    return {key: Sends(f"nothing by itself; with the others' {text}", form) for key, text in meanings.items()}
 
 
 def _sums_of_all(form: SecureSum) -> dict[str, Sends]:

@@ -121,7 +121,8 @@ class Composition(dict[str, Part]):
         if not round.w:
             return {}
         if not (owner := self.owner("aggregate")):
-            return round.weighted()
+            weighted: Tree = round.weighted()
+            return weighted
         update = self[owner].aggregate(memory[owner], round)
         return objective.alike(f"{owner}.aggregate", "the joint update", update, round.w)
 
@@ -260,15 +261,13 @@ class Composition(dict[str, Part]):
 
     @property
     def _sum(self) -> SecureSum:
-        part = self[self.sums]
-        assert isinstance(part, SecureSum)
-        return part
+        return next(part for part in self.values() if isinstance(part, SecureSum))
 
     def opened(self, memory: Tree, round: Round) -> Tree:
         """What a secure sum says besides the joint update; {} without one."""
         if not self.sums:
             return {}
-        declared = {key: sends for key, sends in self.sends.items() if key not in self._sum.sends}
+        declared = {key: sends for part in self.values() for key, sends in self._sum.declared(part).items()}
         return self._sum.opened(memory[self.sums], round, declared)
 
     def _reported(self, name: str, ctx: Context) -> Tree:

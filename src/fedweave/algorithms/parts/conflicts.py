@@ -196,7 +196,7 @@ def _adds_up(part: Part) -> bool:
 def _looks_beyond_means(part: Part) -> bool:
     """Whether the server looks at more than means, and how updates count."""
     alone = (sends for sends in part.sends.values() if not (isinstance(sends, Sends) and sends.mean))
-    return not counts_itself(part) and any(alone) or _looks_beyond_sends(part)
+    return (not counts_itself(part) and any(alone)) or _looks_beyond_sends(part)
 
 
 def _weighs_otherwise(part: Part) -> bool:

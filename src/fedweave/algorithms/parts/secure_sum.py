@@ -200,12 +200,12 @@ class SecureSum(InSum):
     def opened(self, state: Tree, round: Round, reported: Mapping[str, Sends]) -> Tree:
         """{key: mean} of what parts `reported` in the sum, of the weights' dtypes where it is like these and else
         float64; and how many clients count."""
-        said = torch.tensor(len(round.at), device=round.at.device)
+        count = torch.tensor(len(round.at), device=round.at.device)
         if self.weigher.counted:  # of an n_i that is 0 or 1 exactly
-            said = round.replies.total("n").clamp(max=len(round.at))
+            count = round.replies.total("n").clamp(max=len(round.at))
         means = {key: self._mean(state, round, key) for key in reported}
         like_w = {key: _like(mean, round.w) for key, mean in means.items() if reported[key].like == "w"}
-        return means | like_w | {COUNTED: said}
+        return means | like_w | {COUNTED: count}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """Σ n_i Δ_i / Σ n_i over those who replied."""
@@ -221,9 +221,9 @@ class SecureSum(InSum):
         if self.weigher.counted:
             count = round.replies.total("n").double() / state["n"].clamp(min=1).double()
         total = {key: round.replies.total(key)}
-        mean: Tree = map_leaves(
-            lambda words: self._words.decode(words, torch.float64) / count.clamp(min=1e-30), total
-        )[key]
+        mean: Tree = map_leaves(lambda words: self._words.decode(words, torch.float64) / count.clamp(min=1e-30), total)[
+            key
+        ]
         return mean
 
     def _share(self, ctx: Context) -> Tensor:
