@@ -22,6 +22,7 @@ from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
+from fedweave.algorithms.fedbuff import FedBuff
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
@@ -72,6 +73,7 @@ ALGORITHMS: Record = {
     "dp_fedavg": DPFedAvg,
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
+    "fedbuff": FedBuff,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
     "fedadagrad": FedAdagrad,
@@ -129,7 +131,7 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
     "Reference points": ("local", "centralized"),
     "One model for all": (
         *("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fednova", "moon", "fedavgm", "fedadam", "dp_fedavg"),
-        *("fedyogi", "fedadagrad", "fedsage", "graphfl"),
+        *("fedyogi", "fedadagrad", "fedbuff", "fedsage", "graphfl"),
     ),
     "A model for each client": (
         *("fedavg_ft", "fedper", "fedrep", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub", "fedgta"),
@@ -267,6 +269,7 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedAvgM",
+    "FedBuff",
     "FedDC",
     "FedDEP",
     "FedDyn",
