@@ -23,7 +23,7 @@ from fedweave.algorithms import scoring
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import in_order, places
 from fedweave.algorithms.parts import Part, Round, has
-from fedweave.algorithms.parts.conflicts import called
+from fedweave.algorithms.parts.conflicts import called, made
 from fedweave.core import random
 from fedweave.core.federation import Federation
 from fedweave.core.replies import Replies, ReplyBatch
@@ -86,6 +86,7 @@ class FedBuff(FedAvg):
     concurrency: M, clients that train at once; 0 for all.
     spread:      standard deviation of the logarithm of how long a client takes, drawn once for each: 0 for all alike.
     jitter:      the same, drawn for each training besides.
+    quorum:      share of the clients that train at once of which the server must hear.
     """
 
     buffer: int = 3
@@ -97,6 +98,9 @@ class FedBuff(FedAvg):
     test_settings: ClassVar[Record] = {"buffer": 2}
 
     def __post_init__(self) -> None:
+        for part in made(self.parts):
+            if why := _refused(part):
+                raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
         super().__post_init__()
         if self.buffer < 1 or self.concurrency < 0:
             raise ValueError(
@@ -108,9 +112,6 @@ class FedBuff(FedAvg):
             raise ValueError(
                 f"participation is {self.participation:g}, and clients begin one after the other; set concurrency"
             )
-        for part in self.parts:
-            if why := _refused(part):
-                raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
 
     @property
     def paced(self) -> tuple[Part, ...]:
@@ -137,11 +138,11 @@ class FedBuff(FedAvg):
         plan = self._plan(state, fed)
         chosen = [fed.clients[at] for at in sorted(plan.begun)]
         messages = self._download(state, chosen, fed, self.composed)
-        replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
+        replies = fed.map(self.train, *messages, clients=chosen, quorum=self._least(len(chosen), len(fed.clients)))
         if (packing := self.composed.packing) is not None:
             replies = packing.unpacked(replies, state["w"])
         at = places(fed, replies.clients)
-        held = _kept(state.get("held"), replies, at, len(fed.clients))
+        held = _with_new(state.get("held"), replies, at, len(fed.clients))
         since = clients["since"].index_fill(0, at, step)
         missing = {fed.place[client] for client in replies.missing}
         arrived = torch.tensor(sorted(set(plan.arrived) - missing), dtype=torch.int64, device=fed.device)
@@ -166,6 +167,10 @@ class FedBuff(FedAvg):
         names = [fed.clients[place] for place in arrived.tolist()]
         taken = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
         return state | self._server.after(state, taken, fed, partial(scoring.count_right, fed, self.try_out))
+
+    def _least(self, begun: int, clients: int) -> float:
+        """The quorum of those who begin: as many may be missing as of all that train at once."""
+        return max(0.0, 1 - (1 - self.quorum) * min(self.concurrency or clients, clients) / begun)
 
     def _plan(self, state: Tree, fed: Federation) -> Schedule:
         """What happens until the next step; clients count by the order of their names, however they are listed."""
@@ -216,7 +221,7 @@ def _refused(part: Part) -> str:
     return ""
 
 
-def _kept(held: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
+def _with_new(held: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
     """What clients replied last, leaves [N, …], with new replies at the places int64 [P]."""
     new = {path: replies.stack(path) for path in replies.readable}
     before = dict(leaves(held or {})) or {path: leaf.new_zeros(count, *leaf.shape[1:]) for path, leaf in new.items()}
