@@ -3,7 +3,8 @@
 Each seed draws one cut, one start and how long each client takes, for both; nothing is tuned. Time is that of FedAvg's
 `--rounds`; both end there. A line of `--out` is an evaluation; a run that is in it is not run again.
 
-    python -m benchmarks.asynchrony [--data cora citeseer pubmed] [--seeds 3] [--rounds 40] [--out asynchrony.csv]
+    python -m benchmarks.asynchrony [--data cora citeseer pubmed] [--seeds 3] [--rounds 40] [--spread 1] [--jitter 0]
+                                    [--out asynchrony.csv]
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from fedweave.core.types import Record
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -24,14 +26,14 @@ SHARES = (1 / 8, 1 / 4, 1 / 2, 1)
 Row = tuple[str, int, int, float, float, int]  # data, seed, K, time, accuracy, bytes up
 
 
-def measured(data: str, seed: int, buffer: int, rounds: int, until: float) -> Iterator[Row]:
-    """Evaluations of one run, up to a time."""
+def measured(data: str, seed: int, buffer: int, rounds: int, until: float, pace: Record) -> Iterator[Row]:
+    """Evaluations of one run, up to a time; pace: how durations are drawn."""
     document = {
         "seed": seed,
         "data": {"name": data},
         "partition": {"name": "louvain", "clients": CLIENTS},
         "model": {"name": "gcn"},
-        "algorithm": {"name": "fedbuff", "buffer": buffer},
+        "algorithm": {"name": "fedbuff", "buffer": buffer, **pace},
         "engine": {"threads": 1},
     }
     built = build(resolve(document))
@@ -54,10 +56,13 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--spread", type=float, default=1.0)
+    parser.add_argument("--jitter", type=float, default=0.0)
     parser.add_argument("--out", type=Path, default=Path("asynchrony.csv"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.touch()
+    pace: Record = {"spread": given.spread, "jitter": given.jitter}
     for data in given.data:
         differences: dict[float, list[tuple[float, float, float]]] = {share: [] for share in SHARES}
         for seed in range(given.seeds):
@@ -66,7 +71,7 @@ def main() -> None:
                 rows = [row for row in _read(given.out) if row[:3] == (data, seed, buffer)]
                 if not rows:
                     until, most = (runs[10][-1][3], 10**5) if runs else (float("inf"), given.rounds)
-                    rows = [*measured(data, seed, buffer, most, until)]
+                    rows = [*measured(data, seed, buffer, most, until, pace)]
                     with given.out.open("a", newline="") as file:
                         csv.writer(file).writerows(rows)
                 runs[buffer] = rows
