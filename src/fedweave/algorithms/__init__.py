@@ -23,6 +23,7 @@ from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.fedbn import FedBN, OwnNorms
+from fedweave.algorithms.fedbuff import FedBuff
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
@@ -73,6 +74,7 @@ ALGORITHMS: Record = {
     "dp_fedavg": DPFedAvg,
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
+    "fedbuff": FedBuff,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
     "fedadagrad": FedAdagrad,
@@ -131,7 +133,7 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
     "Reference points": ("local", "centralized"),
     "One model for all": (
         *("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fednova", "moon", "fedavgm", "fedadam", "dp_fedavg"),
-        *("fedyogi", "fedadagrad", "fedsage", "graphfl"),
+        *("fedyogi", "fedadagrad", "fedbuff", "fedsage", "graphfl"),
     ),
     "A model for each client": (
         *("fedavg_ft", "fedper", "fedrep", "fedbn", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub"),
@@ -271,6 +273,7 @@ __all__ = [
     "FedAvgFT",
     "FedAvgM",
     "FedBN",
+    "FedBuff",
     "FedDC",
     "FedDEP",
     "FedDyn",

@@ -22,6 +22,7 @@ from fedweave.algorithms.parts.composition import ServerHooks, memory_of
 from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
+from fedweave.algorithms.parts.secure_sum import joined_in
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
     SCORES,
@@ -114,7 +115,8 @@ class FedAvg(Deployable, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
-        object.__setattr__(self, "parts", made(self.parts))
+        parts = made(self.parts)
+        object.__setattr__(self, "parts", joined_in(parts, parts))
         check_share(participation=self.participation, quorum=self.quorum)
         check_settings(shown(self.composed), self._settings)
         if not self.share:
@@ -195,7 +197,7 @@ class FedAvg(Deployable, SumsScores):
     @property
     def paced(self) -> tuple[Part, ...]:
         """The parts that the pace of the training asks for."""
-        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
+        return joined_in(self.parts, timing(self.schedule, self.warmup, self.local_epochs, self.batch_size))
 
     @cached_property
     def objective(self) -> Objective:
@@ -319,14 +321,13 @@ class FedAvg(Deployable, SumsScores):
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
-        released, reply = self._shared(ctx.update), Tree()
+        released = self._shared(ctx.update)
         update = scale(released, trains)
         for name, part in self.composed.items():
             update = self.composed.apply_release(name, ctx, update)
             released = update if has(part, "release") and not part.protection.hides else released
         ctx = replace(ctx, released=released)
-        for name in self.composed:
-            reply |= self.composed.reported(name, ctx)
+        reply = self.composed.reports(ctx)
         self.composed.check_forgotten(client.state)
         packing = self.composed.packing
         return {"update": update if packing is None else packing.packed(update)} | reply
