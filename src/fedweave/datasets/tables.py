@@ -42,6 +42,7 @@ from fedweave.datasets.schema import (
     gaps_of,
     group_names,
     ids_of,
+    in_training,
     owners_of,
     seen,
     sens_of,
@@ -525,14 +526,13 @@ class Tabular(Carrying):
     def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
         """bool [rows] of a table, those of examples whose split is "train"; None where nothing says so."""
         examples = self.examples(tables)
-        if "split" not in examples.columns:
+        trains = in_training(examples)
+        if trains is None or table is examples:
+            return trains
+        if tables.graphs is None or table is not tables.nodes:
             return None
-        trains = pc.fill_null(pc.equal(examples.texts("split"), "train"), False)
-        if tables.graphs is not None and table is tables.nodes:
-            trains = pc.is_in(table.filled("graph"), ids_of(examples).filter(trains))
-        elif table is not examples:
-            return None
-        rows: np.ndarray = trains.to_numpy(zero_copy_only=False)
+        of_graphs = pc.is_in(table.filled("graph"), ids_of(examples).filter(pa.array(trains)))
+        rows: np.ndarray = of_graphs.to_numpy(zero_copy_only=False)
         return rows if rows.any() else None
 
     def arranged(self, tables: Tables) -> Tables:
