@@ -22,7 +22,7 @@ from fedweave.datasets.features import (
     normalise,
     rescaled,
     scaled_by_holders,
-    scaling,
+    scaler_of,
     with_constant,
     without_sens,
 )
@@ -184,12 +184,13 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
         early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
         remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
-    pairs: tuple[tuple[float, float], ...] = ()
-    if how in OVER_NODES:
-        shift, divisor = scaling(over, how)
+    if how not in OVER_NODES:
+        features, pairs = normalise(carried.features, how, str(where)), ()
+    else:
+        shift, divisor, apply = scaler_of(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-    features = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
-    return carried._replace(features=features, scaling=pairs)
+        features = apply(carried.features)
+    return carried._replace(features=np.ascontiguousarray(features, np.float32), scaling=pairs)
 
 
 def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
