@@ -214,7 +214,8 @@ def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
 
 def _divisor(scaler: Any) -> np.ndarray:
     """float64 [d], the standard deviations of a fitted StandardScaler, infinite where a column is constant."""
-    return np.where(scaler.var_ == 0, np.inf, scaler.scale_)
+    divisor: np.ndarray = np.where(scaler.var_ == 0, np.inf, scaler.scale_)
+    return divisor
 
 
 def _between(x: "np.ndarray | sp.csr_matrix", low: np.ndarray, span: np.ndarray) -> np.ndarray:
