@@ -184,8 +184,9 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
         early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
         remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
+    pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
-        features, pairs = normalise(carried.features, how, str(where)), ()
+        features = normalise(carried.features, how, str(where))
     else:
         shift, divisor, apply = scaler_of(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
