@@ -120,21 +120,21 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
-    if behind := [label for label, own in ahead.items() if own.significant and rank(metric, own.mean) < 0]:
+    if behind := [label for label, gap in ahead.items() if gap.significant and rank(metric, gap.mean) < 0]:
         return f"Not all runs have the same seeds; over those in common {behind[0]} is ahead of {best.label}: {ranks}."
-    tested = {label: own for label, own in ahead.items() if own.tested}
-    if not tested:
-        seeds = counted(max(own.seeds for own in ahead.values()), "seed")
+    enough = {label: gap for label, gap in ahead.items() if gap.tested}
+    if not enough:
+        seeds = counted(max(gap.seeds for gap in ahead.values()), "seed")
         return f"Not tested, {seeds}; {TOO_FEW}: {ranks}."
-    missing = [label for label in ahead if label not in tested]
+    missing = [label for label in ahead if label not in enough]
     ranks += f". Not tested against {listed(missing)}: {TOO_FEW}" if missing else ""
-    level = {label: own for label, own in tested.items() if not own.significant}
+    level = {label: gap for label, gap in enough.items() if not gap.significant}
     if level:
-        shown = [f"{label} ({signed(own.mean, three)}; {own.sureness})" for label, own in [*level.items()][:NEXT]]
+        shown = [f"{label} ({signed(gap.mean, three)}; {gap.sureness})" for label, gap in [*level.items()][:NEXT]]
         more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
         return f"{UNDECIDED} between {best.label} and {', '.join(shown)}{more}: {ranks}."
-    label, own = next(iter(tested.items()))
-    return f"{best.label} is ahead of {label} by {three(abs(own.mean))} ({own.sureness}): {ranks}."
+    label, gap = next(iter(enough.items()))
+    return f"{best.label} is ahead of {label} by {three(abs(gap.mean))} ({gap.sureness}): {ranks}."
 
 
 # ----------------------------------------------------------------------------------------------------
