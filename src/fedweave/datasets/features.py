@@ -221,8 +221,9 @@ def _divisor(scaler: Any) -> np.ndarray:
 def _between(x: "np.ndarray | sp.csr_matrix", low: np.ndarray, span: np.ndarray) -> np.ndarray:
     """Features float32 [m, d] from [low, low + span] to [-1, 1]; 0 where `span` is."""
     wide = dense(x).astype(np.float64)
-    scaled = 2 * np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0) - 1
-    return scaled.astype(np.float32)
+    share = np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0)
+    scaled: np.ndarray = (2 * share - 1).astype(np.float32)
+    return scaled
 
 
 def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
