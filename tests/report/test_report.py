@@ -416,9 +416,8 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
     found = [replace(one, group=found[0].group) for one in found]
     assert gain.sentences(found) == [
-        "No significant difference with one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (95 % "
-        "interval \N{MINUS SIGN}0.278 to +0.145, 2 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on "
-        "average; 4 lose, by 0.113.",
+        "With one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (2 seeds, not tested: an interval needs "
+        "3 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; 4 lose, by 0.113.",
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(
@@ -464,7 +463,10 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
     assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
         f"{UNDECIDED} between two and one (+0.0733; 95 %"
     )
-    assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith(UNDECIDED)
+    assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith("Not tested, 2 seeds; an interval needs 3 seeds: ")
+    few = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], few=[0.6, 0.6])
+    assert few.startswith("two is ahead of one by 0.200 (95 % interval ")
+    assert few.endswith("Not tested against few: an interval needs 3 seeds.")
     assert told(one=[0.5], two=[0.7]).startswith("Not tested, one seed: ")
     assert told(one=[0.5, 0.6, 0.7]) == ""
     three_of = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], three=[0.71, 0.69, 0.72])

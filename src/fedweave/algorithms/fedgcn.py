@@ -9,7 +9,9 @@ every client's nodes exactly what it would compute on the whole graph.
 Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
 of them adds these nodes' features, so that each edge counts once. Sums travel in the clear, where the paper encrypts
 them, unless updates leave in a secure sum: then the exchange is of such sums, too. The whole graph is the one of the
-clients that take part: edges to nodes that none of them holds do not count.
+clients that take part: edges to nodes that none of them holds do not count. All of
+them must answer the exchange: if one does not, the run ends before any training and names the client, because without
+its sums a client that comes back later would train on other features than the rest.
 """
 
 from collections.abc import Mapping

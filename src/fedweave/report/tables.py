@@ -32,7 +32,7 @@ from fedweave.report.cells import (
     recipe,
     signed,
 )
-from fedweave.report.conditions import UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
+from fedweave.report.conditions import TOO_FEW, UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
 from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
@@ -182,7 +182,7 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
             how = "of" if group[0].way == 1 else "less" if change.mean > 0 else "more"
             words = f"With {group[0].group.label}, joining {does} {three(abs(change.mean))} {how} {metric} on average"
         else:
-            begin = f"{UNDECIDED} with" if change.seeds > 1 else "With"
+            begin = f"{UNDECIDED} with" if change.tested else "With"
             by = signed(group[0].way * change.mean, three)
             words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
         words += f" ({about}); {len(up):,} of {len(values):,} {who} {'gains' if len(up) == 1 else 'gain'}"
@@ -215,12 +215,12 @@ def headline(found: Sequence[Gain]) -> str:
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
-        "Not tested, one seed: against training alone,": {},
+        f"Not tested, {TOO_FEW}: against training alone,": {},
     }
     sure, undecided, alone = ways
     way_of = {gain.group.label: gain.way for gain in found}
     for label, change in changes.items():
-        ways[sure if change.significant else undecided if change.seeds > 1 else alone][label] = change
+        ways[sure if change.significant else undecided if change.tested else alone][label] = change
     return " ".join(
         f"{way} joining changes members' mean {metrics} by {_told(own, way_of)}." for way, own in ways.items() if own
     )
@@ -230,7 +230,7 @@ def _told(changes: Mapping[str, Effect], ways: Mapping[str, int]) -> str:
     """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
     way = min(ways.values(), default=1)
     means = {
-        f"{label}; {turned(change, way).sureness}" if change.seeds > 1 else label: change.mean
+        f"{label}; {turned(change, way).sureness}" if change.tested else label: change.mean
         for label, change in changes.items()
     }
     return ranked(means, lambda value: signed(way * value, three))

@@ -22,7 +22,7 @@ from fedweave.core.graph import DTYPES
 from fedweave.core.mechanism import Mechanism, release_of
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.accounts import CallLog
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -212,7 +212,7 @@ def answered(
     elif request.kind == "match":
         _exchange(job).match(message)
     else:
-        _take(job, _exchange(job).take(message, len(job.asked.sites)))
+        _take(job, message)
     return f"({request.kind})", {}, {}
 
 
@@ -242,11 +242,14 @@ def _exchange(job: Participation) -> Exchange:
     return job.exchange
 
 
-def _take(job: Participation, dataset: Dataset) -> None:
+def _take(job: Participation, message: Tree) -> None:
     """Go on with the data to which others have told what they know of its nodes."""
-    holdings, dtype = job.found, DTYPES[job.config.engine.values["dtype"]]
+    holdings, dtype, exchange = job.found, DTYPES[job.config.engine.values["dtype"]], _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
+    raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
+    note_form(job.asked, exchange.site, job.folder, raw)
+    dataset = replace(raw, x=exchange.scaled(raw.x))
     job.exchange = None
     job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, dtype), data=dataset, whole=None))
 
@@ -397,10 +400,11 @@ class Member:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         check_exchange(rules, data, config, len(request.sites))
+        noted = None if vertical else noted_form(request, self._folder)
         holdings = (
             read_own(data, self._folder, request.run, request.sites, self._name, rules.members)
             if vertical
-            else hold(data, self._folder, config, noted_form(request, self._folder))
+            else hold(data, self._folder, config, noted)
         )
         who = data.random_id or self._name, self._name, self._submitter
         job = self._job = Participation(self._folder, request, config, holdings, rules, policy, *who)
@@ -410,9 +414,10 @@ class Member:
         job.check_version(request.data[self._name].version if self._name in request.data else 0)
         if isinstance(holdings, Holdings):
             job.check_marks(marks(holdings.data, data.normalise))
-            note_form(request, data, self._folder, holdings.data)
+            note_form(request, data, self._folder, holdings.data if data.normalise not in BY_NODES else None)
             if holdings.whole is not None:
-                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data.normalise)
+                then = noted.scaling if noted is not None else {}
+                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, then)
             job.begin(holdings, holdings.features, data.normalise)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
             if request.predict:  # how many new records there are is the site's own affair

@@ -17,7 +17,6 @@ from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
 from fedweave.deploy.flare.participation import RUNS, Participation
@@ -36,20 +35,21 @@ _MOST = math.nextafter(1, 2)  # from which on nothing is flagged
 
 
 def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataForm:
-    """The form of what a site trains on; data: that, if it has been read.
+    """The form of what a site trains on; data: that, features not scaled, if it has been read.
 
     Raises:
         DataError: it is absent or refused.
     """
-    if data is None or site.normalise in BY_NODES:
+    if data is None:
         data = with_own_units(folder / site.path, read_graph(folder / site.path, replace(site, normalise="none")))
     handed_out = site.random_id is not None and site.normalise == "none"
     edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
     return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
 
 
-def note_form(request: Join, site: SiteData, folder: Path, data: Dataset) -> None:
-    """Keep the form of the `data` that a site trains on in the run's folder there; what it predicts has the same."""
+def note_form(request: Join, site: SiteData, folder: Path, data: Dataset | None) -> None:
+    """Keep the form of the `data` that a site trains on (`form_at`) in the run's folder there; what it predicts has the
+    same."""
     if not request.predict:
         write_form(folder / RUNS / request.run, form_at(site, folder, data))
 
