@@ -121,7 +121,9 @@ def test_the_reference_points_by_hand() -> None:
         "preferential_attachment": [score for _, _, score in nx.preferential_attachment(graph, pairs)],
     }
     for name, reference in REFERENCES.items():
-        assert reference(a)(u, v) == pytest.approx(theirs[name], abs=1e-9)
+        products = reference(a)
+        assert products.of_pairs(u, v) == pytest.approx(theirs[name], abs=1e-9)
+        assert products.of_all(np.arange(30), np.arange(30))[u, v] == pytest.approx(theirs[name], abs=1e-9)
 
 
 def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]]) -> None:
