@@ -1,7 +1,7 @@
 """Heads by which any model of nodes says whether two nodes are joined: decoders of pairs of embeddings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,7 +64,12 @@ class OnPairs:
 
 def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> Architecture:
     """The plug-in `model`, with a decoder where links are the examples."""
-    return model if links is None else OnPairs(model, decoder, max(1, len(links.relations)))
+    if links is None:
+        return model
+    relations = max(1, len(links.relations))
+    if getattr(model, "relations", 0) is None:  # of a model that passes messages by relation
+        model = replace(model, relations=relations)  # type: ignore[type-var]
+    return OnPairs(model, decoder, relations)
 
 
 def decoding(
