@@ -37,8 +37,8 @@ class ONNXPool(pyg.Pool):
 
 
 class Attention(nn.Module):
-    """A `GATConv` or `GATv2Conv` to which self loops are given: PyG's own way of adding them leaves the exporter in doubt whether
-    there are edges at all."""
+    """A `GATConv` or `GATv2Conv` to which self loops are given: PyG's own way of adding them leaves the exporter in
+    doubt whether there are edges at all."""
 
     def __init__(self, layer: pyg.GATConv | pyg.GATv2Conv) -> None:
         super().__init__()

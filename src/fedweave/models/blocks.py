@@ -311,7 +311,7 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
         "features": bool(carried.width) and not getattr(model, "edge_features", 0),
     }
     remedy = {
-        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',
+        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"; rgcn always does',
         "weights": "gcn takes them; others take them as features (data.edge_features)",
         "features": "gine, pna and gat take them",
     }

@@ -3,6 +3,7 @@ Data with Graph Convolutional Networks", eqs. 2 and 3)."""
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class RGCN(Choices):
     dropout: float = 0.5
     bases: int = 4
     relations: int | None = None
+    directed: ClassVar[str] = "both"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
