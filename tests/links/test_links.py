@@ -19,7 +19,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
 from fedweave.algorithms.parts.links import no_links, training_links
 from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.candidates import Asked, behind
+from fedweave.core.candidates import Queries, behind
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
@@ -177,7 +177,7 @@ def test_all_candidates_are_all_nodes_that_are_no_links() -> None:
     """A score for each pair of its own: the nodes that are above the link are those that no link joins to the end."""
     data = as_links(random_data(30, 80), Links(rank_negatives="all"))
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
-    asked = Asked.of(graph)
+    asked = Queries.of(graph)
     assert asked is not None
     assert graph.pairs is not None
     assert graph.ranks is not None
@@ -283,7 +283,7 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     assert (pairs_of_user[0] < users).all()
     assert (pairs_of_user[1] >= users).all()
     scores = table[graph.pairs[0], graph.pairs[1]]
-    asked = Asked.of(graph)
+    asked = Queries.of(graph)
     assert asked is not None
     above = behind(asked, lambda at, nodes: table[asked.ends[0][at]][:, nodes], graph.nodes)
     each = ranking.added(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph, above), graph.masks)

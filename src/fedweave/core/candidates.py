@@ -15,7 +15,7 @@ Scores = Callable[[Tensor, Tensor], Tensor]  # (places of queries int64 [c], nod
 Compare = Callable[..., Tensor]  # (what queries look for [c, k], candidates' rows [m, k], weights …) -> a new [c, m]
 
 
-class Asked(NamedTuple):
+class Queries(NamedTuple):
     """One client's queries.
 
     queries:    int64 [3, q]: twice the row of the link, plus 1 in the second query of it; the end that is replaced,
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
     filtered: Tensor
 
     @classmethod
-    def of(cls, graph: Graph) -> "Asked | None":
+    def of(cls, graph: Graph) -> "Queries | None":
         """A graph's; None where not every node is a candidate."""
         if QUERIES not in graph.extra or graph.pairs is None:
             return None
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
         return torch.where(last, source, target), torch.where(last, target, source), relation.clamp(min=0)
 
 
-def behind(asked: Asked, scores: Scores, nodes: int) -> Tensor:
+def behind(asked: Queries, scores: Scores, nodes: int) -> Tensor:
     """#{s⁻ > s⁺} + ½ #{s⁻ = s⁺} in both queries of each link, float64 [e, 2]. s⁺ is the link's score, and s⁻ are those
     of the member's candidates, without the end that stays and without links that the member knows.
 
@@ -82,8 +82,9 @@ def behind(asked: Asked, scores: Scores, nodes: int) -> Tensor:
 
 
 def counting(compare: Compare) -> Callable[..., Tensor]:
-    """`behind` where `compare` gives the scores, as a function of the four tensors of `Asked`, of what each query looks
-    for [q, k], of rows of nodes [n, k], and of weights. It gives float64 [e, 2] and works under `torch.func.vmap`."""
+    """`behind` where `compare` gives the scores, as a function of the four tensors of `Queries`, of what each query
+    looks for [q, k], of rows of nodes [n, k], and of weights. It gives float64 [e, 2] and works under
+    `torch.func.vmap`."""
 
     def count(*tensors: Tensor) -> Tensor:
         if tensors[0].dim() > 2:  # clients one after the other, since their lists are of unlike lengths
@@ -93,6 +94,6 @@ def counting(compare: Compare) -> Callable[..., Tensor]:
         def scores(at: Tensor, nodes: Tensor) -> Tensor:
             return compare(wanted[at], rows.index_select(0, nodes), *weights)
 
-        return behind(Asked(*tensors[:4]), scores, len(rows))
+        return behind(Queries(*tensors[:4]), scores, len(rows))
 
     return together(count)

@@ -25,7 +25,7 @@ QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
 # candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
 LISTS = "lists of all items"  # each user's candidates are all items
-# Where all nodes are candidates; see `core.candidates.Asked`.
+# Where all nodes are candidates; see `core.candidates.Queries`.
 QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
 OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS, QUERIES, CANDIDATES, FILTERED)
 SPLITS = ("train", "val", "test")

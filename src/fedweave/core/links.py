@@ -210,7 +210,7 @@ class LinkExamples(NamedTuple):
 
 
 class AllRanked(NamedTuple):
-    """int64 [3, q], [2, c] and [4, k]: see `core.candidates.Asked`."""
+    """int64 [3, q], [2, c] and [4, k]: see `core.candidates.Queries`."""
 
     queries: np.ndarray
     candidates: np.ndarray

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.candidates import Asked, Compare, counting
+from fedweave.core.candidates import Compare, Queries, counting
 from fedweave.core.graph import QUERIES, TARGET, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_of
@@ -101,7 +101,7 @@ def decoding(
     count = counting(compare)
 
     def behind(w: Tree, graph: Graph, h: Tensor) -> Tensor:
-        asked = Asked.of(graph)
+        asked = Queries.of(graph)
         if asked is None:
             raise ValueError("this graph asks for no ranks among all nodes")
         stays, _, relation = asked.ends

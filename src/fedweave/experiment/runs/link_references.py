@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.candidates import Asked, behind
+from fedweave.core.candidates import Queries, behind
 from fedweave.core.graph import TEST
 from fedweave.core.links import LinkExamples
 from fedweave.experiment.build import Built
@@ -24,7 +24,7 @@ AT_ONCE = 1 << 18  # pairs that are scored together
 METRICS = ("auc", "average_precision", *OF_RANKS)
 
 
-class Products(NamedTuple):
+class RowProducts(NamedTuple):
     """Scores that are products of rows: of u and v, first[u] · second[v]. Both are [n, k]."""
 
     first: sp.csr_matrix
@@ -39,24 +39,24 @@ class Products(NamedTuple):
         return np.asarray((self.first[u] @ self.second[v].T).toarray())
 
 
-def common_neighbors(a: sp.csr_matrix) -> Products:
+def common_neighbors(a: sp.csr_matrix) -> RowProducts:
     """|Γ(u) ∩ Γ(v)|; a: [n, n], who is joined to whom."""
-    return Products(a, a)
+    return RowProducts(a, a)
 
 
-def adamic_adar(a: sp.csr_matrix) -> Products:
+def adamic_adar(a: sp.csr_matrix) -> RowProducts:
     """Σ 1 / log |Γ(z)| over the common neighbors z, which have two neighbors at least."""
     degree = np.asarray(a.sum(1)).ravel()
-    return Products(sp.csr_matrix(a @ sp.diags(1 / np.log(degree.clip(2)))), a)
+    return RowProducts(sp.csr_matrix(a @ sp.diags(1 / np.log(degree.clip(2)))), a)
 
 
-def preferential_attachment(a: sp.csr_matrix) -> Products:
+def preferential_attachment(a: sp.csr_matrix) -> RowProducts:
     """|Γ(u)| |Γ(v)|."""
     degree = sp.csr_matrix(a.sum(1))
-    return Products(degree, degree)
+    return RowProducts(degree, degree)
 
 
-REFERENCES: dict[str, Callable[[sp.csr_matrix], Products]] = {
+REFERENCES: dict[str, Callable[[sp.csr_matrix], RowProducts]] = {
     "common_neighbors": common_neighbors,
     "adamic_adar": adamic_adar,
     "preferential_attachment": preferential_attachment,
@@ -79,7 +79,7 @@ def link_references(built: Built) -> dict[str, float]:
 
 
 def _judged(
-    links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], Products]
+    links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links."""
     ones = np.ones(links.edges.shape[1])
@@ -103,13 +103,13 @@ def _judged(
     yield {name: pair[0] for name, pair in pairs.items()}
 
 
-def _behind(links: LinkExamples, nodes: int, products: Products) -> torch.Tensor:
+def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
     """How many of all nodes are above each test link."""
     if links.asked is None:
         raise ValueError("these links are ranked among pairs")
     queries, *rest = (torch.from_numpy(part) for part in links.asked)
     tested = queries[:, torch.from_numpy(links.masks[TEST])[queries[0] // 2]]
-    asked = Asked(tested, torch.from_numpy(links.pairs), *rest)
+    asked = Queries(tested, torch.from_numpy(links.pairs), *rest)
     stays = asked.ends[0]
 
     def scores(at: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
