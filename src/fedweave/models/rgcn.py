@@ -76,14 +76,14 @@ def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
         }
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        sent, out = linear(h, w["basis"]), linear(h, w["root"]) + w["bias"]  # [n, bases fan_out], [n, fan_out]
+        sent = linear(h, w["basis"])  # [n, bases fan_out]
+        out: Tensor = linear(h, w["root"]) + w["bias"]
         for way, rows in ways.items():
             start, relation, means = (graph.edges.operator(named(what, way)) for what in _OPERATORS)
             of_edge = (relation @ sent.new_ones(1, 1))[:, 0].long()
             mixture = gather_rows(w["mixture"][rows], of_edge)  # [m, bases]
             messages = ((start @ sent).unflatten(1, (bases, fan_out)) * mixture[:, :, None]).sum(1)
-            received: Tensor = means @ messages
-            out = out + received
+            out = out + means @ messages
         return out
 
     return Layer(init, apply, ("basis", "root"), operator=named("relation_mean", "forward"), reads="graph")
