@@ -13,7 +13,7 @@ from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
-from fedweave.core.graph import QUERY, TEST, TRAIN, VAL, Graph
+from fedweave.core.graph import QUERIES, QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.ops.linear import linear
@@ -258,6 +258,8 @@ class Layer(NamedTuple):
                  not.
     collects:    whether it adds its own output to what later layers are handed beside the last one.
     judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
+    behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
+                 (`core.candidates.behind`).
     """
 
     init: Callable[[Tensor], Tree]
@@ -273,6 +275,7 @@ class Layer(NamedTuple):
     by_relation: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
     compares: bool = False
+    behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"
@@ -333,6 +336,22 @@ def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
     whole = apply_piecewise if is_large(graph) else apply
     judge = next((layer.judged for layer in model if layer.judged is not None), whole)
     return rows_of(judge(model, w, graph))
+
+
+def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
+    """How many candidates are above each link in its queries, float64 [e, 2], where all nodes are candidates; None
+    where candidates are pairs of the graph, or no ranks are asked for."""
+    count = model[-1].behind
+    if QUERIES not in graph.extra or count is None:
+        return None
+
+    def seen(graph: Graph) -> Tensor:
+        h = apply_piecewise(model[:-1], w, graph) if is_large(graph) else apply(model[:-1], w, graph)
+        return count(w.get(str(len(model) - 1), {}), graph, rows_of(h))
+
+    if not graph.timed:
+        return seen(graph)
+    return torch.where(graph.masks[VAL][:, None], seen(graph.at(VAL)), seen(graph.at(TEST)))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:

@@ -16,10 +16,13 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.links import hashes_of, pair_hashes, places
+from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.lookup import Facts, PublishedFile, named_folder
 from fedweave.datasets.tables import skeleton
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
 HEAD, RELATION, TAIL, SPLIT = "head", "relation", "tail", "split"
@@ -218,10 +221,30 @@ KNOWLEDGE: tuple[type[PublishedTriples], ...] = (Nations, Kinships, Umls, Wn18rr
 
 
 @dataclass(frozen=True)
-class Douban(PublishedFile):
-    """Monti et al. 2017; users and films of Douban, ratings from 1 to 5; 2,999 users who rate, and 3,000 films."""
+class Douban(Targeted, PublishedFile):
+    """Monti et al. 2017; users and films of Douban, ratings from 1 to 5; 2,999 users who rate, and 3,000 films.
+
+    A rating is one of five classes or, with target = "number", a number.
+
+    validation: share of the published training ratings that validate a model instead. A hash of user and film decides.
+    """
 
     normalise: str = "none"
+    validation: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.validation < 1:
+            raise ConfigError(
+                f"data.validation = {self.validation}: must be at least 0 and below 1. Write validation = 0.1.",
+                code="config.value",
+            )
+        if self.target == LABELS or self.targets is not None:
+            raise ConfigError(
+                'data.target: douban has one number for each user and film, its rating. Set target = "number" and '
+                "leave targets out.",
+                code="config.target",
+            )
 
     name, files = "douban", ("ratings.parquet",)
     facts = Facts(5999, 136891, 5999, 5)
@@ -262,4 +285,7 @@ class Douban(PublishedFile):
         check_counts(data, self.facts, folder, remedy=_WHOLE)
         if (held := (int(train.sum()), int((~train).sum()))) != self.split:
             refuse(folder, f"the ratings of train and test are {held}, not {self.split}", _WHOLE, "counts")
-        return check(data, folder)
+        hashes = hashes_of(data.node_ids)
+        chosen = train & (places(pair_hashes(hashes[ends[0]], hashes[ends[1]], None, 0)) < self.validation)
+        data = replace(data, public=np.stack([train & ~chosen, chosen, ~train]))
+        return check(replace(data, **self.fields(rating[:, None].astype(np.float64), ("rating",))), folder)

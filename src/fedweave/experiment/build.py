@@ -506,9 +506,10 @@ def _link_graphs(
         size_classes([len(part.nodes) for part in partition.parts]),
         size_classes([len(each.y) for each in links]),
     )
-    lengths = dict[tuple[int, int], tuple[int, ...]]()  # of graphs of one size, which are stacked
+    lengths = dict[tuple[int, int], dict[str, int]]()  # of graphs of one size, which are stacked
     for size, each in zip(zip(rows, examples, strict=True), links, strict=True):
-        lengths[size] = tuple(map(max, lengths.get(size, (1, 1, 1)), each.lengths))
+        longest = lengths.setdefault(size, {})
+        longest.update({name: max(longest.get(name, 1), length) for name, length in each.lengths.items()})
     return {
         client: graph_of(
             held[at],
@@ -517,7 +518,7 @@ def _link_graphs(
             rows[at],
             examples[at],
             links=links[at],
-            lengths=lengths[rows[at], examples[at]],  # type: ignore[arg-type]
+            lengths=lengths[rows[at], examples[at]],
         )
         for at, client in enumerate(ids)
         if only is None or client in only

@@ -322,7 +322,7 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
         "features": bool(carried.width) and not (getattr(model, "edge_features", 0) or "edge_attr" in asks),
     }
     remedy = {
-        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',
+        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"; rgcn always does',
         "weights": "gcn takes them; others take them as features (data.edge_features)",
         "features": "gine, pna and gat take them",
     }

@@ -70,14 +70,26 @@ def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | No
     return source, target, relation
 
 
-def of_node(run: Trained, node: str, most: int, model: str | None = None, client: str | None = None) -> pa.Table:
+def of_node(
+    run: Trained,
+    node: str,
+    most: int,
+    relation: str | None = None,
+    model: str | None = None,
+    client: str | None = None,
+) -> pa.Table:
     """The `most` pairs of a node with the highest scores at each client that has it, without the links that the client
-    knows: columns as of `of_pairs`.
+    knows: columns as of `of_pairs`. relation: of which they are; None is of any.
 
     Raises:
-        UserError: there is no such model or client, or no client has the node.
+        UserError: there is no such model, client or relation, or no client has the node.
     """
-    tables = list[pa.Table]()
+    tables, links = list[pa.Table](), run.built.data.links
+    kinds = np.arange(max(1, len(links.relations) if links is not None else 1))
+    if relation is not None:
+        if links is None or not links.relations:
+            raise UserError("the run's links are of one relation. Leave out --relation.", code=UNKNOWN)
+        kinds = _relations(run, [relation], 1)
     for name, w in _models(run, model, client).items():
         called = link_names(run, name)
         place = np.flatnonzero(called == node)
@@ -88,12 +100,10 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
         others = items[(items >= 0) & (items != place[0])]
         if ITEMS in graph.extra and place[0] in items:
             raise UserError(f"{node!r} is an item: links lead from users to items. Name a user.", code=UNKNOWN)
-        count = len(run.built.data.links.relations or ("",)) if run.built.data.links is not None else 1
-        relation = np.repeat(np.arange(count), len(others))
-        target = np.tile(others, count)
-        codes = (relation * len(called) + place[0]) * len(called) + target
+        kind, target = np.repeat(kinds, len(others)), np.tile(others, len(kinds))
+        codes = (kind * len(called) + place[0]) * len(called) + target
         new = ~np.isin(codes, graph.extra[KNOWN].numpy())
-        pairs = np.stack([np.full(new.sum(), place[0]), target[new], relation[new]])
+        pairs = np.stack([np.full(new.sum(), place[0]), target[new], kind[new]])
         table = _scored(run, name, w, pairs)
         tables.append(table.sort_by([("score", "descending")]).slice(0, most))
     if not tables:
