@@ -9,7 +9,7 @@ round; a local step takes all of a client's training examples unless batch_size 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
+from fedweave.core.settings import Beside
 from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
@@ -80,7 +81,7 @@ class FedAvg(Deployable, SumsScores):
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one the quantile loss is for, such as 0.9.
+    quantile:        which one number_loss = "quantile" is for, such as 0.9.
     scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
         alone, in which no client tells its own.
     """
@@ -100,7 +101,7 @@ class FedAvg(Deployable, SumsScores):
     logit_adjustment: float = 0.0
     scores: Literal["each", "sum"] = "each"
     number_loss: NumberLoss = "mse"
-    quantile: float = 0.5
+    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
     warmup: int = 0
     local_epochs: int = 0
