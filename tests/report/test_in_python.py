@@ -79,6 +79,9 @@ def test_a_comparison_is_paired_over_seeds(swept: Sweep) -> None:
     assert row["seeds"] == 3
     assert found.sentences
     assert set(found.figures) == {"curves", "clients", "traffic"}
+    each = [row for row in found.clients.to_pylist() if row["run"] == one[1]["run"]]
+    assert [row["client"] for row in each] == ["client-0", "client-1", "client-2"]
+    assert statistics.fmean(row["accuracy"] for row in each) == pytest.approx(one[1]["local/accuracy"], abs=1e-12)
 
 
 def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
