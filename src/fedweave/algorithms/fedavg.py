@@ -19,7 +19,15 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import ServerHooks, memory_of
-from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
+from fedweave.algorithms.parts.conflicts import (
+    Combination,
+    check_exchange,
+    check_links,
+    check_settings,
+    made,
+    noted,
+    shown,
+)
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import (
@@ -120,7 +128,7 @@ class FedAvg(Deployable, SumsScores):
         check_settings(shown(self.composed), self._settings)
         if not self.share:
             check_exchange(shown(self.composed))
-        self.objective  # noqa: B018  refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
 
     def __repr__(self) -> str:

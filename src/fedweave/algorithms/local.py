@@ -20,7 +20,7 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
-from fedweave.algorithms.parts.conflicts import called, made
+from fedweave.algorithms.parts.conflicts import called, check_links, made, shown
 from fedweave.algorithms.parts.pace import RateSchedule, Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, has
 from fedweave.algorithms.preset import preset
@@ -102,7 +102,7 @@ class Local(Deployable):
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
                 "change or weigh, and parts add terms to the training loss alone; leave it out"
             )
-        self.objective  # noqa: B018  refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
 
     @property
     def any_models(self) -> bool:

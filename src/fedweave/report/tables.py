@@ -477,8 +477,7 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
     if len(groups) < 2 or not names[0] or any(set(other) != set(names[0]) for other in names):
         return ResultTable((), ())
     rows = [
-        (Cell(client), *(measured([own.get(client) for own in runs], number) for runs in each))
-        for client in names[0]
+        (Cell(client), *(measured([own.get(client) for own in runs], number) for runs in each)) for client in names[0]
     ]
     return ResultTable(heads(groups), ends(rows))
 
