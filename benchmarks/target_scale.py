@@ -1,7 +1,7 @@
 """In which units a model predicts numbers, measured: `target_normalise` as "own", "all" and "none".
 
-Molecules of ESOL between four members, by scaffold and at random; molecules of a patent (activity, from RDKit's own
-files) by scaffold; speed at the detectors of Los Angeles in a quarter of an hour, from the last hour, between five
+Molecules of ESOL between four members, by scaffold and at random; molecules of one publication (activity, from
+RDKit's own files) by scaffold; speed at the detectors of Los Angeles in a quarter of an hour, from the last hour, between five
 neighborhoods; ratings between people of Bitcoin Alpha, between five communities; loans of the German credit data
 between five communities. FedAvg and the model named there; nothing was tuned. RMSE of the model after the last round
 over the test examples of all members ("pooled") and as the mean over members ("within"), in the data's units.
@@ -54,8 +54,8 @@ def esol() -> Tables:
     return {kind: pd.read_parquet(DATA / "delaney" / f"{kind}.parquet") for kind in ("graphs", "nodes", "edges")}
 
 
-def patent() -> Tables:
-    """1,017 molecules with their activity against a sodium channel, which RDKit ships (ChEMBL document 2321810)."""
+def activities() -> Tables:
+    """1,017 molecules of one publication with their activity, which RDKit ships (ChEMBL document 2321810)."""
     folder = Path(RDConfig.RDContribDir) / "FreeWilson" / "data"
     smiles = pd.read_csv(folder / "CHEMBL2321810.smi", sep=" ", header=None, names=["smiles", "Name"])
     both = smiles.merge(pd.read_csv(folder / "CHEMBL2321810_act.csv"), on="Name")
@@ -106,7 +106,7 @@ SCAFFOLD = {"name": "scaffold", "clients": 4, "split": "scaffold"}
 SETS = {
     "esol-scaffold": Set(esol, SOLUBILITY, SCAFFOLD, *MOLECULES, BATCHES, 60),
     "esol-random": Set(esol, SOLUBILITY, {"name": "random", "clients": 4}, *MOLECULES, BATCHES, 60),
-    "patent-scaffold": Set(patent, {"name": "graphs", "targets": ["activity"]}, SCAFFOLD, *MOLECULES, BATCHES, 60),
+    "activity-scaffold": Set(activities, {"name": "graphs", "targets": ["activity"]}, SCAFFOLD, *MOLECULES, BATCHES, 60),
     "speeds-area": Set(
         speeds, {"name": "folder", "targets": ["speed"], "owner": "area"}, {"name": "column", **SPLIT}, SAGE, NODES, 40
     ),
