@@ -145,10 +145,10 @@ class Run:
     def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
         """{client: {metric: value}} of the last evaluation."""
         known = pc.field("round") == self.evaluated, pc.field("split") == split, pc.field("client") != GLOBAL
-        found = dict[str, dict[str, float]]()
+        values = dict[str, dict[str, float]]()
         for row in self.metrics.filter(known[0] & known[1] & known[2]).to_pylist():
-            found.setdefault(row["client"], {})[row["metric"]] = row["value"]
-        return found
+            values.setdefault(row["client"], {})[row["metric"]] = row["value"]
+        return values
 
 
 @dataclass(frozen=True)

@@ -473,11 +473,12 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
     """Each client's result by what runs are judged by, side by side: a row per client, a column per group; of very many
     the first and the last. Empty of one group, and where groups have other clients."""
     each = [[run.clients(run.judged) for run in group.runs] for group in groups]
-    names = [[*dict.fromkeys(client for own in runs for client in own)] for runs in each]
+    names = [[*dict.fromkeys(client for values in runs for client in values)] for runs in each]
     if len(groups) < 2 or not names[0] or any(set(other) != set(names[0]) for other in names):
         return ResultTable((), ())
     rows = [
-        (Cell(client), *(measured([own.get(client) for own in runs], number) for runs in each)) for client in names[0]
+        (Cell(client), *(measured([values.get(client) for values in runs], number) for runs in each))
+        for client in names[0]
     ]
     return ResultTable(heads(groups), ends(rows))
 

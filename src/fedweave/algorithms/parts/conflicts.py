@@ -428,9 +428,9 @@ def check_links(parts: Parts, model: Model) -> None:
     for name, part in parts.items():
         needs = part.needs
         if needs.nodes or needs.sens or part.protection.plain_loss or (has(part, "objective") and not needs.links):
-            own = _maker(part)
-            remedy = "Leave it out of algorithm.parts." if not own else 'Set algorithm.name = "fedavg" or "fedprox".'
-            of = f' of algorithm.name = "{own}"' if own else ""
+            preset = _maker(part)
+            remedy = "Leave it out of algorithm.parts." if not preset else 'Set algorithm.name = "fedavg" or "fedprox".'
+            of = f' of algorithm.name = "{preset}"' if preset else ""
             raise ConfigError(
                 f'data.task = "links": the part {name}{of} is about classes or nodes. {remedy}', code=NO_LINKS
             )

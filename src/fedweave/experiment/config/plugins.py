@@ -315,7 +315,7 @@ def checked_values(prefix: str, settings: Document, fields: Mapping[str, Paramet
         with faults:
             values[key] = _value(prefix + key, settings.get(key, parameter.default), key in settings, parameter)
     faults.refuse()
-    defaults, hints = ({key: getattr(own, kind) for key, own in fields.items()} for kind in ("default", "hint"))
+    defaults, hints = ({key: getattr(field, kind) for key, field in fields.items()} for kind in ("default", "hint"))
     check_beside(prefix, values, defaults, hints)
     return values
 
