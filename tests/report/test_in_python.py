@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import inspect
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,11 @@ def test_a_page_of_several_runs_shows_clients_side_by_side_and_names_classes(swe
     mean = statistics.fmean(run.clients("accuracy")["client-1"] for run in groups[1].runs)
     assert table.rows[1][2].text.startswith(f"{mean:.4f} ± ")
     assert not by_client(groups[:1]).rows
-    assert of_one(groups[0].first, "per_class/f1/3") == f"F1 of {groups[0].first.classes[3]}"
+    first = groups[0].first
+    assert of_one(first, "per_class/f1/1") == "F1 of class 1"  # digits have no other names
+    named = replace(first, summary=first.summary | {"classes": ["no", "fraud"], "targets": ["logS"]})
+    assert of_one(named, "per_class/f1/1") == "F1 of fraud"
+    assert of_one(named, "per_target/rmse/0") == "RMSE of logS"
 
 
 def test_data_frames_are_those_of_pandas(swept: Sweep) -> None:

@@ -267,9 +267,9 @@ def units_differ(apart: float | None) -> dict[str, str]:
         return {}
     return {
         "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
-        "target by its own numbers. One model for all then learns another number from each. data.target_normalise = "
-        '"all" takes one scale for all; members then tell their counts, sums and sums of squares, and the ledger lists '
-        "them."
+        "target by its own numbers. One model for all then learns another number from each. Compare on validation "
+        'with data.target_normalise = "all", one scale for all: members then tell their counts, sums and sums of '
+        "squares, and the ledger lists them."
     }
 
 
