@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import inspect
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
+from fedweave.report.reading import grouped, read_runs
+from fedweave.report.tables import by_client, of_one
 from fedweave.sweep.in_python import Sweep
 
 DOCUMENT: dict[str, Any] = {
@@ -79,6 +82,9 @@ def test_a_comparison_is_paired_over_seeds(swept: Sweep) -> None:
     assert row["seeds"] == 3
     assert found.sentences
     assert set(found.figures) == {"curves", "clients", "traffic"}
+    each = [row for row in found.clients.to_pylist() if row["run"] == one[1]["run"]]
+    assert [row["client"] for row in each] == ["client-0", "client-1", "client-2"]
+    assert statistics.fmean(row["accuracy"] for row in each) == pytest.approx(one[1]["local/accuracy"], abs=1e-12)
 
 
 def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
@@ -89,6 +95,21 @@ def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
     assert found.save(tmp_path / "page.html").read_text() == found.page
     assert "<svg" in found.figures["curves"]._repr_html_()
     assert found.figures["curves"].save(tmp_path / "curves.html").is_file()
+
+
+def test_a_page_of_several_runs_shows_clients_side_by_side_and_names_classes(swept: Sweep) -> None:
+    one, other = runs_of(swept, "fedavg", 0.1), runs_of(swept, "local", 0.1)
+    groups = grouped(read_runs([Path(row["run"]) for row in (*one.values(), *other.values())]))
+    table = by_client(groups)
+    assert [row[0].text for row in table.rows] == ["client-0", "client-1", "client-2"]
+    mean = statistics.fmean(run.clients("accuracy")["client-1"] for run in groups[1].runs)
+    assert table.rows[1][2].text.startswith(f"{mean:.4f} ± ")
+    assert not by_client(groups[:1]).rows
+    first = groups[0].first
+    assert of_one(first, "per_class/f1/1") == "F1 of class 1"  # digits have no other names
+    named = replace(first, summary=first.summary | {"classes": ["no", "fraud"], "targets": ["logS"]})
+    assert of_one(named, "per_class/f1/1") == "F1 of fraud"
+    assert of_one(named, "per_target/rmse/0") == "RMSE of logS"
 
 
 def test_data_frames_are_those_of_pandas(swept: Sweep) -> None:

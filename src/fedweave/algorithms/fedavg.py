@@ -9,7 +9,7 @@ round; a local step takes all of a client's training examples unless batch_size 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,15 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import ServerHooks, memory_of
-from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
+from fedweave.algorithms.parts.conflicts import (
+    Combination,
+    check_exchange,
+    check_links,
+    check_settings,
+    made,
+    noted,
+    shown,
+)
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.secure_sum import joined_in
@@ -40,6 +48,7 @@ from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
+from fedweave.core.settings import Beside
 from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
@@ -81,7 +90,7 @@ class FedAvg(Deployable, SumsScores):
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one the quantile loss is for, such as 0.9.
+    quantile:        which one number_loss = "quantile" is for, such as 0.9.
     scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
         alone, in which no client tells its own.
     """
@@ -101,7 +110,7 @@ class FedAvg(Deployable, SumsScores):
     logit_adjustment: float = 0.0
     scores: Literal["each", "sum"] = "each"
     number_loss: NumberLoss = "mse"
-    quantile: float = 0.5
+    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
     warmup: int = 0
     local_epochs: int = 0
@@ -121,7 +130,7 @@ class FedAvg(Deployable, SumsScores):
         check_settings(shown(self.composed), self._settings)
         if not self.share:
             check_exchange(shown(self.composed))
-        self.objective  # noqa: B018  refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
 
     def __repr__(self) -> str:

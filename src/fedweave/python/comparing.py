@@ -61,12 +61,14 @@ class Results(Shown):
                number of its summary.
     sentences: what the command says first. notes: what tables are to be read with.
     figures:   by name: "curves" over rounds, "clients" by their accuracy, "traffic" in bytes.
+    clients:   a row per run and client: every metric of the client's test examples in the run's last evaluation.
     """
 
     runs: pa.Table
     sentences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     figures: Mapping[str, Picture] = field(default_factory=dict)
+    clients: pa.Table = field(default_factory=lambda: pa.table({}))
 
     @property
     def table(self) -> pa.Table:
@@ -153,7 +155,7 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
     several = len(comparison) > 1
     paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
     notes = (NOTE, *(note for one in comparison for note in unlike(one.groups)))
-    return Comparison(table_of(groups), words, notes, figures_of(groups), paired)
+    return Comparison(table_of(groups), words, notes, figures_of(groups), clients_of(groups), paired)
 
 
 def report(*runs: RunPath | Sequence[RunPath]) -> ReportPage:
@@ -165,7 +167,7 @@ def report(*runs: RunPath | Sequence[RunPath]) -> ReportPage:
     """
     read = read_runs(_directories(runs))
     groups = grouped(read)
-    return ReportPage(table_of(groups), figures=figures_of(groups), page=render(read))
+    return ReportPage(table_of(groups), figures=figures_of(groups), clients=clients_of(groups), page=render(read))
 
 
 def check_several(groups: Sequence[Group]) -> None:
@@ -205,6 +207,16 @@ def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run
     """A row per run (`Results.runs`); more: what else is known of each, behind its seed."""
     known = ((group.label, run) for group in groups for run in group.runs)
     return rows_of({"group": label, **_row(run), **more(run), **_numbers(run)} for label, run in known)
+
+
+def clients_of(groups: Sequence[Group]) -> pa.Table:
+    """A row per run and client (`Results.clients`)."""
+    rows = list[Record]()
+    for group in groups:
+        for run in group.runs:
+            about = {"group": group.label, **_row(run)}
+            rows += ({**about, "client": client, **values} for client, values in run.of_clients().items())
+    return rows_of(rows)
 
 
 def rows_of(rows: Any) -> pa.Table:

@@ -85,7 +85,7 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         "sections.html",
         at=at,
         facts=tables.facts(groups),
-        per_class=tables.metrics(groups, ("per_class", "per_target")),
+        each={noun: tables.metrics(groups, (family,)) for family, noun in tables.EACH.items()},
         costs=tables.costs(groups),
         paired=compared(groups) if comparable and seeds else ResultTable((), ()),
         paired_note=NOTE,
@@ -127,6 +127,7 @@ def _of_clients(groups: Sequence[Group], judged: str, at: str) -> Record:
         "accuracy_caption": _caption(groups, judged),
         "extremes": tables.extremes(groups),
         "spreads": tables.spreads(groups),
+        "by_client": tables.by_client(groups),
     }
 
 

@@ -142,6 +142,14 @@ class Run:
         rows = _rows(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
+    def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
+        """{client: {metric: value}} of the last evaluation."""
+        known = pc.field("round") == self.evaluated, pc.field("split") == split, pc.field("client") != GLOBAL
+        values = dict[str, dict[str, float]]()
+        for row in self.metrics.filter(known[0] & known[1] & known[2]).to_pylist():
+            values.setdefault(row["client"], {})[row["metric"]] = row["value"]
+        return values
+
 
 @dataclass(frozen=True)
 class Group:

@@ -13,7 +13,7 @@ from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.session import watched
-from fedweave.python.comparing import Results, figures_of, table_of
+from fedweave.python.comparing import Results, clients_of, figures_of, table_of
 from fedweave.report.reading import Run, grouped
 from fedweave.report.terminal import screen
 from fedweave.sweep import plan
@@ -106,7 +106,7 @@ def sweep(
     notes = (*about, *describe_numbers(groups, chosen))
     failures = tuple(lost(runs, failed, options.keys))
     shown = figures_of(grouped([run for one in chosen for run in one.group.runs]) if chosen else groups)
-    return Sweep(table_of(groups, known), words, notes, shown, folder, options.keys, failures)
+    return Sweep(table_of(groups, known), words, notes, shown, clients_of(groups), folder, options.keys, failures)
 
 
 def write_document(file: Path, document: Document) -> None:

@@ -21,12 +21,15 @@ from fedweave.algorithms.parts.part import (
     has,
 )
 from fedweave.algorithms.parts.secure_sum import SecureSum
+from fedweave.core import model as models
 from fedweave.core import plugins
+from fedweave.core.algorithm import NO_LINKS
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
+from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.settings import nearest
-from fedweave.errors import SettingError
+from fedweave.errors import ConfigError, SettingError
 
 # ----------------------------------------------------------------------------------------------------
 # What parts are called: in settings, from which they are made, and in messages.
@@ -485,6 +488,25 @@ def check_settings(parts: Parts, given: Combination) -> None:
             if concerned(part) and conflicting(part, given):
                 words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
                 raise ValueError("parts: " + sentence.format(**words))
+
+
+def check_links(parts: Parts, model: Model) -> None:
+    """Refuse parts that are about classes or nodes, where links are the examples.
+
+    Raises:
+        ConfigError: names the first, and what to set.
+    """
+    if models.example(model) != "link":
+        return
+    for name, part in parts.items():
+        needs = part.needs
+        if needs.nodes or needs.sens or part.protection.plain_loss or (has(part, "objective") and not needs.links):
+            preset = _maker(part)
+            remedy = "Leave it out of algorithm.parts." if not preset else 'Set algorithm.name = "fedavg" or "fedprox".'
+            of = f' of algorithm.name = "{preset}"' if preset else ""
+            raise ConfigError(
+                f'data.task = "links": the part {name}{of} is about classes or nodes. {remedy}', code=NO_LINKS
+            )
 
 
 def check_exchange(parts: Parts) -> None:

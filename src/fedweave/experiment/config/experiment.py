@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from fedweave.core.plugins import check_trusted
+from fedweave.core.settings import Beside
 from fedweave.core.shown import Words, line, page
 from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, Faults
@@ -136,7 +137,7 @@ class EvaluationSettings(Judging):
     intervals: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clients: Annotated[int, Field(ge=0)] = 0
     patience: Annotated[int, Field(ge=0)] = 0
-    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
     features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
