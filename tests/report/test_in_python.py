@@ -78,7 +78,7 @@ def test_a_comparison_is_paired_over_seeds(swept: Sweep) -> None:
     assert row["low"] <= row["difference"] <= row["high"]
     assert row["seeds"] == 3
     assert found.sentences
-    assert set(found.figures) == {"curves", "clients", "traffic"}
+    assert set(found.figures) == {"curves", "clients", "bytes", "traffic"}
 
 
 def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:

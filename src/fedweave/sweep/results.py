@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
@@ -29,6 +29,7 @@ from fedweave.report.cells import LEAST_SEEDS, Cell, ResultTable, marked, measur
 from fedweave.report.compare import headlines, over_conditions
 from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
 from fedweave.report.drawing import COLORS, DASHES
+from fedweave.report.figures import mean_sent
 from fedweave.report.html import SelectedRuns, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
 from fedweave.report.tables import gains
@@ -290,6 +291,10 @@ class Chart:
     lines: dict[str, list[Point]] = field(default_factory=dict)
 
 
+SENT_MB = "MB sent by all clients"
+CURVES = ("round", SENT_MB)  # over which lines are drawn without marks
+
+
 def charts(choices: Sequence[Chosen]) -> list[Chart]:
     """One over each key of which there are several numbers, for every combination of the other conditions."""
     result = []
@@ -319,23 +324,36 @@ def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
 
 def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
     """The metric on test examples, mean over clients, by round, in every condition."""
+    return _curves(found, "round", "rounds", lambda one: table.mean_curve(_tests(one)))
+
+
+def over_bytes(found: Sequence[Chosen]) -> list[Chart]:
+    """The same by what all clients had sent in training, in every condition in which they sent something."""
+
+    def line(one: Chosen) -> list[Point]:
+        sums = [run.sent() for run in one.group.runs]
+        points = table.mean_curve(_tests(one))
+        return [point._replace(at=mean_sent(sums, int(point.at)) / 1e6) for point in points]
+
+    charts = _curves(found, SENT_MB, "bytes", line)
+    return [chart for chart in charts if any(line and line[-1].at for line in chart.lines.values())]
+
+
+def _tests(one: Chosen) -> list[dict[int, float]]:
+    return [run.curve(one.metric, "test", False) for run in one.group.runs]
+
+
+def _curves(found: Sequence[Chosen], over: str, name: str, line: Callable[[Chosen], list[Point]]) -> list[Chart]:
     together: dict[str, list[Chosen]] = {}
     for one in found:
         together.setdefault(said(one.condition), []).append(one)
-    return [
-        Chart(
-            file_name(f"rounds {where}"),
-            (unit := f"test {worded(alike[0].metric)}"),
-            "round",
-            where,
-            caption(alike, f"{unit.capitalize()} over rounds, mean over clients"),
-            {
-                one.algorithm: table.mean_curve([run.curve(one.metric, "test", False) for run in one.group.runs])
-                for one in alike
-            },
-        )
-        for where, alike in together.items()
-    ]
+    charts = []
+    for where, alike in together.items():
+        unit = f"test {worded(alike[0].metric)}"
+        what = caption(alike, f"{unit.capitalize()} over {name}, mean over clients")
+        lines = {one.algorithm: line(one) for one in alike}
+        charts.append(Chart(file_name(f"{name} {where}"), unit, over, where, what, lines))
+    return charts
 
 
 def draw(found: Sequence[Chart], folder: Path) -> list[str]:
@@ -410,7 +428,7 @@ def _drawn(chart: Chart) -> "Figure":
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
         style: Record = {"color": COLORS[at % len(COLORS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
-        if chart.over == "round":
+        if chart.over in CURVES:
             axes.plot(x, y, label=name, **style)
             low, high = (
                 [mean + sign * deviation for mean, deviation in zip(y, error, strict=True)] for sign in (-1, 1)
@@ -444,7 +462,7 @@ def _beside(chart: Chart, at: int) -> float:
 
 
 def _with_caption(chart: Chart) -> str:
-    several = chart.over != "round" and len(chart.lines) > 1
+    several = chart.over not in CURVES and len(chart.lines) > 1
     beside = " Marks of one value stand a little beside one another." if several else ""
     lines = [
         "% \\usepackage{graphicx}",
@@ -648,7 +666,7 @@ def _for_papers(
         if len({said(one.condition) for one in chosen}) > 1:
             files.append(_save(folder / "sweep-conditions.csv", by_condition(chosen)))
     if options.figures is not None:
-        files += [Path(path) for path in save([*over, *over_rounds(chosen)], options.figures)]
+        files += [Path(path) for path in save([*over, *over_rounds(chosen), *over_bytes(chosen)], options.figures)]
     return files
 
 
