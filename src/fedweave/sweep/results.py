@@ -25,7 +25,17 @@ from fedweave.metrics.selection import METRICS, PLAIN, rank, title_of
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
-from fedweave.report.cells import LEAST_SEEDS, Cell, ResultTable, marked, measured, number, paired_differences, unlike
+from fedweave.report.cells import (
+    LEAST_SEEDS,
+    Cell,
+    ResultTable,
+    marked,
+    measured,
+    number,
+    paired_differences,
+    signs,
+    unlike,
+)
 from fedweave.report.compare import headlines, over_conditions
 from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
 from fedweave.report.drawing import COLORS, DASHES
@@ -108,24 +118,32 @@ def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     return order if order is not None and len(order.places) else None
 
 
-def by_condition(found: Sequence[Chosen]) -> str:
-    """A line of CSV per condition and algorithm: its result, its rank, and the paired difference to the first one."""
+def by_condition(found: Sequence[Chosen]) -> list[Record]:
+    """A row for each condition and algorithm: its result, its rank, and the paired difference to the first one, with
+    whether that is significant at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
     order, lines = placed_over(found), []
+    together: dict[str, list[Chosen]] = {}
+    for one in found:
+        together.setdefault(said(one.condition), []).append(one)
+    gaps_of = {
+        where: [paired_differences(one.by_seed(), alike[0].by_seed()) for one in alike[1:]]
+        for where, alike in together.items()
+    }
+    ways = {where: signs(gaps) for where, gaps in gaps_of.items()}
     for one in found:
         where = said(one.condition)
-        first = next(other for other in found if said(other.condition) == where)
+        first, place = together[where][0], together[where].index(one)
         mean, deviation, seeds = spread(one.values())
         line = {"condition": where, "algorithm": one.algorithm, "metric": one.metric, "seeds": seeds, "mean": mean}
         line |= {"deviation": deviation}
         if order is not None and where in order.titles:
             line["rank"] = order.places[order.titles.index(where), order.names.index(one.algorithm)]
-        gaps = [] if one is first else paired_differences(one.by_seed(), first.by_seed())
-        if gaps:
+        if one is not first and (gaps := gaps_of[where][place - 1]):
             gap = effect(gaps)
             line |= {"against": first.algorithm, "difference": gap.mean, "low": gap.low, "high": gap.high}
-            line |= {"pairs": gap.seeds, "significant": int(gap.significant)}
+            line |= {"pairs": gap.seeds, "significant": int(ways[where][place - 1] != 0)}
         lines.append(line)
-    return _csv(lines)
+    return lines
 
 
 def _column(choices: Sequence[Chosen | None]) -> list[str]:
@@ -618,11 +636,16 @@ def finish(
     return groups, chosen
 
 
+def compared_lines(groups: Sequence[Group], found: Sequence[Condition]) -> list[str | ResultTable]:
+    """How groups of runs compare, in each condition and over all of several."""
+    if len(found) > 1:
+        return over_conditions(found)
+    return [*headlines(groups, gains(groups), found[0].shown if found else "")] if len(groups) > 1 else []
+
+
 def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
     """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
-    lines: list[str | ResultTable] = over_conditions(found) if len(found) > 1 else []
-    if len(found) < 2 <= len(groups):
-        lines += headlines(groups, gains(groups), found[0].shown if found else "")
+    lines = compared_lines(groups, found)
     for line in lines:
         if isinstance(line, ResultTable):
             show_cells(console, line)
@@ -642,6 +665,16 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
             run.summary["metrics"] |= {key: value for key, value in values.items() if math.isfinite(value)}
             columns |= {f"own/local/{result.name}": f"{result.name}, test", f"own/pooled/{result.name}": "pooled"}
     return columns
+
+
+def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
+    """Write every chart of a sweep and its curves, with captions, into the folder; the files written.
+
+    Raises:
+        UserError: matplotlib is not installed, or the folder cannot be written.
+    """
+    check()
+    return [Path(path) for path in save([*charts(choices), *over_rounds(choices), *over_bytes(choices)], folder)]
 
 
 def _for_papers(
@@ -664,9 +697,9 @@ def _for_papers(
     if options.csv:
         files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, options.keys)))
         if len({said(one.condition) for one in chosen}) > 1:
-            files.append(_save(folder / "sweep-conditions.csv", by_condition(chosen)))
+            files.append(_save(folder / "sweep-conditions.csv", _csv(by_condition(chosen))))
     if options.figures is not None:
-        files += [Path(path) for path in save([*over, *over_rounds(chosen), *over_bytes(chosen)], options.figures)]
+        files += figures(chosen, options.figures)
     return files
 
 
