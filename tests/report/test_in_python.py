@@ -64,7 +64,7 @@ def test_a_sweep_has_what_papers_need(tmp_path: Path) -> None:
         for name in ("fedavg", "local")
         for condition in ("partition = random", "partition = dirichlet, alpha = 0.5")
     ]
-    assert "partition = dirichlet, alpha = 0.5" in found.latex
+    assert "& dirichlet, alpha = 0.5 &" in found.latex
     assert "mean ranks" in found.sentences[0].lower()
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
     names = {file.name for file in found.save_figures(tmp_path / "figures")}

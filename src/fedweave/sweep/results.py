@@ -77,7 +77,8 @@ def latex(choices: Sequence[Chosen]) -> str:
     columns = list(dict.fromkeys(said(one.condition) for one in choices))
     at = {(one.algorithm, said(one.condition)): one for one in choices}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    heads = [escaped(column or worded(choices[0].metric)) for column in columns]
+    named = {said(one.condition): _head(one.condition) for one in choices}
+    heads = [escaped(named[column] or worded(choices[0].metric)) for column in columns]
     order = placed_over(choices)
     if order is not None:
         cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
@@ -103,6 +104,12 @@ def latex(choices: Sequence[Chosen]) -> str:
         r"\end{table}",
     ]
     return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
+
+
+def _head(condition: Values) -> str:
+    """A condition above a column: "cora, louvain, clients = 5"."""
+    words = (str(value) if key.endswith(".name") else said({key: value}) for key, value in condition.items())
+    return ", ".join(words)
 
 
 def placed_over(found: Sequence[Chosen]) -> Ranks | None:
@@ -181,13 +188,23 @@ def caption(choices: Sequence[Chosen], what: str) -> str:
         f"Model: {_same('model', configs, varied | {key for one in choices for key in one.setting})}.",
         f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
     ]
-    tuned = [f"{_named(one)}: {said(one.setting)}" for one in choices if one.setting]
+    settings: dict[str, dict[str, list[Chosen]]] = {}
+    for one in choices:
+        if one.setting:
+            settings.setdefault(one.algorithm, {}).setdefault(said(one.setting), []).append(one)
+    tuned = [
+        f"{algorithm if len(values) == 1 else _named(one)}: {value}"
+        for algorithm, values in settings.items()
+        for value, alike in values.items()
+        for one in (alike[:1] if len(values) == 1 else alike)
+    ]
+    some = " where several were tried" if any(one.tried == 1 for one in choices) else ""
     fixed = [words for key in _TRAINING if (words := _fixed(key, choices))]
     return " ".join(
         [
             *parts,
             *([f"Training: {'; '.join(fixed)}."] if fixed else []),
-            *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else []),
+            *([f"Settings, chosen by validation{some}: {'; '.join(tuned)}."] if tuned else []),
         ]
     )
 
