@@ -93,8 +93,8 @@ class Results(Shown):
 
     def facts(self) -> dict[str, object]:
         """How many runs there are, and what is words of them."""
-        said = {"says": " ".join(self.sentences)} if self.sentences else {}
-        return {"": counted(len(self.runs), "run"), **said}
+        words = {"says": " ".join(self.sentences)} if self.sentences else {}
+        return {"": counted(len(self.runs), "run"), **words}
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*self.sentences, *self.notes))

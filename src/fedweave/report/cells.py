@@ -49,8 +49,8 @@ def signs(several: Sequence[Sequence[float]]) -> list[int]:
 
     several: differences of each group, one for each seed; groups of fewer than `LEAST_SEEDS` are not tested.
     """
-    ways = [sign(found) for found in several]
-    order = sorted((_p(found), at) for at, found in enumerate(several) if len(found) >= LEAST_SEEDS)
+    ways = [sign(differences) for differences in several]
+    order = sorted((_p(differences), at) for at, differences in enumerate(several) if len(differences) >= LEAST_SEEDS)
     while order and order[0][0] <= LEVEL / len(order):
         order.pop(0)
     for _, at in order:

@@ -181,12 +181,12 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
     first, *others = groups
     base = first.by_seed(name)
     pairs = [(group, paired_differences(group.by_seed(name), base)) for group in others]
-    pairs = [(group, found) for group, found in pairs if found]
+    pairs = [(group, differences) for group, differences in pairs if differences]
     void = [name.startswith("groups/") and (alike(first) or alike(group)) for group, _ in pairs]
-    ways = signs([() if empty else found for (_, found), empty in zip(pairs, void, strict=True)])
+    ways = signs([() if empty else differences for (_, differences), empty in zip(pairs, void, strict=True)])
     return [
-        (group, found, verdict(name, way, judged_alike([first, group])))
-        for (group, found), way in zip(pairs, ways, strict=True)
+        (group, differences, verdict(name, way, judged_alike([first, group])))
+        for (group, differences), way in zip(pairs, ways, strict=True)
     ]
 
 

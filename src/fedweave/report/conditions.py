@@ -351,9 +351,9 @@ def overview(one: Condition) -> ResultTable:
         {}
         if unpaired
         else {
-            group.label: found
+            group.label: differences
             for group in one.groups[1:]
-            if (found := paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)))
+            if (differences := paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)))
         }
     )
     ways = dict(zip(pairs, signs([*pairs.values()]), strict=True))
@@ -361,8 +361,8 @@ def overview(one: Condition) -> ResultTable:
     for group in one.groups:
         cells = [measured(group.values(name), number) for name in held]
         told = [Cell(NONE), Cell("")]
-        if found := pairs.get(group.label):
-            gap, way = effect(found), rank(metric, ways[group.label])
+        if group.label in pairs:
+            gap, way = effect(pairs[group.label]), rank(metric, ways[group.label])
             star = "★ " if way > 0 else "▽ " if way < 0 else ""
             told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))

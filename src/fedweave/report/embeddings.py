@@ -84,7 +84,8 @@ def picture(run: Run, way: str) -> Figure | None:
 def _clouds(table: pa.Table, places: np.ndarray, names: Sequence[str]) -> tuple[Cloud, ...]:
     """A cloud for each class in its order, with a color and a symbol; one for all where no class is known."""
     if "true" not in table.column_names:
-        return (Cloud("examples", *places.T.tolist(), drawing.of_run(0)),)
+        x, y = places.T.tolist()
+        return (Cloud("examples", x, y, drawing.of_run(0)),)
     true = ["" if value is None else str(value) for value in table["true"].to_pylist()]
     known = [name for name in names if name in true] or sorted({*true} - {""}, key=lambda name: (len(name), name))
     tones = dict(zip(known, drawing.of_classes(len(known)), strict=True))

@@ -28,7 +28,7 @@ EVENTS, MLFLOW_RUN, WANDB_RUN = "tensorboard", "mlflow.json", "wandb.json"  # in
 class Tracker(Protocol):
     """What keeps the numbers of a run somewhere else."""
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """What was measured after a round, by name."""
         ...
 
@@ -133,9 +133,9 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory / EVENTS), purge_step=done + 1 if done else None)
         self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in flat(settings).items()))
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        for name, value in found.items():
+        for name, value in values.items():
             self._writer.add_scalar(name, value, round)
 
     def close(self, finished: bool) -> None:
@@ -168,12 +168,12 @@ class MLflow:
         params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
         self._client.log_batch(self._run, params=params)
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
         from mlflow.entities import Metric
 
         at = int(1000 * time.time())
-        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in found.items()])
+        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in values.items()])
 
     def close(self, finished: bool) -> None:
         """See `Tracker`."""
@@ -213,9 +213,9 @@ class WandB:
         )
         file.write_text(json.dumps({"run": self._run.id}))
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        self._run.log(dict(found), step=round)
+        self._run.log(dict(values), step=round)
 
     def close(self, finished: bool) -> None:
         """See `Tracker`."""

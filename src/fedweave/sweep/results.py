@@ -125,19 +125,19 @@ def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     return order if order is not None and len(order.places) else None
 
 
-def by_condition(found: Sequence[Chosen]) -> list[Record]:
+def by_condition(choices: Sequence[Chosen]) -> list[Record]:
     """A row for each condition and algorithm: its result, its rank, and the paired difference to the first one, with
     whether that is significant at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
-    order, lines = placed_over(found), []
+    order, lines = placed_over(choices), []
     together: dict[str, list[Chosen]] = {}
-    for one in found:
+    for one in choices:
         together.setdefault(said(one.condition), []).append(one)
     gaps_of = {
         where: [paired_differences(one.by_seed(), alike[0].by_seed()) for one in alike[1:]]
         for where, alike in together.items()
     }
     ways = {where: signs(gaps) for where, gaps in gaps_of.items()}
-    for one in found:
+    for one in choices:
         where = said(one.condition)
         first, place = together[where][0], together[where].index(one)
         mean, deviation, seeds = spread(one.values())
@@ -357,12 +357,12 @@ def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
     return Chart(file_name(f"over {key} {where}"), unit, over, where, caption(alike, what), lines)
 
 
-def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
+def over_rounds(choices: Sequence[Chosen]) -> list[Chart]:
     """The metric on test examples, mean over clients, by round, in every condition."""
-    return _curves(found, "round", "rounds", lambda one: table.mean_curve(_tests(one)))
+    return _curves(choices, "round", "rounds", lambda one: table.mean_curve(_tests(one)))
 
 
-def over_bytes(found: Sequence[Chosen]) -> list[Chart]:
+def over_bytes(choices: Sequence[Chosen]) -> list[Chart]:
     """The same by what all clients had sent in training, in every condition in which they sent something."""
 
     def line(one: Chosen) -> list[Point]:
@@ -370,7 +370,7 @@ def over_bytes(found: Sequence[Chosen]) -> list[Chart]:
         points = table.mean_curve(_tests(one))
         return [point._replace(at=mean_sent(sums, int(point.at)) / 1e6) for point in points]
 
-    charts = _curves(found, SENT_MB, "bytes", line)
+    charts = _curves(choices, SENT_MB, "bytes", line)
     return [chart for chart in charts if any(line and line[-1].at for line in chart.lines.values())]
 
 
@@ -378,9 +378,9 @@ def _tests(one: Chosen) -> list[dict[int, float]]:
     return [run.curve(one.metric, "test", False) for run in one.group.runs]
 
 
-def _curves(found: Sequence[Chosen], over: str, name: str, line: Callable[[Chosen], list[Point]]) -> list[Chart]:
+def _curves(choices: Sequence[Chosen], over: str, name: str, line: Callable[[Chosen], list[Point]]) -> list[Chart]:
     together: dict[str, list[Chosen]] = {}
-    for one in found:
+    for one in choices:
         together.setdefault(said(one.condition), []).append(one)
     charts = []
     for where, alike in together.items():
