@@ -50,7 +50,7 @@ def test_test_examples_stand_where_scikit_learn_puts_them(directory: Path) -> No
     places = {(round(x, 4), round(y, 4)) for mark in marks for x, y in zip(mark.x, mark.y, strict=True)}
     signs = [{(a * x, b * y) for x, y in places} for a in (1, -1) for b in (1, -1)]  # an axis has no direction
     assert wanted in signs
-    counts = {f"class {name}": tested["true"].to_pylist().count(name) for name in ("0", "1", "2")}
+    counts = {f"class {name}": tested["true"].to_pylist().count(name) for name in range(3)}
     assert {mark.name: len(mark.x) for mark in marks} == counts
     assert len({mark.symbol for mark in marks}) == len({mark.tone for mark in marks}) == 3
 
