@@ -22,8 +22,7 @@ SOUGHT = {
     "temporal": r"tgn|snapshot|memory",
     "heterogeneous": r"hetero|hgt|han$",
     "mixed precision": r"bfloat|float16|amp$",
-    "t-SNE": r"tsne|umap",
-    "wandb": r"wandb",
+    "UMAP": r"umap",
 }
 
 

@@ -233,9 +233,7 @@ def test_what_makes_no_mean_takes_statistics_that_stay_at_home(name: str) -> Non
     assert normed(name, parts=(OwnNorms(),)).composed.private == ("norm/*",)
 
 
-@pytest.mark.parametrize(
-    "name", ["apfl", "fedpub", "fedtad", "fgssl", "graphfl", "rffl", "cffl", "fairgraphfl"]
-)
+@pytest.mark.parametrize("name", ["apfl", "fedpub", "fedtad", "fgssl", "graphfl", "rffl", "cffl", "fairgraphfl"])
 def test_what_computes_with_weights_refuses_running_statistics(name: str) -> None:
     """Layer norm has none. FairGraphFL refuses nodes as examples before."""
     with pytest.raises(ValueError, match=r"of which running statistics of batch norm are none|small graphs"):

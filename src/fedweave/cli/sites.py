@@ -156,7 +156,8 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
     init_from: Earlier = None,
     track: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Keep it with tensorboard, mlflow or wandb (offline), too; repeatable."),
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""

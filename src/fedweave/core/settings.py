@@ -7,8 +7,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
 from html import escape
 from typing import Any, Self, get_args, get_type_hints
 
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from fedweave.core.shown import changed, default_of, line, page
-from fedweave.errors import ConfigError, SettingError
+from fedweave.errors import ConfigError, FedweaveError, SettingError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +60,17 @@ class Settings:
     before the object is made, as the same settings are in a TOML document.
 
     Raises:
-        SettingError: there is no such field, or a value is of another type.
+        SettingError: there is no such field, a value is of another type, or the class refuses it.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Keep the representation, which @dataclass would write anew for each class."""
+        """Keep the representation, which @dataclass would write anew for each class; and give what a class refuses a
+        code."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+        if check := vars(cls).get("__post_init__"):
+            cls.__post_init__ = _with_code(check)  # type: ignore[attr-defined]
 
     def __new__(cls, *given: object, **values: object) -> Self:
         """Check what is given."""
@@ -94,6 +97,21 @@ class Settings:
             return escape(repr(self))
         values = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return page(type(self).__name__, values)
+
+
+def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A `__post_init__` whose ValueErrors are errors of settings, as the command line has them."""
+
+    @wraps(check)
+    def checked_by(self: Any) -> None:
+        try:
+            check(self)
+        except FedweaveError:
+            raise
+        except ValueError as error:
+            raise SettingError(*error.args, code="config.value") from error
+
+    return checked_by
 
 
 class Choices(Settings):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
+from fedweave.core.settings import check_given, hints_of, nearest
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
@@ -67,11 +68,7 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
 
 def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
-    known = [field.name for field in fields(kind)]
-    unknown = [key for key in params if key not in known]
-    if unknown:
-        message = f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}."
-        raise ConfigError(message, code="config.unknown-key")
+    check_given(name, params, [field.name for field in fields(kind)], hints_of(kind))
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
@@ -156,6 +153,6 @@ def _kind(name: str) -> Any:
         return plugins.load(name)
     known = DATASETS | plugins.announced("data")
     if name not in known:
-        message = f"dataset {name!r} is not known; choose one of {', '.join(known)}."
+        message = f"dataset {name!r} is not known.{nearest(name, known)} Choose one of {', '.join(known)}."
         raise ConfigError(message, code="config.unknown-name")
     return known[name]

@@ -164,6 +164,11 @@ def remedy(error: Exception) -> str:
             "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
             "step of your own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
         )
+    if "dynamic shape" in str(error):
+        return (
+            "Multiply by a mask where rows are picked by one: shapes must not depend on data. Or mark a step of your "
+            "own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
+        )
     return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
 
 

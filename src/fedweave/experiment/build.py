@@ -32,6 +32,7 @@ from fedweave.engines.sharded import Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
+from fedweave.errors import ConfigError
 from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
 from fedweave.experiment.requirements import (
@@ -400,8 +401,14 @@ def federation(
     weights then; one model for several clients lets these run together.
 
     Raises:
-        ConfigError: there is no such device or client, or the algorithm shares weights, or prototypes of other widths.
+        ConfigError: the partition is none that is cut; there is no such device or client, or the algorithm shares
+            weights, or prototypes of other widths.
     """
+    if not isinstance(partition, Partition):
+        raise ConfigError(
+            f"the partition is {partition!r}, which has not cut the data. Give {partition!r}.cut(data, seed=0).",
+            code="config.value",
+        )
     check_target(data, algorithm, type(algorithm).__name__)
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)

@@ -25,6 +25,7 @@ from fedweave.report.cells import (
     number,
     paired_differences,
     signed,
+    signs,
 )
 from fedweave.report.drawing import Dots, Figure, Panel, of_run
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
@@ -360,15 +361,24 @@ def overview(one: Condition) -> ResultTable:
     columns = {one.shown: f"test {title_of(metric)}, mean over clients"}
     columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
     held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
+    unpaired = bool(incomparable(one.groups))
+    pairs = (
+        {}
+        if unpaired
+        else {
+            group.label: differences
+            for group in one.groups[1:]
+            if (differences := paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)))
+        }
+    )
+    ways = dict(zip(pairs, signs([*pairs.values()]), strict=True))
     rows = []
     for group in one.groups:
         cells = [measured(group.values(name), number) for name in held]
-        unpaired = group is first or bool(incomparable(one.groups))
-        found = [] if unpaired else paired_differences(group.by_seed(one.shown), first.by_seed(one.shown))
         told = [Cell(NONE), Cell("")]
-        if found:
-            gap = effect(found)
-            star = ("★ " if gap.mean > 0 else "▽ ") if gap.significant else ""
+        if group.label in pairs:
+            gap, way = effect(pairs[group.label]), rank(metric, ways[group.label])
+            star = "★ " if way > 0 else "▽ " if way < 0 else ""
             told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
     head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")

@@ -18,7 +18,9 @@ from fedweave.core import plugins
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, SPLITS, VAL, Graph
 from fedweave.core.model import Model
+from fedweave.core.shown import Shown
 from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of, labeled
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
@@ -413,8 +415,8 @@ def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
-@dataclass(frozen=True)
-class SplitScores:
+@dataclass(frozen=True, repr=False)
+class SplitScores(Shown):
     """What a function says of one split.
 
     name:    of the function. clients: {client: its value on the client's own examples by the model that it uses}.
@@ -428,6 +430,12 @@ class SplitScores:
     local: float
     pooled: float
     overall: float | None = None
+
+    def facts(self) -> dict[str, object]:
+        """The function, and its values over clients."""
+        values = {"local": self.local, "pooled": self.pooled, "overall": self.overall}
+        about = {"": f"{self.name} of {counted(len(self.clients), 'client')}"}
+        return about | {name: value for name, value in values.items() if value is not None}
 
 
 def function(name: str) -> Metric:
