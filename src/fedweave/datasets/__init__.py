@@ -6,6 +6,7 @@ from typing import Any
 
 from fedweave.core import plugins
 from fedweave.core.settings import check_given, hints_of, nearest
+from fedweave.core.shown import default_of
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
@@ -68,7 +69,7 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
 
 def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
-    check_given(name, params, [field.name for field in fields(kind)], hints_of(kind))
+    check_given(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:

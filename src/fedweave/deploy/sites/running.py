@@ -145,9 +145,9 @@ def _jobs(
         if last["status"] != "stopped":
             if last.get("away") and (left := outage.left()):
                 notify({"status": "paused", "sites": list(last["away"]), "seconds": left})
-                back = admin.wait_for(last["away"], left)
-                if len(back) == len(last["away"]):
-                    lost = set(back)
+                answering = admin.wait_for(last["away"], left)
+                if len(answering) == len(last["away"]):
+                    lost = set(answering)
                     continue
             message = (last["error"] or "the job was ended") + _reached(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
