@@ -34,6 +34,7 @@ from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
 from fedweave.datasets.base import EXCHANGE, Dataset
 from fedweave.datasets.features import AUTO
+from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.holdings import JOINING
@@ -425,7 +426,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
     attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), attributes, width, data.outputs)
+    model = model_for(config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
     requirements.check_examples(config, data)
     requirements.check_pooling(config, data, model)
     requirements.check_edges(config, model)
@@ -437,6 +438,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     requirements.check_scaling(scaling, algorithm, ("example", "node"))
     requirements.check_target(data, algorithm, config.algorithm.name)
     requirements.check_target_scaling(data, algorithm)
+    requirements.check_users(data, algorithm)
     return algorithm
 
 
@@ -487,6 +489,25 @@ def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> 
     if wanted:
         least_told(rules)
         check_told(rules, SHARING, sites)
+
+
+def check_task(data: SiteData, config: Config) -> None:
+    """Refuse a job that predicts links unless the site's own file says so, of the same kinds of nodes and relations;
+    and any other, where it does. The owner says what of the data is predicted, not the server.
+
+    Raises:
+        ConfigError: the two differ.
+    """
+    said = (data.task == LINKS, data.users, data.items, data.relation)
+    links = config.links
+    asked = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
+    names = (f"task = {LINKS!r}", "users", "items", "relation")
+    if odd := [name for name, own, wanted in zip(names, said, asked, strict=True) if own != wanted]:
+        raise ConfigError(
+            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items and relation alike into "
+            "[data] of the experiment and of every site.toml.",
+            code="config.links",
+        )
 
 
 def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:

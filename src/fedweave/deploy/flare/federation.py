@@ -27,6 +27,7 @@ from fedweave.deploy.flare.holdings import (
     JOINING,
     KINDS,
     OF_EDGES,
+    RELATIONS,
     TARGET,
     fingerprint,
     global_test,
@@ -93,6 +94,8 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
         UserError: see `common_number`.
     """
     form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
+    if any(RELATIONS in replies[site] for site in replies.clients):
+        form["relations"] = common_number(replies, RELATIONS)
     return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
 
 

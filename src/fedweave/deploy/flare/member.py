@@ -30,6 +30,7 @@ from fedweave.deploy.flare.admission import (
     check_exchange,
     check_sites,
     check_target,
+    check_task,
     read_checked,
 )
 from fedweave.deploy.flare.alignment import (
@@ -397,6 +398,7 @@ class Member:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         check_exchange(rules, data, config, len(request.sites))
+        check_task(data, config)
         holdings = (
             read_own(data, self._folder, request.run, request.sites, self._name, rules.members)
             if vertical

@@ -232,9 +232,9 @@ class Participation:
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
         self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
-        if self._scoring.epsilon is not None and found.data.target != CLASS:
+        if self._scoring.epsilon is not None and (found.data.target != CLASS or found.data.links is not None):
             raise PolicyViolation(
-                "policy.score_epsilon: draws classes anew, and the site predicts numbers or several labels"
+                "policy.score_epsilon: draws classes anew, and the site predicts links, numbers or several labels"
             )
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))

@@ -10,12 +10,15 @@ from typing import cast
 import pyarrow as pa
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.links import Links
 from fedweave.core.target import CLASS, LOG, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.features import by_holder, has_sens
+from fedweave.datasets.links import TASK as LINKS
+from fedweave.datasets.links import by_relation
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
@@ -77,6 +80,12 @@ def _targets(data: Dataset) -> Record:
     return {"target": data.target} | how
 
 
+def _links(links: Links) -> Record:
+    """What a site.toml says of links; their split is in the data."""
+    kinds = {} if links.items is None else {"users": links.users, "items": links.items}
+    return {"task": LINKS, **kinds, **({} if links.relation else {"relation": False})}
+
+
 def hand_out(
     data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...], config: Config | None = None
 ) -> None:
@@ -90,6 +99,13 @@ def hand_out(
             'test do not fit. Set it to "own", and leave the global test out of [partition].',
             code="config.target-scale",
         )
+    if data.links is not None and partition.test is not None:
+        raise ConfigError(
+            "partition: there is no global test of links between sites; each tests on its own. Leave the global test "
+            "out of [partition].",
+            code="config.links",
+        )
+    links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
     own_parts, whole = shares(data, partition.parts), data
@@ -108,6 +124,7 @@ def hand_out(
         npz.write(share, project / site / DATA)
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else _targets(data)
+        called |= {} if links is None else _links(links)
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
