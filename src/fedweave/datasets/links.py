@@ -75,9 +75,7 @@ def by_relation(data: Dataset) -> Dataset:
         raise ValueError(f"the examples of {data.name} are no links")
     y = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     names = links.relations
-    return replace(
-        data, carried=attributes._replace(y=None), y=y, classes=max(1, len(names)), labels=names, links=None
-    )
+    return replace(data, carried=attributes._replace(y=None), y=y, classes=max(1, len(names)), labels=names, links=None)
 
 
 def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:

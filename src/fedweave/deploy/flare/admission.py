@@ -504,8 +504,8 @@ def check_task(data: SiteData, config: Config) -> None:
     names = (f"task = {LINKS!r}", "users", "items", "relation")
     if odd := [name for name, own, wanted in zip(names, said, asked, strict=True) if own != wanted]:
         raise ConfigError(
-            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items and relation alike into "
-            "[data] of the experiment and of every site.toml.",
+            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items and relation alike "
+            "into [data] of the experiment and of every site.toml.",
             code="config.links",
         )
 

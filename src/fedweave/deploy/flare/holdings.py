@@ -83,7 +83,7 @@ class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
     features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
     whole: the data with features not scaled, where more is to be heard of its nodes (`alignment.Exchange`). apart: a
-    party's nodes that not all parties have, which are none of these."""
+    party's nodes that not all parties have, which are none of these. pairs: a table of pairs to predict, of links."""
 
     graph: Graph
     test: Graph | None
@@ -92,6 +92,7 @@ class Holdings:
     version: LabelVersion | None = None
     whole: Dataset | None = None
     apart: int = 0
+    pairs: Path | None = None
 
     @property
     def features(self) -> int:
@@ -118,7 +119,8 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     data = ported(data, fitted(model, data.carried))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
+    pairs = None if site.pairs is None else folder / site.pairs
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole, pairs=pairs)
 
 
 def own_graph(
@@ -129,8 +131,8 @@ def own_graph(
     links: Links | None = None,
 ) -> Dataset:
     """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
-    noted: see `hold`; by its numbers features are scaled that "auto" scales. links: what the experiment says of these,
-    where they are predicted.
+    noted: see `hold`; by its numbers features are scaled that "auto" scales. links: what the experiment says of
+    these, where they are predicted.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
@@ -139,8 +141,8 @@ def own_graph(
     check_meant(path, site)
     if site.split == HASH and site.task != LINKS:
         raise ConfigError(
-            f"data.split = {HASH!r}: it is of a party of a vertical run, and of links. Give the data a column split, or set "
-            "train_until and val_until."
+            f"data.split = {HASH!r}: it is of a party of a vertical run, and of links. Give a column split, or "
+            "set train_until and val_until."
         )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalise in OVER_NODES and "shift" in scaling
@@ -234,7 +236,8 @@ def marks(data: Dataset, scaling: str) -> Record:
 
 
 def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
-    """The graph, or the small graphs, in an .npz file or a folder of tables; folder: the site's. links: see `own_graph`.
+    """The graph, or the small graphs, in an .npz file or a folder of tables; folder: the site's. links: see
+    `own_graph`.
 
     Raises:
         DataError: it is absent or refused, or has a label beyond `site.class_count`.
@@ -532,7 +535,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
-        "split": (masks & (holdings.graph.y == 1) if data.links is not None else masks).sum(1),  # no pairs drawn beside
+        "split": (masks if data.links is None else masks & (holdings.graph.y == 1)).sum(1),  # no pairs drawn beside
         "labels": _label_counts(holdings.graph, data),
     }
     return kept_back(counts, deny)

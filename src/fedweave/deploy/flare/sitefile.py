@@ -52,6 +52,8 @@ class SiteData:
     task:      what is classified: "nodes", or "edges" (`datasets.tables`); an .npz with `edge_y` alone is of edges. Or
                "links" are predicted (`datasets.links`): classes or labels are then the relations.
     users, items, relation: of links (`core.links.Links`); the experiment says the same, and so does every site.
+    pairs:     a table of pairs of nodes, source and target and, of several relations, relation, whose scores
+               `sites predict` writes beside those of the links; a path likewise.
     node_time: the column of nodes with their time (`datasets.folder`).
     train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
                train, those up to the second validate and later ones test (`partition.divided`); every site gives the
@@ -94,6 +96,7 @@ class SiteData:
     users: str | None = None
     items: str | None = None
     relation: bool = True
+    pairs: str | None = None
     node_time: str | None = None
     train_until: float | str | None = None
     val_until: float | str | None = None
@@ -137,7 +140,7 @@ class SiteData:
 
     def _check_links(self) -> None:
         if self.task != LINKS:
-            usual = {"users": None, "items": None, "relation": True}
+            usual = {"users": None, "items": None, "relation": True, "pairs": None}
             if odd := [name for name, value in usual.items() if getattr(self, name) != value]:
                 raise ConfigError(
                     f'data.{odd[0]}: is of task = "links". Leave it out, or set the task.', code="config.links"
@@ -218,8 +221,8 @@ class Rules:
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
-    min_nodes:  fewest nodes, or small graphs, edges or links where these are the examples, that are aligned, trained on or
-                scored; 1 allows single ones.
+    min_nodes:  fewest nodes, or small graphs, edges or links where these are the examples, that are aligned, trained on
+                or scored; 1 allows single ones.
     min_sites:  fewest sites of a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.

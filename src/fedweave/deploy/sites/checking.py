@@ -70,6 +70,7 @@ from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.requirements import check_own_models, check_people
 from fedweave.experiment.rounds import evaluated
+from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import OF_POSITIVE, OF_RANKS, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_told
 
@@ -193,6 +194,8 @@ def _holder(
         _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _crowds(folder, dataset, rules, findings)
+    if dataset.links is not None and data.pairs is not None:
+        findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     beside = (
         data.test is not None and (folder / data.test).parent == folder / data.path
     )  # a file that is read after all

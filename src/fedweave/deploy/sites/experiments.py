@@ -221,7 +221,7 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
         ConfigError: the sites here do not all name the same classes, or this is none of them.
     """
     judging = config.evaluation
-    if not isinstance(judging.positive, str) or config.data.values.get("labels"):
+    if not isinstance(judging.positive, str) or config.data.values.get("labels") or config.links is not None:
         return config
     here = [project / site / SITE_FILE for site in sites if (project / site / SITE_FILE).is_file()]
     named = {read_site_file(file)[0].labels for file in here}
