@@ -37,6 +37,7 @@ from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING
 from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.entities import COUNTING, UNITING
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.policy import (
     SCORES,
@@ -50,7 +51,7 @@ from fedweave.deploy.flare.policy import (
 )
 from fedweave.deploy.flare.requests import RESERVED
 from fedweave.deploy.flare.scores import COUNTED, scoring_of, scoring_steps
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData, read_site_file
+from fedweave.deploy.flare.sitefile import LEARNED, SITE_FILE, Rules, SiteData, read_site_file
 from fedweave.errors import CallRefused, ConfigError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import Choice, Config, Document, General, own_parameters, registry, resolve
@@ -177,14 +178,14 @@ def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
     steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_default_algorithm(name, kind))}
     steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
-    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
+    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 
 @cache
 def known() -> frozenset[str]:
     """All declared keys of replies, of algorithms and parts with their default settings."""
-    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING}
+    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
     for name, kind in ALGORITHMS.items():
         for step in _steps(_default_algorithm(name, kind)):
             keys |= step_info(step).sends.keys()
@@ -492,20 +493,20 @@ def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> 
 
 
 def check_task(data: SiteData, config: Config) -> None:
-    """Refuse a job that predicts links unless the site's own file says so, of the same kinds of nodes and relations;
-    and any other, where it does. The owner says what of the data is predicted, not the server.
+    """Refuse a job that predicts links, or learns entities' vectors, unless the site's own file says so, of the same
+    kinds of nodes and relations; and any other, where it does. The owner says what of the data is used, not the server.
 
     Raises:
         ConfigError: the two differ.
     """
-    said = (data.task == LINKS, data.users, data.items, data.relation)
+    said = (data.task == LINKS, data.users, data.items, data.relation, data.features == LEARNED)
     links = config.links
     asked = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
-    names = (f"task = {LINKS!r}", "users", "items", "relation")
-    if odd := [name for name, own, wanted in zip(names, said, asked, strict=True) if own != wanted]:
+    names = (f"task = {LINKS!r}", "users", "items", "relation", f"features = {LEARNED!r}")
+    if odd := [name for name, own, wanted in zip(names, said, (*asked, config.learned), strict=True) if own != wanted]:
         raise ConfigError(
-            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items and relation alike "
-            "into [data] of the experiment and of every site.toml.",
+            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items, relation and "
+            "features alike into [data] of the experiment and of every site.toml.",
             code="config.links",
         )
 

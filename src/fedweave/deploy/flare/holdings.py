@@ -40,6 +40,7 @@ from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.targets import Targeted
+from fedweave.datasets.triples import knowledge_graph, learned, read_triples
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_until
@@ -116,7 +117,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
     data, model = own_graph(site, folder, whole, noted, links), config.model.make()
-    data = ported(data, fitted(model, data.carried))
+    data = ported(learned(data) if config.learned else data, fitted(model, data.carried))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
@@ -300,6 +301,8 @@ def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links
 
 def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
+        if (triples := read_triples(path)) is not None:
+            return knowledge_graph(*triples, path.name, site.labels or ())
         if not is_of_graphs(path):
             return by_holder(tables(site).load(path, 0))
         of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}

@@ -23,7 +23,7 @@ from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
-from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
+from fedweave.deploy.flare.sitefile import LEARNED, SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
@@ -43,7 +43,7 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataFo
     Raises:
         DataError: it is absent or refused.
     """
-    if data is None or site.normalise in BY_NODES:
+    if data is None or (site.normalise in BY_NODES and site.features != LEARNED):
         path = folder / site.path
         data = with_own_units(path, read_graph(path, replace(site, normalise="none"), folder))
     handed_out = site.random_id is not None and site.normalise == "none"

@@ -18,6 +18,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
 
+LEARNED = "learned"  # of `SiteData.features`
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
 # What is told of an evaluation besides hits (`Rules.measures`).
@@ -36,6 +37,8 @@ class SiteData:
 
     path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
                graphs, with graphs, nodes and edges.
+    features:  "learned": nodes have no features, but a vector each that is learned (`entities`); the experiment says
+               the same, and so does every site.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
@@ -72,6 +75,7 @@ class SiteData:
     """
 
     path: str
+    features: Literal["given", "learned"] = "given"
     test: str | None = None
     normalise: str = "auto"
     classes: Annotated[int, Field(ge=1)] | None = None

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.links import Links
@@ -21,7 +23,7 @@ from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.requests import SERVER
-from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import number_of
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
@@ -108,6 +110,10 @@ def hand_out(
     links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
+    features: Record = {}
+    if config is not None and config.learned:  # columns that the sites number themselves
+        features = {"features": LEARNED}
+        data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
     across: Record = {"normalise": scaling}
@@ -124,7 +130,7 @@ def hand_out(
         npz.write(share, project / site / DATA)
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else _targets(data)
-        called |= {} if links is None else _links(links)
+        called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
