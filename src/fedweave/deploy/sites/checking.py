@@ -32,6 +32,7 @@ from fedweave.deploy.flare.admission import (
     check_files,
     check_members,
     check_task,
+    check_told,
     conditions,
     needs_all,
     overspent,
@@ -40,6 +41,7 @@ from fedweave.deploy.flare.admission import (
     suited,
 )
 from fedweave.deploy.flare.alignment import read_own
+from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import check_agreement, uncompared
 from fedweave.deploy.flare.folder import check_private, read_about
 from fedweave.deploy.flare.holdings import common_test, own_graph, withheld
@@ -268,6 +270,8 @@ def _allowed(
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
     findings.attempt(name, partial(check_task, data, config), file)
+    if config.learned:
+        findings.attempt(name, partial(check_told, rules, UNITING, len(sites)), file)
     if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
         denied = " and ".join(denied_keys)
         why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
