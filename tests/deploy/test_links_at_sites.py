@@ -237,10 +237,6 @@ def test_ranks_that_no_policy_measures_are_undefined(
     assert "best_val/val/mrr" not in last.summary
 
 
-def test_what_leaves_at_first_by_the_policy_of_a_trial_is_all_that_a_simulation_measures() -> None:
-    assert "ranks" in FINE
-
-
 @pytest.mark.parametrize("case", [{"task": "edges"}, {"users": "user", "items": "item"}, {"relation": False}])
 def test_the_owner_says_what_is_predicted_and_not_the_server(
     project: Path, tmp_path: Path, case: dict[str, Any], caplog: pytest.LogCaptureFixture
