@@ -39,10 +39,10 @@ def rows_for(entities: int) -> int:
     return PLACES * (-(-2 * entities // PLACES) + 16)
 
 
-def table(own: np.ndarray, rows: int) -> np.ndarray:
+def table(elements: np.ndarray, rows: int) -> np.ndarray:
     """int64 [rows, 4]: the table of the hashes int64 [n, 2] that a party has, each once."""
     result = np.zeros((rows, len(WIDTH)), np.int64)
-    _add(result, own, np.ones(len(own), np.int64))
+    _add(result, elements, np.ones(len(elements), np.int64))
     return result
 
 
@@ -62,38 +62,38 @@ def union(total: np.ndarray, parties: int) -> np.ndarray:
         single = rest // times[:, None]
         alone &= (single[:, FIRST:] >= 0).all(1) & (single[:, CHECK] == _checked(single[:, FIRST:CHECK]))
         at = np.flatnonzero(alone)
-        own, first = np.unique(single[at, FIRST:CHECK], axis=0, return_index=True)
-        if not len(at) or sum(map(len, parts)) + len(own) > len(total):
+        elements, first = np.unique(single[at, FIRST:CHECK], axis=0, return_index=True)
+        if not len(at) or sum(map(len, parts)) + len(elements) > len(total):
             raise FedweaveError(
                 "the sum of the members' tables of entities cannot be read: a member sent something else. Look for it "
                 "in the members' journals, and start anew without it.",
                 code="reply.entities",
             )
-        parts.append(own)
-        _add(rest, own, -count[at][first])
+        parts.append(elements)
+        _add(rest, elements, -count[at][first])
     result: np.ndarray = np.unique(np.concatenate(parts), axis=0)
     return result
 
 
-def places(own: np.ndarray, listed: np.ndarray) -> np.ndarray:
+def places(elements: np.ndarray, listed: np.ndarray) -> np.ndarray:
     """int64 [n]: where each hash int64 [n, 2] stands in a rising list int64 [F, 2]; -1 where it does not."""
     at = {(first, second): number for number, (first, second) in enumerate(listed.tolist())}
-    return np.array([at.get((first, second), -1) for first, second in own.tolist()], np.int64)
+    return np.array([at.get((first, second), -1) for first, second in elements.tolist()], np.int64)
 
 
-def _keys(own: np.ndarray) -> np.ndarray:
-    first, second = torch.from_numpy(own.T.copy())
+def _keys(elements: np.ndarray) -> np.ndarray:
+    first, second = torch.from_numpy(elements.T.copy())
     return finalize(finalize(first) * 3 + second).numpy()
 
 
-def _checked(own: np.ndarray) -> np.ndarray:
-    result: np.ndarray = words(_keys(own), PLACES) & _MASK
+def _checked(elements: np.ndarray) -> np.ndarray:
+    result: np.ndarray = words(_keys(elements), PLACES) & _MASK
     return result
 
 
-def _add(cells: np.ndarray, own: np.ndarray, times: np.ndarray) -> None:
+def _add(cells: np.ndarray, elements: np.ndarray, times: np.ndarray) -> None:
     """Add each hash so many times, in place."""
-    keys, size = _keys(own), len(cells) // PLACES
-    row = np.column_stack([np.ones_like(keys), own, _checked(own)]) * times[:, None]
+    keys, size = _keys(elements), len(cells) // PLACES
+    row = np.column_stack([np.ones_like(keys), elements, _checked(elements)]) * times[:, None]
     for number in range(PLACES):
         np.add.at(cells, number * size + words(keys, number) % size, row)

@@ -499,11 +499,13 @@ def check_task(data: SiteData, config: Config) -> None:
     Raises:
         ConfigError: the two differ.
     """
-    said = (data.task == LINKS, data.users, data.items, data.relation, data.features == LEARNED)
+    of_site = (data.task == LINKS, data.users, data.items, data.relation, data.features == LEARNED)
     links = config.links
     asked = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
     names = (f"task = {LINKS!r}", "users", "items", "relation", f"features = {LEARNED!r}")
-    if odd := [name for name, own, wanted in zip(names, said, (*asked, config.learned), strict=True) if own != wanted]:
+    if odd := [
+        name for name, here, wanted in zip(names, of_site, (*asked, config.learned), strict=True) if here != wanted
+    ]:
         raise ConfigError(
             f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items, relation and "
             "features alike into [data] of the experiment and of every site.toml.",

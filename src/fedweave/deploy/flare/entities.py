@@ -54,11 +54,11 @@ INFO = StepInfo.of(UNITING, True, hears=HEARS)
 class Entities:
     """A site's part in numbering them.
 
-    data: its own. own: int64 [n, 2], a keyed hash of each of its nodes.
+    data: its own. hashes: int64 [n, 2], a keyed hash of each of its nodes.
     """
 
     data: Dataset
-    own: np.ndarray
+    hashes: np.ndarray
 
     @classmethod
     def of(cls, data: Dataset, folder: Path) -> "Entities":
@@ -73,26 +73,26 @@ class Entities:
 
     def greeting(self) -> Tree:
         """What it says of them (`COUNTING`)."""
-        return {ENTITIES: least_rows(len(self.own))}
+        return {ENTITIES: least_rows(len(self.hashes))}
 
-    def table(self, told: Tree) -> Tree:
-        """Its term of the sum, of as many rows as the server `told`.
+    def table(self, message: Tree) -> Tree:
+        """Its term of the sum, of as many rows as the server's `message` says.
 
         Raises:
             CallRefused: that is no number of rows.
         """
-        rows = told.get("rows")
+        rows = message.get("rows")
         if type(rows) is not int or not union.PLACES <= rows <= MOST or rows % union.PLACES:
             raise CallRefused(f"entities: the server asks for a table of {rows!r} rows")
-        return {CELLS: torch.from_numpy(union.table(self.own, rows))}
+        return {CELLS: torch.from_numpy(union.table(self.hashes, rows))}
 
-    def numbered(self, told: Tree, path: Path, log: logging.Logger) -> Dataset:
-        """The data with the columns that the list that the server `told` gives its entities, which are kept at `path`.
+    def numbered(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
+        """The data with the columns that the list in the server's `message` gives its entities; kept at `path`.
 
         Raises:
             CallRefused: it is no such list.
         """
-        listed = told.get("listed")
+        listed = message.get("listed")
         if (
             not isinstance(listed, Tensor)
             or listed.dtype != torch.int64
@@ -103,13 +103,13 @@ class Entities:
         rows = listed.numpy()
         if not 0 < len(rows) <= MOST or not (_order(rows[1:]) > _order(rows[:-1])).all():
             raise CallRefused("entities: the server's list is empty, too long, or not in order")
-        columns = union.places(self.own, rows)
+        columns = union.places(self.hashes, rows)
         if (lost := int((columns < 0).sum())) > 0:
             log.warning(
                 "%d of the site's %d entities are not on the server's list: they learn nothing", lost, len(columns)
             )
         held = BytesIO()
-        np.savez(held, own=self.own, columns=columns, width=np.array(len(rows)))
+        np.savez(held, hashes=self.hashes, columns=columns, width=np.array(len(rows)))
         write(path, lambda file: file.write(held.getvalue()))
         return learned(self.data, columns, len(rows))
 
@@ -124,8 +124,8 @@ class Entities:
                 f"{path} is not there: the run did not begin at this site. Bring it back, or train anew."
             )
         with np.load(path) as held:
-            known = dict(zip(map(tuple, held["own"].tolist()), held["columns"].tolist(), strict=True))
-            columns = np.array([known.get(tuple(one), -1) for one in self.own.tolist()], np.int64)
+            known = dict(zip(map(tuple, held["hashes"].tolist()), held["columns"].tolist(), strict=True))
+            columns = np.array([known.get(tuple(one), -1) for one in self.hashes.tolist()], np.int64)
             return learned(self.data, columns, int(held["width"]))
 
 
@@ -140,13 +140,13 @@ def read_union(total: Tensor, sites: int) -> Tensor:
     return torch.from_numpy(union.union(total.numpy(), sites))
 
 
-def rows_of(told: Mapping[str, Tree]) -> int:
-    """How many rows all tables have, for the numbers of entities that sites have `told`.
+def rows_of(replies: Mapping[str, Tree]) -> int:
+    """How many rows all tables have, for the numbers of entities that sites say.
 
     Raises:
         UserError: a site keeps its number back, or there are too many entities.
     """
-    counts = {site: reply[ENTITIES] for site, reply in told.items()}
+    counts = {site: reply[ENTITIES] for site, reply in replies.items()}
     if silent := [site for site, count in counts.items() if count < 0]:
         raise UserError(
             f"{', '.join(silent)}: the policy keeps back `{ENTITIES}`, without which entities cannot be numbered. "

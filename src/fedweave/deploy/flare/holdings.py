@@ -294,9 +294,9 @@ def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links
         problem = f"its edges have a split, and site.toml says data.split = {HASH!r}"
         refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
     key = b"" if site.timed or has_split(data) else read_ids_key(folder)
-    own = replace(links, ratios=site.ratios, users=site.users, items=site.items, relation=site.relation, seed=0)
-    data = as_links(data, own, key)
-    return replace(data, links=replace(data.links or own, seed=links.seed))
+    settings = replace(links, ratios=site.ratios, users=site.users, items=site.items, relation=site.relation, seed=0)
+    data = as_links(data, settings, key)
+    return replace(data, links=replace(data.links or settings, seed=links.seed))
 
 
 def _undivided(path: Path, site: SiteData) -> Dataset:

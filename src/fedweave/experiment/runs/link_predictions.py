@@ -48,7 +48,7 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
 
 
-class Pairs(NamedTuple):
+class AskedPairs(NamedTuple):
     """Pairs of nodes that somebody asks about: the names of their ends, and the number of the relation int64 [m]."""
 
     source: list[str]
@@ -73,7 +73,7 @@ class Pairs(NamedTuple):
         return pa.table(columns | {"score": pa.nulls(len(rows), schema.field("score").type)}).cast(schema)
 
 
-def read_pairs(path: Path, links: Links) -> Pairs:
+def read_pairs(path: Path, links: Links) -> AskedPairs:
     """The pairs in the table at `path` (see `of_pairs`).
 
     Raises:
@@ -83,7 +83,7 @@ def read_pairs(path: Path, links: Links) -> Pairs:
     source, target, relation = _columns(links, table, path)
     names = None if relation is None else table.texts(relation).to_pylist()
     ends = table.texts(source).to_pylist(), table.texts(target).to_pylist()
-    return Pairs(*ends, _relations(links, names, table.rows))
+    return AskedPairs(*ends, _relations(links, names, table.rows))
 
 
 def _columns(links: Links, table: Table, path: Path) -> tuple[str, str, str | None]:
