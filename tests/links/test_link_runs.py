@@ -290,7 +290,6 @@ REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {
         lambda given: given | {"data": {"name": "cora"}, "model": {"name": "gcn", "decoder": "dot"}},
         "config.unknown-key",
     ),
-    "sites": (lambda given: given | {"engine": {"name": "flare"}}, "config.sites"),
     "noise": (lambda given: given | {"noise": {"labels": 0.1}}, "config.links"),
     "metric": (lambda given: given | {"evaluation": {"metric": "hits_at_7"}}, "config.value"),
 }

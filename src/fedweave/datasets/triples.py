@@ -4,6 +4,7 @@ Entities have no features: each has a column of its own, so that a model learns 
 triples, whose class is the relation; with [data] task = "links" a model says which triples are true.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -35,9 +36,12 @@ _WHOLE = "Take the published files, whole."
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
 
 
-def learned(data: Dataset) -> Dataset:
+def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
     """The same nodes, without their features: each has a column of its own, 1 for it and 0 for all others. The first
     layer of a model is then a vector for each node, which is learned.
+
+    columns: int64 [n], the column of each node among `width` of them, where those who hold nodes number them together;
+    a node at -1 has none.
 
     Raises:
         ConfigError: the data is of small graphs or of parties, whose nodes nobody else has.
@@ -48,7 +52,11 @@ def learned(data: Dataset) -> Dataset:
             "Take data of one graph.",
             code="config.learned",
         )
-    return replace(data, x=sp.eye(data.nodes, format="csr", dtype=np.float32), columns=(), scaling="none")
+    columns, width = (np.arange(data.nodes), data.nodes) if columns is None else (columns, width)
+    rows = np.flatnonzero(columns >= 0)
+    ones = np.ones(len(rows), np.float32)
+    x = sp.csr_matrix((ones, (rows, columns[rows])), shape=(data.nodes, width))
+    return replace(data, x=x, columns=(), scaling="none")
 
 
 def read(folder: Path) -> tuple[pa.Table, Path]:
@@ -95,11 +103,21 @@ def _named(table: pa.Table, path: Path) -> pa.Table:
     return pa.table(columns)
 
 
-def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
-    """The triples of `read` as a data set whose entities, and relations, are in the order of their names.
+def read_triples(folder: Path) -> tuple[pa.Table, Path] | None:
+    """`read`, where the folder holds triples.
 
     Raises:
-        DataError: a cell is empty, a split has another name, or there is no triple.
+        DataError: they are damaged, or a column is missing.
+    """
+    return _read(folder) if any((folder / name).is_file() for name in (*TABLES, TEXTS[0])) else None
+
+
+def knowledge_graph(table: pa.Table, path: Path, name: str, relations: Sequence[str] = ()) -> Dataset:
+    """The triples of `read` as a data set whose entities are in the order of their names, and so are relations, unless
+    `relations` names them all.
+
+    Raises:
+        DataError: a cell is empty, a split or a relation has another name, or there is no triple.
     """
     if not len(table):
         refuse(path, "there is no triple", "Give one row for each triple.", "no-triples")
@@ -107,10 +125,13 @@ def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
         if (row := first(pc.equal(pc.fill_null(table[column], ""), "").to_numpy())) is not None:
             refuse(path, f"row {row + 1}: {column} is empty", "Fill it in, or remove the row.", "row")
     entities = pa.array(sorted(set(table[HEAD].to_pylist()) | set(table[TAIL].to_pylist())))
-    relations = pa.array(sorted(set(table[RELATION].to_pylist())))
+    present = sorted(set(table[RELATION].to_pylist()))
+    if relations and (odd := [one for one in present if one not in relations]):
+        refuse(path, f"the relation {odd[0]!r} is none of data.labels", "Add it there, or correct it.", "relation")
+    kinds = pa.array(relations or present)
     ends = np.stack([_places(table[column], entities) for column in (HEAD, TAIL)])
-    kind = _places(table[RELATION], relations)
-    names = tuple(relations.to_pylist())
+    kind = _places(table[RELATION], kinds)
+    names = tuple(kinds.to_pylist())
     data = Dataset(
         name,
         sp.csr_matrix((len(entities), 1), dtype=np.float32),

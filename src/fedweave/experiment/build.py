@@ -55,7 +55,6 @@ from fedweave.experiment.requirements import (
 from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
-from fedweave.models.links import on_links
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -229,7 +228,7 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    head = on_examples(kind, data.carried) if data.links is None else on_links(kind, data.links, config.decoder)
+    head = on_examples(kind, data.carried, data.links, config.decoder)
     model: Model = head.build(width(data, seen), data.outputs)
     check_pooling(config, data, model)
     check_edges(config, model)

@@ -11,6 +11,7 @@ from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
 
 MOST = 20  # items of a user's list that count
+ROUNDING = 1e-3  # the sum of rounded shares of users is less than that from a whole number
 OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
     **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
@@ -83,6 +84,13 @@ def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
 
 
 def added(each: Tree, masks: Tensor) -> Tree:
-    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]."""
+    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]. Shares of a user that are all in the set
+    count as one user, to the bit."""
     chosen = masks.to(torch.float64)
-    return {name: chosen @ pair for name, pair in each.items()}
+    return {name: _counted(chosen @ pair) for name, pair in each.items()}
+
+
+def _counted(pair: Tensor) -> Tensor:
+    total, count = pair.unbind(1)
+    whole = count.round()
+    return torch.stack([total, torch.where((count - whole).abs() < ROUNDING, whole, count)], 1)

@@ -16,10 +16,10 @@ from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, relations
-from fedweave.models.edges import WIDTH
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import gather_rows
 
+WIDTH = 64  # of a model that has no `hidden`
 AT_ONCE = 1 << 17  # pairs that are decoded together
 Decoded = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
 Leads = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]

@@ -297,7 +297,7 @@ def read_own(
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_ids_key(folder) if data.ids else b""
     if site.split == HASH:
-        data = replace(data, public=_hashed(path, data, site.shares, key))
+        data = replace(data, public=_hashed(path, data, site.ratios, key))
     check_split(path, data)
     meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, of_party(site.normalise))

@@ -31,6 +31,7 @@ from fedweave.core.graph import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.types import CLASS, Kind, Record
+from fedweave.datasets.links import NAMES as LINK_NAMES
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.chain import HEADS, Heads
@@ -226,9 +227,9 @@ class Server:
         check_names(replies)
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
-        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs))
+        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs, config.decoder))
         check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
-        names, unsure = confirmed(replies, config.data.values)
+        names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs
         )

@@ -709,12 +709,6 @@ def resolve(document: Document) -> Config:
     if evaluation.clients and config.between_sites:
         message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
         raise ConfigError(message, code="config.sampled")
-    if links is not None and config.between_sites:
-        message = "data.task: links are predicted in simulations; between sites nothing agrees on their split yet"
-        raise ConfigError(message, code="config.sites")
-    if learned and config.between_sites:
-        message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
-        raise ConfigError(message, code="config.sites")
     if noise is not None and noise.labels and links is not None:
         message = "noise.labels: links have no labels that could be changed; leave it out, or take noise.features"
         raise ConfigError(message, code="config.links")

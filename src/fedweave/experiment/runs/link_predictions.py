@@ -4,6 +4,7 @@ most of all.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,11 @@ import torch
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import ITEMS, KNOWN, RELATION, TEST, Graph
+from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of
+from fedweave.core.types import Record
 from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
@@ -34,32 +37,59 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     Raises:
         UserError: there is no such model or client, or a column is missing. DataError: no such table.
     """
-    table, chosen = read(path), _models(run, model, client)
-    source, target, relation = _columns(run, table, path)
-    ends, count = [table.texts(source).to_pylist(), table.texts(target).to_pylist()], table.rows
-    numbers = _relations(run, None if relation is None else table.texts(relation).to_pylist(), count)
-    held, tables = np.zeros(count, bool), list[pa.Table]()
+    links, chosen = run.built.data.links or Links(), _models(run, model, client)
+    pairs = read_pairs(path, links)
+    held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
-        places = {node: at for at, node in enumerate(link_names(run, name).tolist())}
-        each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
-        at = np.flatnonzero((each >= 0).all(0))
+        called = link_names(run, name)
+        at, numbers = pairs.among(called)
         held[at] = True
-        tables.append(_scored(run, name, w, np.stack([*each[:, at], numbers[at]])))
-    absent = np.flatnonzero(~held)
-    columns = {"client": [""] * len(absent), "source": [ends[0][at] for at in absent]}
-    columns |= {"target": [ends[1][at] for at in absent]}
-    if "relation" in tables[0].column_names:
-        links = run.built.data.links
-        columns["relation"] = [links.relations[numbers[at]] for at in absent] if links is not None else []
-    nothing = pa.table(columns | {"score": pa.nulls(len(absent), tables[0]["score"].type)})
-    return pa.concat_tables([*tables, nothing.cast(tables[0].schema)])
+        tables.append(scored(name, run.net_of(name), w, graphs_of(run.built.fed)[name], called, links, numbers))
+    return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
 
 
-def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | None]:
+class AskedPairs(NamedTuple):
+    """Pairs of nodes that somebody asks about: the names of their ends, and the number of the relation int64 [m]."""
+
+    source: list[str]
+    target: list[str]
+    relation: np.ndarray
+
+    def among(self, called: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [k], which of them are of nodes that are `called` so, and int64 [3, k], their numbers and relations."""
+        places = {node: at for at, node in enumerate(called.tolist())}
+        ends = [[places.get(node, -1) for node in end] for end in (self.source, self.target)]
+        each = np.array(ends, np.int64).reshape(2, -1)
+        at = np.flatnonzero((each >= 0).all(0))
+        return at, np.stack([*each[:, at], self.relation[at]])
+
+    def unscored(self, absent: np.ndarray, links: Links, schema: pa.Schema) -> pa.Table:
+        """Rows without client and score of the pairs, bool [m], that nobody has."""
+        rows = np.flatnonzero(absent)
+        columns: Record = {"client": [""] * len(rows), "source": [self.source[at] for at in rows]}
+        columns |= {"target": [self.target[at] for at in rows]}
+        if links.relations:
+            columns["relation"] = [links.relations[self.relation[at]] for at in rows]
+        return pa.table(columns | {"score": pa.nulls(len(rows), schema.field("score").type)}).cast(schema)
+
+
+def read_pairs(path: Path, links: Links) -> AskedPairs:
+    """The pairs in the table at `path` (see `of_pairs`).
+
+    Raises:
+        UserError: a column is missing, or there is no such relation. DataError: no such table.
+    """
+    table = read(path)
+    source, target, relation = _columns(links, table, path)
+    names = None if relation is None else table.texts(relation).to_pylist()
+    ends = table.texts(source).to_pylist(), table.texts(target).to_pylist()
+    return AskedPairs(*ends, _relations(links, names, table.rows))
+
+
+def _columns(links: Links, table: Table, path: Path) -> tuple[str, str, str | None]:
     """What the columns of a table of pairs are called: source, target and, of several relations, relation."""
     names = {what: next((one for one in called if one in table.columns), None) for what, called in COLUMNS.items()}
-    links = run.built.data.links
-    several = links is not None and bool(links.relations)
+    several = bool(links.relations)
     source, target, relation = names["source"], names["target"], names["relation"] if several else None
     if source is None or target is None or (several and relation is None):
         due = "source, target" + (" and relation" if several else "")
@@ -84,12 +114,12 @@ def of_node(
     Raises:
         UserError: there is no such model, client or relation, or no client has the node.
     """
-    tables, links = list[pa.Table](), run.built.data.links
-    kinds = np.arange(max(1, len(links.relations) if links is not None else 1))
+    tables, links = list[pa.Table](), run.built.data.links or Links()
+    kinds = np.arange(max(1, len(links.relations)))
     if relation is not None:
-        if links is None or not links.relations:
+        if not links.relations:
             raise UserError("the run's links are of one relation. Leave out --relation.", code=UNKNOWN)
-        kinds = _relations(run, [relation], 1)
+        kinds = _relations(links, [relation], 1)
     for name, w in _models(run, model, client).items():
         called = link_names(run, name)
         place = np.flatnonzero(called == node)
@@ -104,20 +134,21 @@ def of_node(
         codes = (kind * len(called) + place[0]) * len(called) + target
         new = ~np.isin(codes, graph.extra[KNOWN].numpy())
         pairs = np.stack([np.full(new.sum(), place[0]), target[new], kind[new]])
-        table = _scored(run, name, w, pairs)
+        table = scored(name, run.net_of(name), w, graph, called, links, pairs)
         tables.append(table.sort_by([("score", "descending")]).slice(0, most))
     if not tables:
         raise UserError(f"no client has a node {node!r}. Name it as the data does.", code=UNKNOWN)
     return pa.concat_tables(tables)
 
 
-def _scored(run: Trained, client: str, w: Tree, pairs: np.ndarray) -> pa.Table:
-    """The scores of pairs int64 [3, m] of a client's nodes, with the messages that test links get."""
-    graph, called = graphs_of(run.built.fed)[client], link_names(run, client)
-    score = _probability(run.net_of(client), w, graph, torch.from_numpy(pairs))
+def scored(
+    client: str, net: Model, w: Tree, graph: Graph, called: np.ndarray, links: Links, pairs: np.ndarray
+) -> pa.Table:
+    """The scores of pairs int64 [3, m] of a client's nodes, which are `called` so, with the messages that test links
+    get."""
+    score = _probability(net, w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
-    links = run.built.data.links
-    if links is not None and links.relations:
+    if links.relations:
         columns["relation"] = np.array(links.relations)[pairs[RELATION]]
     return pa.table(columns | {"score": score})
 
@@ -138,9 +169,8 @@ def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str,
     return chosen_models(run, client, model or "personal")
 
 
-def _relations(run: Trained, names: "list[str] | None", count: int) -> np.ndarray:
-    links = run.built.data.links
-    if names is None or links is None or not links.relations:
+def _relations(links: Links, names: "list[str] | None", count: int) -> np.ndarray:
+    if names is None or not links.relations:
         return np.zeros(count, np.int64)
     if unknown := sorted(set(names) - set(links.relations)):
         raise UserError(
