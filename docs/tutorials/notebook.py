@@ -18,16 +18,10 @@ cut = fedweave.partition.Dirichlet(clients=5, alpha=0.3).cut(data, seed=0)
 cut
 
 # %% [markdown]
-# A model and an algorithm. A wrong name or value is refused at once, with the nearest name:
+# A model and an algorithm. A wrong name or value is refused at once, with the nearest name: `local_stpes` would be.
 
 # %%
 model = fedweave.models.GCN(hidden=32).build(data.features, data.classes)
-try:
-    fedweave.algorithms.FedProx(model, local_stpes=3)
-except TypeError as error:
-    print(str(error).partition(" The settings")[0])
-
-# %%
 algorithm = fedweave.algorithms.FedProx(model, mu=0.1, local_steps=3)
 algorithm
 
