@@ -1,7 +1,7 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Client, Federation, Sends, Step
-from fedweave.core.graph import TRAIN, Graph, GraphArrays
+from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
@@ -363,9 +363,13 @@ class Outputs:
         logits: Tensor = self.forward.layers[-1]
         return logits
 
-    def scores(self, pairs: Tensor) -> Tensor:
-        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples."""
-        return models.rows_of(self.forward.last(self.graph._replace(pairs=pairs)))
+    def scores(self, pairs: Tensor, foreign: Tensor | None = None) -> Tensor:
+        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples. foreign: [F, k],
+        rows of nodes that are not the client's, which pairs number from `Graph.nodes` on."""
+        graph = self.graph._replace(pairs=pairs)
+        if foreign is not None:
+            graph = graph._replace(extra={**graph.extra, FOREIGN: foreign})
+        return models.rows_of(self.forward.last(graph))
 
     @property
     def embeddings(self) -> tuple[Hidden, ...]:
@@ -458,6 +462,7 @@ class Needs:
     classes:        it is about the classes of examples, so that numbers or several labels are none for it.
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
                     neighborhoods cannot give.
+    tells:          clients tell each other something of each global model (`TellsPeers`).
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -489,6 +494,7 @@ class Needs:
     nodes: bool = False
     classes: bool = False
     whole_graphs: bool = False
+    tells: bool = False
     bounds: tuple[str, ...] = ("batch",)
 
 
@@ -523,8 +529,8 @@ class Part(Settings):
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints. A part that changes clients' data from
     round to round, or has to know of it, is `ChangesData` or `FollowsData` as well; one whose training steps can be on
-    few examples `BoundsExamples`, one that decides how a client trains `Trains`, and one that has clients try models
-    `TriesModels`.
+    few examples `BoundsExamples`, one that decides how a client trains `Trains`, one that has clients try models
+    `TriesModels`, and one by which clients tell each other something of each new model `TellsPeers`.
 
     sends:         {key of what `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
@@ -703,6 +709,39 @@ class TriesModels(Protocol):
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
         """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples
         each of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
+        ...
+
+
+@runtime_checkable
+class TellsPeers(Protocol):
+    """A part by which clients tell each other something of every new global model: after `init`, and after each round.
+    Only one part may do so."""
+
+    @property
+    def tells(self) -> Mapping[str, Sends | str]:
+        """{key of what a peer gets: what the peer learns from it}."""
+        ...
+
+    def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What each of the client's peers gets, {"0": tree, "1": …} in client order; w: the global weights."""
+        ...
+
+    def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+        """Keep what the client's peers sent it, in client order; present: bool [peers], which of them did."""
+        ...
+
+
+@runtime_checkable
+class ScoresMore(Protocol):
+    """A part that has something else measured where a client's model is judged."""
+
+    @property
+    def score_sends(self) -> Mapping[str, Sends | str]:
+        """{key of the reply: what it tells}."""
+        ...
+
+    def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What is measured of the weights that the client uses, under these keys."""
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from fedweave.core.types import Record
-from fedweave.datasets.base import check_external, check_loops
+from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
 from fedweave.datasets.features import check_normalize
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.folder import About, check_private, table
@@ -103,7 +103,7 @@ class SiteData:
         try:
             check_normalize(self.normalise)
             check_loops(self.loops, carries=True)
-            check_external(self.external)
+            check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
