@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from fedweave import models
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import ForeignEnds
 from fedweave.algorithms.parts.foreign import ends_of
+from fedweave.cli.check import facts
+from fedweave.cli.predict import Asked, predictions
 from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
@@ -440,3 +443,36 @@ def test_what_does_not_go_together_is_refused(change: dict[str, Any], code: str)
         built = build(resolve(document(**change)))
         built.fed.begin(0)
         built.algorithm.init(built.fed)
+
+
+# --- what users see ---
+
+
+def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
+    run_experiment(resolve(document()), tmp_path / "run", Quiet())
+    built = build(resolve(document()))
+    data = built.data
+    assert data.carried is not None
+    holder = np.full(data.nodes, -1)
+    for at, part in enumerate(built.partition.parts):
+        holder[part.nodes] = at
+    u, v = data.carried.ends
+    crossing = np.flatnonzero(holder[u] != holder[v])[:5]
+    names = np.array(data.node_ids)
+    ends = [*zip(names[u[crossing]], names[v[crossing]], strict=True), (names[0], "nobody")]
+    csv.write_csv(pa.table({"source": [a for a, _ in ends], "target": [b for _, b in ends]}), tmp_path / "pairs.csv")
+    rows = predictions(tmp_path / "run", asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    for source, target in ends[:-1]:
+        assert len([row for row in rows if (row["source"], row["target"]) == (source, target) and row["client"]]) == 2
+    [absent] = [row for row in rows if (row["source"], row["target"]) == ends[-1]]
+    assert absent["score"] is None
+
+
+def test_check_says_what_members_know() -> None:
+    config = resolve(document())
+    text = "\n".join(facts(config, build(config)))
+    built = build(config)
+    links = sum(int((graph.extra[FOREIGN_PAIRS][:, 5] == 1).sum()) for graph in built.fed.graphs.values())
+    [line] = [line for line in text.split("\n") if "between members" in line]
+    counts = [int(word.replace(",", "")) for word in re.findall(r"([0-9,]+) (?:train|val|test)", line)]
+    assert sum(counts) == links > 0

@@ -9,6 +9,7 @@ import typer
 
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, beginning, check_consent
 from fedweave.core.text import counted, printable
+from fedweave.core.types import PREDICT
 from fedweave.experiment.config import Config, read
 
 if not Loaded.for_help:
@@ -17,7 +18,7 @@ if not Loaded.for_help:
     from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.core import model as models
     from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
-    from fedweave.core.graph import SPLITS, TEST, TRAIN
+    from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
     from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_known
     from fedweave.core.tree import leaves
@@ -96,7 +97,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         yield f"groups of people: {people}"
     if data.carried is not None:
         yield f"edges: {data.carried}"
-    if config.external != "refuse":
+    if config.external == PREDICT:
+        yield from _crossing(built)
+    elif config.external != "refuse":
         from_edges, heard = (
             sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged ")
         )
@@ -105,6 +108,20 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     yield f"model: {parameters(built)} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
+
+
+def _crossing(built: "Built") -> Iterator[str]:
+    """What members know of links between them, and what they tell each other in a round."""
+    graphs = [graph for graph in built.fed.graphs.values() if FOREIGN_PAIRS in graph.extra]
+    tables = [graph.extra[FOREIGN_PAIRS] for graph in graphs]
+    counts = [sum(int(((one[:, 5] == 1) & (one[:, 4] == at)).sum()) for one in tables) for at in range(3)]
+    asked = sum(int((graph.extra[FOREIGN_NODES][:, 0] != -1).sum()) for graph in graphs)
+    room = max((graph.extra[ROOM].shape[0] for graph in graphs), default=0)
+    splits = ", ".join(f"{count:,} {name}" for count, name in zip(counts, SPLITS, strict=True))
+    yield (
+        f"links between members, once for each that knows it: {splits}; they ask each other for {asked:,} nodes, and "
+        f"each sends every other one {room:,} rows a round, padding included"
+    )
 
 
 def _targets(data: "Dataset") -> Iterator[str]:

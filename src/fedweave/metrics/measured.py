@@ -28,7 +28,7 @@ from fedweave.metrics.kinds import (
     with_pairs,
     within,
 )
-from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
+from fedweave.metrics.selection import BEST, CROSSING, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -44,7 +44,6 @@ UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
-CROSSING = "crossing"  # "crossing/auc" in a summary: of links between members
 _KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/", f"{CROSSING}/"), "server/"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"

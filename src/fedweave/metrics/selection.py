@@ -22,6 +22,7 @@ THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
+CROSSING = "crossing"  # "crossing/<metric>" in a summary: of links between members
 POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
 
 

@@ -69,7 +69,7 @@ class CrossingLinks:
                 code=UNLIKE,
             )
         holder, parts = holders_of(data, partition), partition.parts
-        hashes = hashes_of(data.node_ids, str(links.seed).encode())
+        hashes = name_hashes(data, links)
         every = _pairs(data, links, parts[0].until)
         every = KnownPairs(*(column[_between(every, holder, len(parts))] for column in every))
         known = [
@@ -87,6 +87,11 @@ class CrossingLinks:
     def tables(self, known: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """None."""
         return {}
+
+
+def name_hashes(data: Dataset, links: Links) -> np.ndarray:
+    """int64 [n]: keyed hashes of all nodes' names, by which members ask each other for nodes."""
+    return hashes_of(data.node_ids, str(links.seed).encode())
 
 
 def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:

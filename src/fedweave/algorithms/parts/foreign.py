@@ -36,7 +36,7 @@ from fedweave.core.ranges import Pairs, Whole, check_positive
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import counts
-from fedweave.metrics.measured import CROSSING
+from fedweave.metrics.selection import CROSSING
 from fedweave.ops.sparse import gather_rows
 from fedweave.partition.crossing import CrossingLinks
 from fedweave.privacy.mechanisms import GaussianRows, noise_multiplier

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
-from fedweave.core.graph import ITEMS, KNOWN, RELATION, TEST, Graph
+from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of
@@ -19,6 +20,7 @@ from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite
+from fedweave.partition.crossing import name_hashes
 
 UNKNOWN = "user.pairs"  # the code of what names no node that a client has
 
@@ -28,8 +30,9 @@ COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation
 
 def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
     """The same of the pairs in the table at `path`, which has columns source and target (or head and tail) and, of
-    several relations, relation (or label): a row for each client that has both ends, "client", "source", "target",
-    "score" (the probability of a link), and one without client and score for a pair that no client has.
+    several relations, relation (or label): a row for each client that has both ends, or one where another member told
+    it of the other, "client", "source", "target", "score" (the probability of a link), and one without client and score
+    for a pair that no client has.
 
     Raises:
         UserError: there is no such model or client, or a column is missing. DataError: no such table.
@@ -40,9 +43,10 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     numbers = _relations(run, None if relation is None else table.texts(relation).to_pylist(), count)
     held, tables = np.zeros(count, bool), list[pa.Table]()
     for name, w in chosen.items():
-        places = {node: at for at, node in enumerate(link_names(run, name).tolist())}
+        nodes = graphs_of(run.built.fed)[name].nodes
+        places = {node: at for at, node in enumerate(_called(run, name).tolist()) if node}
         each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
-        at = np.flatnonzero((each >= 0).all(0))
+        at = np.flatnonzero((each >= 0).all(0) & (each < nodes).any(0))
         held[at] = True
         tables.append(_scored(run, name, w, np.stack([*each[:, at], numbers[at]])))
     absent = np.flatnonzero(~held)
@@ -53,6 +57,26 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
         columns["relation"] = [links.relations[numbers[at]] for at in absent] if links is not None else []
     nothing = pa.table(columns | {"score": pa.nulls(len(absent), tables[0]["score"].type)})
     return pa.concat_tables([*tables, nothing.cast(tables[0].schema)])
+
+
+def _called(run: Trained, client: str) -> np.ndarray:
+    """The names of all ends of pairs of a client by their number; "" at padding. Behind its own nodes are those that
+    other members told it of."""
+    own, graph = link_names(run, client), graphs_of(run.built.fed)[client]
+    if FOREIGN_NODES not in graph.extra or run.built.data.links is None:
+        return own
+    names = dict(zip(name_hashes(run.built.data, run.built.data.links).tolist(), run.built.data.node_ids, strict=True))
+    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), _foreign(run, client)["there"].tolist()
+    others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
+    return np.array([*own.tolist(), *[""] * (graph.nodes - len(own)), *others])
+
+
+def _foreign(run: Trained, client: str) -> Tree:
+    """What a client keeps of other members' nodes, "h" and "there"."""
+    algorithm = run.algorithm
+    teller = algorithm.composed.teller if isinstance(algorithm, MadeOfParts) else ""
+    memory: Tree = run.built.fed.snapshot()[client][teller]
+    return memory
 
 
 def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | None]:
@@ -103,7 +127,9 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
 
 def _scored(run: Trained, client: str, w: Tree, pairs: np.ndarray) -> pa.Table:
     """The scores of pairs int64 [3, m] of a client's nodes, with the messages that test links get."""
-    graph, called = graphs_of(run.built.fed)[client], link_names(run, client)
+    graph, called = graphs_of(run.built.fed)[client], _called(run, client)
+    if FOREIGN_NODES in graph.extra:
+        graph = graph._replace(extra={**graph.extra, FOREIGN: _foreign(run, client)["h"].to(graph.device)})
     score = _probability(run.net_of(client), w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
     links = run.built.data.links

@@ -15,8 +15,7 @@ from fedweave.experiment.build import Built
 from fedweave.experiment.graphs import links_of
 from fedweave.metrics import links as ranking
 from fedweave.metrics.classification import counts, merge, values
-from fedweave.metrics.measured import CROSSING
-from fedweave.metrics.selection import OF_RANKS, REFERENCE
+from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import shares
 
