@@ -3,7 +3,8 @@
 Members score the same pairs of an own node u and another member's node v, with h_u of their own GCN and, for v:
 
 - `predict`: the row that v's holder sends each round, as fedweave does.
-- `predict + alone`: the sum of that row and the one of `alone`.
+- `…, by holder`: the same, with rows of learned features averaged over their holders, of Bitcoin Alpha alone.
+- `predict, neighbors`: the sum of that row and the one of `alone` (`neighbors = true` of `foreign_ends`).
 - `features`: the holder sends the features of v once, and the asking member's GCN encodes them as a node without edges.
 - `alone, FedAvg`: the mean of the rows of the member's own nodes that its training links join to v, without the link
   that is scored in training; of a node without such links the mean over all of them. Weights are averaged.
@@ -36,11 +37,12 @@ import torch
 from torch import Tensor
 
 import fedweave
+from fedweave.algorithms import Holders
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedgcn import passed_edges
-from fedweave.algorithms.parts import Context, ForeignEnds, Outputs
+from fedweave.algorithms.parts import Context, ForeignEnds
 from fedweave.core import model as models
-from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST, VAL, Graph
+from fedweave.core.graph import TEST, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add
 from fedweave.engines.simulation import Simulation
@@ -80,56 +82,28 @@ class Features(ForeignEnds):
 
 @dataclass(frozen=True)
 class Alone(ForeignEnds):
-    """What the member's own training links say of a foreign node."""
+    """What the member's own training links say of a foreign node, and nothing that its holder sent."""
 
-    def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
-        """The mean of its neighbors at the member."""
-        h = models.embedded(model, w, graph) if h is None else h
-        _, _, sums, counts = self._sums(graph, h)
-        return torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum(0) / counts.sum().clamp(min=1))
+    neighbors: bool = True
 
-    def _sums(self, graph: Graph, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The place of each training link, its own row, and sums and numbers of rows by place, [F, k] and [F, 1]."""
-        rows = graph.found(FOREIGN_TRAINED)[:, 0]
-        own, place, *_ = graph.found(FOREIGN_PAIRS).gather(0, rows.clamp(min=0)[:, None].expand(-1, 6)).unbind(1)
-        size = graph.found(FOREIGN_NODES).shape[0]
-        real = (rows >= 0)[:, None].to(h.dtype)
-        mine = gather_rows(h, own.clamp(min=0)) * real
-        place = place.clamp(min=0)
-        sums = h.new_zeros(size, h.shape[1]).index_add(0, place, mine)
-        return place, mine, sums, h.new_zeros(size, 1).index_add(0, place, real)
-
-    def objective(self, outputs: Outputs) -> Tensor:
-        """The link that is scored is not in the mean."""
-        graph, drawn, h = outputs.graph, outputs.drawn, outputs.embedding
-        links, real = self.links(graph)
-        table = self.foreign(outputs.model, outputs.w, graph, outputs.given, h)
-        place, mine, sums, counts = self._sums(graph, h)
-        left, others = gather_rows(counts, place) - 1, gather_rows(sums, place) - mine
-        mean = (sums.sum(0) - mine) / (counts.sum() - 1).clamp(min=1)
-        apart = torch.where(left > 0, others / left.clamp(min=1), mean)
-        if isinstance(self, Both):
-            apart = apart + gather_rows(outputs.given["h"], place)
-        size = len(table)
-        far = graph.nodes + size + torch.arange(len(real))
-        links = torch.stack([*(torch.where(end < graph.nodes, end, far) for end in links[:2]), links[2]])
-        scores = outputs.scores(torch.cat([links, drawn["pairs"]], 1), torch.cat([table, apart]))[:, 1]
-        count = len(real)
-        return self.weight * self.compared(scores[:count], scores[count:].view(count, -1), real, drawn["there"])
+    def sent(self, memory: Tree) -> Tensor:
+        """Nothing."""
+        return torch.zeros_like(memory["h"])
 
 
 @dataclass(frozen=True)
-class Both(Alone):
+class Both(ForeignEnds):
     """What the holder sends, and what the member's own training links say."""
 
-    def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
-        """The sum of both."""
-        return memory["h"] + super().foreign(model, w, graph, memory, h)
+    neighbors: bool = True
 
 
 METHODS: dict[str, type[ForeignEnds]] = {
     "predict": ForeignEnds,
-    "predict + alone": Both,
+    "predict, by holder": ForeignEnds,
+    "predict, neighbors": Both,
+    "predict, neighbors, by holder": Both,
+    "alone, FedAvg by holder": Alone,
     "features": Features,
     "alone, FedAvg": Alone,
     "alone": Alone,
@@ -171,7 +145,8 @@ def bitcoin(folder: Path) -> Path:
 def trained(built: Built, method: str) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
     """(round, crossing metrics, inner metrics), [3] of each, every few rounds."""
     one_hot = {"one_hot": True} if method == "features" and built.data.features == built.data.nodes else {}
-    fed, algorithm = built.fed, replace(built.algorithm, parts=(METHODS[method](**one_hot),))
+    averaged = (Holders(),) if method.endswith("by holder") else ()
+    fed, algorithm = built.fed, replace(built.algorithm, parts=(METHODS[method](**one_hot), *averaged))
     if not isinstance(fed, Simulation) or not isinstance(algorithm, FedAvg):
         raise TypeError("this is of FedAvg, in one process")
     fed.begin(0)
@@ -285,6 +260,8 @@ def main() -> None:
         for seed in range(options.seeds):
             for name in options.sets:
                 for method in options.methods:
+                    if method.endswith("by holder") and name == "banks":
+                        continue  # no features are learned there
                     for decoder in options.decoders[:1] if method == "scores" else options.decoders:
                         known = REFERENCES[0] if method == "scores" else method
                         if (name, known, decoder, str(seed)) in there:

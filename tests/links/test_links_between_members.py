@@ -169,6 +169,28 @@ def test_a_round_is_that_of_plain_torch_and_no_gradient_goes_back() -> None:
         assert path != "0/weight" or not torch.allclose(mean, back, atol=1e-6)
 
 
+def test_the_row_of_a_node_may_have_its_neighbors_but_for_the_link_that_is_scored() -> None:
+    """Node 4 of b has training links to nodes 1 and 2 of a, node 3 to node 0, node 5 to none."""
+    algorithm, fed = tiny(neighbors=True)
+    state = begun(algorithm, fed)
+    [part] = algorithm.parts
+    assert isinstance(part, ForeignEnds)
+    graph, memory = fed.graphs["a"], fed.snapshot()["a"]["ForeignEnds"]
+    h = gcn(state["w"], graph)
+    names = graph.extra[FOREIGN_NODES][:, 0].tolist()
+    three, four, five = (names.index(name) for name in fed.graphs["b"].extra[NODE_NAMES][:3, 0].tolist())
+    rows = part.foreign(algorithm.model, state["w"], graph, memory) - memory["h"]
+    due = {three: h[0], four: (h[1] + h[2]) / 2, five: (h[0] + h[1] + h[2]) / 3}
+    for place, row in due.items():
+        assert torch.allclose(rows[place], row, atol=1e-12)
+    links, real = part.links(graph)
+    apart = part._without(graph, h.new_zeros(graph.nodes, 3).index_copy(0, torch.arange(3), h), memory, links, real)
+    without = {(0, three): (h[1] + h[2]) / 2, (1, four): h[2], (2, four): h[1]}
+    for (own, place), row in without.items():
+        [at] = [i for i in range(int(real.sum())) if links[:2, i].tolist() == [own, graph.nodes + place]]
+        assert torch.allclose(apart[at] - memory["h"][place], row, atol=1e-12)
+
+
 def test_scores_are_those_of_plain_torch_and_scikit_learn() -> None:
     algorithm, fed = tiny()
     state = begun(algorithm, fed)
@@ -253,7 +275,9 @@ def test_a_test_pair_moves_no_weight(data_root: Path) -> None:
     assert all(torch.equal(leaf, dict(leaves(results[1]))[path]) for path, leaf in leaves(results[0]))
 
 
-@pytest.mark.parametrize("settings", [{}, {"clip": 0.5}, {"clip": 0.5, "epsilon": 8.0, "target_rounds": 2}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"neighbors": True}, {"clip": 0.5}, {"clip": 0.5, "epsilon": 8.0, "target_rounds": 2}]
+)
 def test_loop_and_vectorized_give_the_same(settings: dict[str, Any]) -> None:
     parts = {"name": "fedavg", "parts": [{"name": "foreign_ends", **settings}]}
     runs = []

@@ -58,6 +58,8 @@ class ForeignEnds(LinkPrediction):
 
     negatives, loss, margin, temperature, batch: see `LinkPrediction`.
     weight:        factor of this term of the objective.
+    neighbors:     whether the row of a foreign node has, added to it, the mean of the client's own rows that training
+                   links join to it, without the link that is scored; of a node without such links the mean over all.
     unrecorded:    whether a holder also tells of nodes of which its own records have no such pair, and the demand alone
                    says that there is one.
     clip:          norm to which each row that is sent is scaled down; 0 leaves rows as they are.
@@ -68,6 +70,7 @@ class ForeignEnds(LinkPrediction):
     """
 
     weight: float = 1.0
+    neighbors: bool = False
     unrecorded: bool = False
     clip: float = 0.0
     sigma: float = 0.0
@@ -239,8 +242,33 @@ class ForeignEnds(LinkPrediction):
     def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
         """The rows [F, k] of foreign nodes, as the decoder reads them; h: those of the client's own nodes [n, k], where
         they are known."""
+        rows = self.sent(memory)
+        if not self.neighbors:
+            return rows
+        sums, counts = self._joined(graph, models.embedded(model, w, graph) if h is None else h)
+        return rows + torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum(0) / counts.sum().clamp(min=1))
+
+    def sent(self, memory: Tree) -> Tensor:
+        """What the holders of foreign nodes sent last, [F, k]."""
         rows: Tensor = memory["h"]
         return rows
+
+    def _joined(self, graph: Graph, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each foreign node the sum of the rows h [n, k] that training links join to it, and their number: [F, k]
+        and [F, 1]."""
+        links, real = self.links(graph)
+        size, there = graph.found(FOREIGN_NODES).shape[0], real[:, None].to(h.dtype)
+        place, near = places_of(graph, links), links[:2].amin(0)
+        sums = h.new_zeros(size, h.shape[1]).index_add(0, place, gather_rows(h, near) * there)
+        return sums, h.new_zeros(size, 1).index_add(0, place, there)
+
+    def _without(self, graph: Graph, h: Tensor, memory: Tree, links: Tensor, real: Tensor) -> Tensor:
+        """`foreign` of the end of each of some training links, int64 [3, t], as if that link were not known: [t, k]."""
+        sums, counts = self._joined(graph, h)
+        place, mine = places_of(graph, links), gather_rows(h, links[:2].amin(0)) * real[:, None].to(h.dtype)
+        left, rest = gather_rows(counts, place) - 1, gather_rows(sums, place) - mine
+        all_rest = (sums.sum(0) - mine) / (counts.sum() - 1).clamp(min=1)
+        return gather_rows(self.sent(memory), place) + torch.where(left > 0, rest / left.clamp(min=1), all_rest)
 
     def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The client's training links to foreign nodes, int64 [3, t] as `Graph.pairs`, and bool [t] which are real."""
@@ -278,10 +306,16 @@ class ForeignEnds(LinkPrediction):
         """Scalar; 0 at a client that knows no link to a node that somebody told it of."""
         graph, drawn, there = outputs.graph, outputs.drawn, outputs.given["there"]
         links, real = self._chosen(graph, drawn)
-        pairs = torch.cat([links, drawn["pairs"]], 1)
+        pairs, count = torch.cat([links, drawn["pairs"]], 1), len(real)
+        known = there.gather(0, places_of(graph, pairs))
         foreign = self.foreign(outputs.model, outputs.w, graph, outputs.given, outputs.embedding)
-        scores, known = outputs.scores(pairs, foreign)[:, 1], there.gather(0, places_of(graph, pairs))
-        count = len(real)
+        if self.neighbors:  # each link gets a row of its own, which it is not in
+            apart = self._without(graph, outputs.embedding, outputs.given, links, real)
+            at = graph.nodes + len(foreign) + torch.arange(count, device=links.device)
+            ends = [torch.where(end < graph.nodes, end, at) for end in links[:2]]
+            pairs = torch.cat([torch.stack([*ends, links[2]]), drawn["pairs"]], 1)
+            foreign = torch.cat([foreign, apart])
+        scores = outputs.scores(pairs, foreign)[:, 1]
         second, negative = (rows[count:].view(count, self.negatives) for rows in (scores, known))
         real = real & known[:count]
         loss = self.compared(scores[:count], second, real, drawn["there"] & negative & real[:, None])
