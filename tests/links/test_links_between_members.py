@@ -23,6 +23,7 @@ from fedweave.algorithms.parts import ForeignEnds
 from fedweave.algorithms.parts.foreign import ends_of
 from fedweave.cli.check import facts
 from fedweave.cli.predict import Asked, predictions
+from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
@@ -41,12 +42,13 @@ from fedweave.core.tree import Tree, encoded_size, leaves
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.links import as_links
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment.build import build, federation
+from fedweave.experiment.build import build, client_graphs, federation, ingredients
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run as run_experiment
 from fedweave.metrics.measured import measure
 from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
+from fedweave.partition.client_data import finders_of
 from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet
 
@@ -500,3 +502,17 @@ def test_check_says_what_members_know() -> None:
     [line] = [line for line in text.split("\n") if "between members" in line]
     counts = [int(word.replace(",", "")) for word in re.findall(r"([0-9,]+) (?:train|val|test)", line)]
     assert sum(counts) == links > 0
+
+
+def test_clients_dealt_to_workers_give_the_same() -> None:
+    config = resolve(document())
+    inputs = ingredients(config)
+    graphs = client_graphs(inputs.data, inputs.seen, finders=finders_of(inputs.algorithm))
+    sharded = ShardedRecorder(graphs, classes=2, shards=2, rebuild=lambda: ingredients(config).algorithm, mode="loop")
+    runs = []
+    for fed in (Simulation(graphs, classes=2, mode="loop"), sharded):
+        state = begun(inputs.algorithm, fed)  # type: ignore[arg-type]
+        fed.begin(1)
+        runs.append((inputs.algorithm.round(state, fed)["w"], fed.ledger.sizes()["peer"]))
+    assert all(torch.equal(leaf, dict(leaves(runs[1][0]))[path]) for path, leaf in leaves(runs[0][0]))
+    assert runs[0][1] == runs[1][1] > 0

@@ -20,6 +20,7 @@ if not Loaded.for_help:
     from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
     from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
+    from fedweave.core.sizes import least_rows
     from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_known
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
@@ -28,6 +29,7 @@ if not Loaded.for_help:
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
     from fedweave.partition.client_data import target_scale_of
+    from fedweave.partition.crossing import CrossingLinks
     from fedweave.report.clients import header
     from fedweave.report.terminal import screen
 
@@ -112,11 +114,10 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 def _crossing(built: "Built") -> Iterator[str]:
     """What members know of links between them, and what they tell each other in a round."""
-    graphs = [graph for graph in built.fed.graphs.values() if FOREIGN_PAIRS in graph.extra]
-    tables = [graph.extra[FOREIGN_PAIRS] for graph in graphs]
+    known = [one.arrays for one in CrossingLinks().everywhere(built.data, built.partition)]
+    tables = [arrays[FOREIGN_PAIRS] for arrays in known]
     counts = [sum(int(((one[:, 5] == 1) & (one[:, 4] == at)).sum()) for one in tables) for at in range(3)]
-    asked = sum(int((graph.extra[FOREIGN_NODES][:, 0] != -1).sum()) for graph in graphs)
-    room = max((graph.extra[ROOM].shape[0] for graph in graphs), default=0)
+    asked, room = sum(len(arrays[FOREIGN_NODES]) for arrays in known), least_rows(len(known[0][ROOM]))
     splits = ", ".join(f"{count:,} {name}" for count, name in zip(counts, SPLITS, strict=True))
     yield (
         f"links between members, once for each that knows it: {splits}; they ask each other for {asked:,} nodes, and "

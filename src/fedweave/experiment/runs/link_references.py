@@ -8,7 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST
 from fedweave.core.links import LinkExamples
 from fedweave.experiment.build import Built
@@ -17,7 +16,8 @@ from fedweave.metrics import links as ranking
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import shares
+from fedweave.partition.client_data import finders_of, shares
+from fedweave.partition.crossing import CrossingLinks
 
 AT_ONCE = 1 << 18  # pairs that are scored together
 METRICS = ("auc", "average_precision", *OF_RANKS)
@@ -56,13 +56,10 @@ def link_references(built: Built) -> dict[str, float]:
     wanted = set(built.fed.judged or names)
     held = zip(names, shares(built.data, built.partition.parts), strict=True)
     clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
-    graphs = graphs_of(built.fed)
-    known = zip(names, clients, strict=False)
-    crossing = (
-        [(links, nodes, graphs[name].extra) for name, (links, nodes) in known if FOREIGN_PAIRS in graphs[name].extra]
-        if len(clients) == len(names)
-        else []
-    )
+    finders = (finder for finder in finders_of(built.algorithm) if isinstance(finder, CrossingLinks))
+    known = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
+    across_members = [one.arrays for name, one in zip(names, known, strict=False) if name in wanted]
+    crossing = [(*held, arrays) for held, arrays in zip(clients, across_members, strict=False)]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
         pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
@@ -77,12 +74,12 @@ def link_references(built: Built) -> dict[str, float]:
 def _judged_across(
     links: LinkExamples,
     nodes: int,
-    extra: Mapping[str, torch.Tensor],
+    known: Mapping[str, np.ndarray],
     reference: Callable[[sp.csr_matrix], Pairs],
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
     itself; foreign nodes come behind its own."""
-    table, trained, ends = (extra[name].cpu().numpy() for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
+    table, trained, ends = (known[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
     source, target = table[:, 0], nodes + table[:, 1]
     rows, size = trained[trained >= 0], nodes + len(ends)
     first, second = (
