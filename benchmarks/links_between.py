@@ -209,6 +209,7 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
             cells = [
                 spread([float(row[key]) for row in by_seed.values()]) for key in ("test_ap", "test_auc", "inner_ap")
             ]
+            cells[2] = "" if method in REFERENCES else cells[2]
             both = [seed for seed in by_seed if seed in best["predict"][1]]
             less = [float(best["predict"][1][seed]["test_ap"]) - float(by_seed[seed]["test_ap"]) for seed in both]
             paired = "" if method == "predict" or len(less) < 2 else paired_text(less)
@@ -238,7 +239,8 @@ def spread(numbers: list[float]) -> str:
 
 def paired_text(less: list[float]) -> str:
     """The mean difference and its interval."""
-    return f"{statistics.fmean(less):+.3f} ± {interval(less):.3f}"
+    low, high = interval(less)
+    return f"{statistics.fmean(less):+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def main() -> None:

@@ -62,13 +62,13 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
 def _called(run: Trained, client: str) -> np.ndarray:
     """The names of all ends of pairs of a client by their number; "" at padding. Behind its own nodes are those that
     other members told it of."""
-    own, graph = link_names(run, client), graphs_of(run.built.fed)[client]
+    names_here, graph = link_names(run, client), graphs_of(run.built.fed)[client]
     if FOREIGN_NODES not in graph.extra or run.built.data.links is None:
-        return own
+        return names_here
     names = dict(zip(name_hashes(run.built.data, run.built.data.links).tolist(), run.built.data.node_ids, strict=True))
     hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), _foreign(run, client)["there"].tolist()
     others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
-    return np.array([*own.tolist(), *[""] * (graph.nodes - len(own)), *others])
+    return np.array([*names_here.tolist(), *[""] * (graph.nodes - len(names_here)), *others])
 
 
 def _foreign(run: Trained, client: str) -> Tree:
