@@ -1,5 +1,6 @@
 """The code that README and ARCHITECTURE show runs as it stands."""
 
+import ast
 import csv
 import json
 import re
@@ -228,3 +229,30 @@ def test_the_examples_of_the_page_on_numbers_are_checked(
         checked = CliRunner().invoke(app, ["check", f"{name}.toml"])
         assert checked.exit_code == 0, checked.output
         assert said in checked.output
+
+
+def hooks() -> list[str]:
+    """The signatures of a part's hooks, and of the protocols beside it, as the code has them."""
+    source = (ROOT / "src/fedweave/algorithms/parts/part.py").read_text()
+    found = []
+    for kind in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
+        marks = {ast.unparse(mark) for mark in kind.decorator_list}
+        for method in kind.body if kind.name == "Part" or "runtime_checkable" in marks else ():
+            if not isinstance(method, ast.FunctionDef) or method.name.startswith("_"):
+                continue
+            gives = ast.unparse(method.returns) if method.returns is not None else "None"
+            if any(ast.unparse(mark) == "property" for mark in method.decorator_list):
+                found += [f"{method.name}: {gives}"] * (kind.name == "Part")
+                continue
+            takes = ast.unparse(method.args).removeprefix("self").removeprefix(", ")
+            found.append(f"{method.name}({takes})" + (f" -> {gives}" if gives != "None" else ""))
+    return found
+
+
+def test_the_extending_page_has_every_hooks_signature() -> None:
+    """In the order of the code, in two blocks."""
+    page = (ROOT / "docs/extending.md").read_text()
+    section = page[page.index("## Signatures of all hooks") : page.index("## An algorithm of another shape")]
+    assert [
+        line for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL) for line in block.splitlines()
+    ] == hooks()

@@ -20,10 +20,9 @@ POOLING = {name for name, kind in config.registry("model").items() if "pool" in 
 # What people search the site for, and a name that something of the kind would have here.
 SOUGHT = {
     "temporal": r"tgn|snapshot|memory",
-    "heterogeneous": r"hetero|hgt|rgcn",
+    "heterogeneous": r"hetero|hgt|han$",
     "mixed precision": r"bfloat|float16|amp$",
-    "t-SNE": r"tsne|umap",
-    "wandb": r"wandb",
+    "UMAP": r"umap",
 }
 
 

@@ -77,4 +77,8 @@ if not TYPE_CHECKING:  # to a type checker the names are those imported above, a
             return getattr(import_module(_HOME[name]), name)
         if name in __all__:
             return import_module(f"fedweave.{name}")
-        raise AttributeError(f"module 'fedweave' has no attribute {name!r}; it has {', '.join(__all__)}")
+        from fedweave.core.settings import nearest  # slow to import
+
+        raise AttributeError(
+            f"module 'fedweave' has no attribute {name!r}.{nearest(name, __all__)} It has {', '.join(__all__)}"
+        )

@@ -45,7 +45,7 @@ def test_constant_gradients_by_hand(baselines: Any) -> None:
     """Of 1 and 3, one step of .1 each: clients move by -.1 and -.3, the server by -.2 and their drift again."""
     part, move = DynamicRegularisation(0.1), {"0": torch.tensor([-0.2], dtype=torch.float64)}
     state = part.init(federation(clients=dict(list(graphs().items())[:2])), {"0": torch.zeros(1, dtype=torch.float64)})
-    round: Any = type("R", (), {"at": torch.arange(2), "weights": torch.tensor([0.5, 0.5]), "delta": move})
+    round: Any = type("R", (), {"counting": torch.tensor(2), "delta": move})
     after, _ = part.step(part.update(state, round), {"0": torch.zeros(1, dtype=torch.float64)}, move)
     assert float(after["0"]) == pytest.approx(-0.4)
 

@@ -20,6 +20,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition.base import Partition
 from tests.contract.federations import model
+from tests.refusals import refusal
 
 LOUVAIN = {"name": "louvain", "clients": 4}
 OVERLAPPING = {"name": "ego_networks", "clients": 6, "hops": 1}
@@ -115,6 +116,15 @@ def test_a_client_that_left_before_the_exchange_has_no_edges(hops: int, leaves: 
     x, edges, *_ = graph_arrays(by_hand(hops, leaves).graphs[stays])
     assert np.abs(x[:, 0] - sum / 2).max() < 1e-12
     assert edges.tolist() == [[0, 1], [1, 0]]
+
+
+def test_a_client_that_is_absent_from_the_exchange_ends_the_run_before_any_training() -> None:
+    """Named with its reason, whatever quorum rounds have."""
+    there = by_hand()
+    fed = Simulation(dict(there.graphs), classes=2, absent=lambda round, client: "ill" if client == "b" else None)
+    algorithm = ALGORITHMS["fedgcn"](MODELS["gcn"](hidden=2).build(1, 2), quorum=0.5)
+    with refusal("clients-missing", "1 of 2 clients replied, 2 are needed", "b: ill"):
+        algorithm.init(fed)
 
 
 def test_clients_hear_of_nodes_that_are_gone_only_where_some_are() -> None:

@@ -122,6 +122,6 @@ def test_what_there_is_no_way_for_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"both decide how updates count.*normalised_steps is a part of fednova itself"
     ):
-        ALGORITHMS["fednova"](model(), parts=(SecureSum(),))
+        ALGORITHMS["fednova"](model(), parts=(SecureSum(weights="equal"),))
     with pytest.raises(ValueError, match="without momentum"):
         ProximalSteps(momentum=0.5)

@@ -98,7 +98,7 @@ def test_what_leaves_is_declared_and_is_words() -> None:
     assert sum(row["bytes"] for row in sent if row["key"].startswith("update")) == 5 * 4 * sum(plain.values())
 
 
-@pytest.mark.parametrize("name", sorted({"krum", "median", "trimmed_mean", "by_size", "fair_by_loss", "cosine_value",
+@pytest.mark.parametrize("name", sorted({"krum", "median", "trimmed_mean", "fair_by_loss", "cosine_value", "size_value",
                                          "euclidean_value", "reputation", "credibility", "clusters", "pareto_descent",
                                          "overlap_weights", "group_weights", "norm_bound"} & PARTS.keys()))  # fmt: skip
 def test_what_reads_single_updates_is_refused_by_name(name: str) -> None:
@@ -142,7 +142,7 @@ def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_where_clients_may_be_missing_a_part_finds_nothing_that_it_kept(mode: str) -> None:
     assert after(Remembering(), SecureSum(), mode=mode)
-    with refusal("step-failed", "SecureSum"):
+    with refusal("step-failed", "secure_sum"):
         after(Remembering(), SecureSum(everyone=False), mode=mode)
 
 

@@ -20,13 +20,16 @@ OF_CLASSES |= {"fedproto", "fedsage_plus", "fedtad", "fedtgp", "fggp", "fgssl", 
 OF_CLASSES |= {"standalone", "simulated_centralized", "pooled_gnn"}
 
 
+NORMS = {"fedbn": "batch"}
+
+
 def plugin(name):
     asked = capabilities(ALGORITHMS[name])
     if asked.model == "star":
         return Star(hidden=8, pool="sum")
     if asked.graph_level:
         return GIN(hidden=8, layers=2, pool="sum")
-    return SAGE(hidden=8, layers=3) if name == "fedego" else GCN(hidden=8, layers=2)
+    return SAGE(hidden=8, layers=3) if name == "fedego" else GCN(hidden=8, layers=2, norm=NORMS.get(name, "none"))
 
 
 @pytest.mark.parametrize(("make", "metric"), [(numbers, "rmse"), (several_labels, "auc")])

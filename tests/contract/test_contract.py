@@ -7,6 +7,9 @@ import pytest
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.adafgl import AdaFGL
+from fedweave.algorithms.fedopt import ServerMomentum
+from fedweave.algorithms.preset import preset_of
+from fedweave.cli.contract import verdict
 from fedweave.contract import laws
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import EVERY, Subject, distance
@@ -96,3 +99,13 @@ def test_without_its_penalty_f2gnn_is_ordinary_training_of_one_client() -> None:
 def test_an_algorithm_that_declares_nothing_needs_nothing() -> None:
     needs = ("pooled", "vertical", "ids", "sens", "graph_level", "predicts")
     assert not any(getattr(capabilities(object()), need) for need in needs)
+
+
+def test_the_law_that_a_servers_optimizer_breaks_is_named_with_what_to_declare() -> None:
+    @preset_of(ServerMomentum)
+    class Undeclared:
+        """FedAvg with momentum at the server, and no word about laws."""
+
+    said = verdict(Subject(Undeclared), laws.ORDINARY)
+    assert said.startswith("BROKEN")
+    assert 'exempt_laws = {"one_client_is_ordinary_training": "its part ServerMomentum decides' in said

@@ -15,6 +15,7 @@ from fedweave.algorithms.preset import Preset
 from fedweave.core.settings import Settings, check_given
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import own_parameters, resolve
+from fedweave.metrics.stopping import Stopping
 from tests.contract.federations import algorithm, model
 from tests.refusals import refusal
 
@@ -128,3 +129,28 @@ def test_presets_check_their_papers_settings() -> None:
     for values in ({"mu": "x"}, {"local_steps": 0.5}):
         with refusal("config.value", f"FedProx.{next(iter(values))}"):
             FedProx(model(), **values)
+
+
+IDLE = [
+    ({"algorithm": {"name": "fedavg", "quantile": 0.9}}, ("algorithm.quantile", "number_loss")),
+    ({"algorithm": {"name": "fedprox", "quantile": 0.9}}, ("algorithm.quantile", "number_loss")),
+    ({"algorithm": {"name": "local", "quantile": 0.9, "number_loss": "mae"}}, ("algorithm.quantile", "number_loss")),
+    ({"evaluation": {"min_delta": 0.1}}, ("evaluation.min_delta", "patience")),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), IDLE)
+def test_what_does_nothing_without_another_setting_is_refused(changes: dict[str, Any], named: tuple[str, ...]) -> None:
+    with refusal("config.idle", *named):
+        resolve(DATA | {"algorithm": {"name": "fedavg"}} | changes)
+
+
+def test_it_is_refused_in_python_and_taken_beside_that_setting() -> None:
+    for kind in (FedAvg, FedProx, ALGORITHMS["local"]):
+        with refusal("config.idle", "quantile"):
+            kind(model(), quantile=0.9)  # type: ignore[operator]
+        assert kind(model(), quantile=0.9, number_loss="quantile").quantile == 0.9  # type: ignore[operator]
+        kind(model(), quantile=0.5)  # type: ignore[operator]
+    resolve(DATA | {"algorithm": {"name": "fedavg"}, "evaluation": {"min_delta": 0.1, "patience": 3}})
+    with refusal("config.idle", "min_delta"):
+        Stopping(0, 0.1)

@@ -205,7 +205,7 @@ def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.unlink()
     single = put(tmp_path / "mine.npz", 6)
     assert dense(load("cora", str(single)).x)[0, 0] == 6
-    with refusal("data", "[data] path"):
+    with refusal("data.no-path", "[data] path"):
         load("cora", str(tmp_path / "typo"))
 
 
@@ -363,7 +363,7 @@ def test_registry_names_and_parameters() -> None:
         load("corra")
     with refusal("config.unknown-name", "'corra'"):
         describe("corra")
-    with refusal("config.unknown-key", "'cora'"):
+    with refusal("config.unknown-key", "cora.normalize"):
         load("cora", normalize="row")
 
 

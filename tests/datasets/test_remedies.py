@@ -287,3 +287,22 @@ def test_faults_with_one_remedy_are_one() -> None:
     with pytest.raises(DataError) as more:
         faults.refuse()
     assert str(more.value).splitlines() == ["one.csv: row 0; row 1; row 2; and 7 more. Mend it.", "another one"]
+
+
+def test_a_relative_path_is_looked_for_in_the_folder_of_data_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "sets" / "mine").mkdir(parents=True)
+    (tmp_path / "sets" / "mine" / "nodes.csv").write_text("id,label,f\n0,a,1\n1,b,2\n2,a,3\n")
+    (tmp_path / "sets" / "mine" / "edges.csv").write_text("source,target\n0,1\n1,2\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
+    with refusal("data.no-path", "mine", str(tmp_path / "here"), "$FEDWEAVE_DATA"):
+        load("folder", "mine")
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "sets"))
+    assert load("folder", "mine").nodes == 3
+    with refusal("data.no-path", "yours", str(tmp_path / "sets")):
+        load("folder", "yours")
+    with refusal("data.no-path", "/mine"):
+        load("folder", "/mine")

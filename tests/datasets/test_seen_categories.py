@@ -133,6 +133,23 @@ def test_parties_take_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(*(np.asarray(sp.csr_matrix(data.x).toarray()) for data in (own, listed)))
 
 
+@pytest.mark.parametrize("holder", ["bank", "shop"])
+def test_parties_take_training_rows_whoever_has_the_split(tmp_path: Path, holder: str) -> None:
+    """Written as 7.0 there, too; the value that only a validation row has is in no category."""
+    nodes = NODES.assign(id=range(24), split=["train", "train", "val"] * 8)
+    for party, columns in (("bank", ["id", "label", "job"]), ("shop", ["id", "f"])):
+        (tmp_path / party).mkdir()
+        table = nodes[[*columns, *(["split"] if party == holder else [])]]
+        table = table.assign(id=[f"{at}.0" for at in table["id"]] if party == "shop" else table["id"])
+        table.to_csv(tmp_path / party / "nodes.csv", index=False)
+        pd.DataFrame({"source": [0], "target": [1]}).to_csv(tmp_path / party / "edges.csv", index=False)
+    data = load("parties", str(tmp_path), categories={"job": "auto"})
+    assert data.columns == ("bank/job = clerk", "bank/job = nurse", "shop/f")
+    jobs = sp.csr_matrix(data.x).toarray()[:, :2]
+    places = [int(name) for name in data.ids]
+    np.testing.assert_array_equal(jobs.sum(1), [float(nodes["job"][at] != "pilot") for at in places])
+
+
 def test_columns_of_many_categories_stay_sparse() -> None:
     jobs = [f"job{at}" for at in range(24)]
     data = from_frames(NODES.assign(job=jobs), EDGES, categories={"job": "auto"}, ignore=("edges.kind",))

@@ -31,6 +31,7 @@ from fedweave.experiment.config import Config, resolve
 SITES = ("bank-a", "bank-b", "bank-c")
 HERE = Path(__file__).parent
 VERTICAL = [name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical]
+NORMS = {"fedbn": {"norm": "batch"}}
 MODELS = {"fedego": "ego"} | dict.fromkeys(VERTICAL, "gcnii")  # of algorithms that want another than the GCN
 # Data, cuts and settings that an algorithm needs. FairGFL's noise is the sites' own and not the simulation's; of nodes
 # as different as these, whose codes lose one bit of 256 to it on average, both find the same ones in common.
@@ -56,13 +57,14 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
     """A small experiment on the embedded digits, cut for three sites."""
     cut = VERTICAL_CUT if algorithm in VERTICAL else CUTS.get(algorithm, HORIZONTAL_CUT)
     given = settings.pop("partition", {})
-    engine = {"name": "flare", "threads": 1, "checkpoint_seconds": 0.0, "timeout": 60.0}
+    model = {"name": MODELS.get(algorithm, "gcn"), "hidden": 16} | NORMS.get(algorithm, {})
+    engine = {"name": "flare", "threads": 1, "checkpoint_seconds": 0.0, "timeout": 60.0, "wait": 0.0}
     document = {
         "seed": 3,
         "rounds": settings.pop("rounds", 4),
         "partition": given if "name" in given else cut | given,  # type: ignore[operator]
         "data": DATA.get(algorithm, {"name": "digits"}) | settings.pop("data", {}),  # type: ignore[operator]
-        "model": {"name": MODELS.get(algorithm, "gcn"), "hidden": 16} | settings.pop("model", {}),  # type: ignore[operator]
+        "model": model | settings.pop("model", {}),  # type: ignore[operator]
         "algorithm": {"name": algorithm} | SETTINGS.get(algorithm, {}) | settings.pop("algorithm_settings", {}),  # type: ignore[operator]
         "engine": engine | settings,
     }

@@ -13,6 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.deploy.flare.holdings import own_graph
+from fedweave.deploy.flare.predicted import form_of
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.checking import Findings, check_site, compare
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -160,6 +161,40 @@ def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, 
     }
 
 
+def test_new_nodes_beside_exchanged_columns_are_scaled_as_in_training(project: Path, tmp_path: Path) -> None:
+    """`normalise = "auto"`: one new account of a wild age, without transfers, moves no score."""
+    whole = transfers(tmp_path / "data")
+    nodes = pd.read_csv(whole / "nodes.csv")
+    nodes.assign(age=1000 * nodes["age"]).to_csv(whole / "nodes.csv", index=False)
+    config = on_transfers(whole, "gcn", external="exchange", evaluation={"positive": 1})
+    document = config.plain()
+    config = resolve({**document, "data": {**document["data"], "normalise": "auto"}})
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES, config)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    fed.snapshot()
+    expected, sim = simulated(config)
+    assert distance(last.state, expected.state) <= 1e-5
+    path = project / "bank-b/data.npz"
+    arrays, held = dict(np.load(path)), 20
+    new = {"x_data": np.float32(1e6), "x_indices": np.int32(0), "x_indptr": arrays["x_indptr"][-1] + 1}
+    new |= {"owner": arrays["owner"][0], "node_ids": "new"}
+    arrays |= {name: np.append(arrays[name], value).astype(arrays[name].dtype) for name, value in new.items()}
+    arrays["x_shape"] = arrays["x_shape"] + [1, 0]
+    arrays["outside_index"] = arrays["outside_index"] + (arrays["outside_index"] >= held)
+    np.savez(path, **arrays)
+    predict(project, config, algorithm, last.state, "global")
+    for site in SITES:
+        found = pd.read_parquet(project / site / "runs/r1/predictions.parquet")["score"].to_numpy()
+        graph = sim.graphs[site]
+        p = probabilities(algorithm.net, last.state["w"], graph)[:, 1].numpy()
+        np.testing.assert_allclose(found, p[: len(found)], atol=1e-5)
+        scaling = form_of(project / site, "r1").scaling
+        assert [scaling["how"], len(scaling["shift"])] == ["auto", graph.x.shape[1]]
+        assert any(scaling["shift"][9:])  # of exchanged columns, too
+
+
 def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_path: Path) -> None:
     """Divided by the times in the site's file, with the simulation's scores; new ones, too."""
     whole = transfers(tmp_path / "data")
@@ -233,4 +268,4 @@ def test_a_check_finds_sites_whose_edges_carry_other_things(project: Path, tmp_p
         odd = [site for site, what in told.faults if what.startswith(("edges carry", "columns"))]
         assert odd == [SITES[1]] * bool(says)
         assert not says or said in told.faults[-1][1]
-        assert all("examples that are edges" in what for _, what in told.facts)
+        assert all("examples that are edges" in what for whose, what in told.facts if whose in SITES)

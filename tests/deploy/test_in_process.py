@@ -127,6 +127,7 @@ TRAINING: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"schedule": "cosine", "warmup": 1, "optimizer": "adamw", "clip_gradient": 0.2}),
     ("fedavg", {"local_epochs": 1, "batch_size": 31, "optimizer_state": "fresh"}),
     ("fedavg", {"parts": [{"name": "top_k", "keep": 0.2}, "quantize"]}),
+    ("fedavg", {"optimizer": "sgd", "model": {"norm": "batch"}}),
     ("local", {"schedule": "linear", "local_epochs": 1, "batch_size": 31, "optimizer_state": "fresh"}),
 ]
 
@@ -135,7 +136,8 @@ TRAINING: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "settings"), TRAINING)
 def test_sites_train_as_the_simulation_does(project: Path, name: str, settings: dict[str, Any]) -> None:
     """Rates and passes come from the server's messages, and packed updates cross as they are."""
-    config = experiment(name, rounds=3, algorithm_settings=settings)
+    settings = dict(settings)
+    config = experiment(name, rounds=3, model=settings.pop("model", {}), algorithm_settings=settings)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 3)
     expected, sim = simulated(config)

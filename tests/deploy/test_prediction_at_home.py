@@ -17,7 +17,7 @@ from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALIZE, OVER_NODES
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import FORM, marks
+from fedweave.deploy.flare.holdings import FORM, RELATIONS, TARGET, marks
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
@@ -95,7 +95,7 @@ def test_sites_predict_at_home_what_the_simulation_predicts(project: Path, name:
         assert (found["predicted"] == expected.argmax(1)).all()
         assert private(project, site).keys() == before[site].keys()
         left = entries(journal_path(project / site, "r1"))[journal[site] :]
-        assert {key.key for entry in left for key in entry.keys} == {*FORM}
+        assert {key.key for entry in left for key in entry.keys} == {*FORM} - {TARGET, RELATIONS}
     up = [row for row in ledger.table().to_pylist() if row["direction"] == "up" and row["step"] != "(join)"]
     assert up
     assert {row["key"] for row in up} == {FRAMING}

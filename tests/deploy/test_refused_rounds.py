@@ -202,11 +202,12 @@ def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_pat
 def test_a_site_whose_calls_are_used_up_goes_on_when_its_owner_allows_more(owned: Path, tmp_path: Path) -> None:
     config, out = experiment("local", rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
     earlier = Spent.of(entry for journal in journals(owned / SITES[1]) for entry in entries(journal))
-    deny(owned, f"calls = {{score = {replies_of(earlier, 'score') + WHOLE}}}")  # calls count over all runs
+    fine = f"measures = {[*FINE]}"
+    deny(owned, f"calls = {{score = {replies_of(earlier, 'score') + WHOLE}}}\n{fine}")  # calls count over all runs
     told: list[dict[str, Any]] = []
     with pytest.raises((UserError, FedweaveError), match=rf"What round {WHOLE} reached is saved.*--resume"):
         run_at_sites(config, owned, out, False, told.append)
-    deny(owned, "calls = {}")
+    deny(owned, fine)
     (tmp_path / "config.toml").write_text(dumps(config.plain()))
     words = ["sites", "run", str(tmp_path / "config.toml"), "--sites", str(owned), "--out", str(out), "--resume"]
     said = CliRunner().invoke(app, words, catch_exceptions=False)

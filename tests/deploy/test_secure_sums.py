@@ -18,7 +18,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.deploy.flare.audit import audit, compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read_journal
 from fedweave.deploy.flare.requests import Agree, Answer, StepRequest, Sum
@@ -180,6 +180,45 @@ def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: P
     assert {line.mechanism for line in lines if line.key.startswith("update")} == {
         f"{Clipped(5.0)}, {SecureSum(fraction=24)}"
     }
+
+
+@pytest.mark.often("scaffold")
+@pytest.mark.parametrize(
+    ("name", "settings", "keys"),
+    [
+        ("scaffold", {"option": 1}, {"update", "control", "n", "beyond"}),
+        ("fednova", {"most_local_steps": 3}, {"update", "reach", "n", "beyond", "steps"}),
+        ("feddc", {}, {"update", "n", "beyond"}),
+        ("fedrep", {}, {"update", "n", "beyond"}),
+        ("pfedme", {}, {"update", "n", "beyond"}),
+    ],
+    ids=["scaffold", "fednova", "feddc", "fedrep", "pfedme"],
+)
+def test_whatever_a_mean_is_taken_of_is_the_simulations_and_words_to_the_server(
+    project: Path, name: str, settings: Any, keys: set[str]
+) -> None:
+    """Whatever leaves a site before and during training is uniform words, and no number is the simulation's."""
+    config = agreed(name, rounds=2, algorithm_settings={"parts": ["secure_sum"], **settings})
+    deny(project, f"secure_sum = {sorted(keys - {'control'})}")
+    fed, algorithm, link = joined(project, config)
+    heard: dict[str, list[torch.Tensor]] = {}
+
+    def listen(answer: Answer) -> Answer:
+        tree = decode(answer.blob) if answer.blob else {}
+        if not tree.keys() - keys:
+            for path, leaf in leaves(tree):
+                heard.setdefault(path.partition("/")[0], []).append(leaf.reshape(-1))
+        return answer
+
+    link.spoil["bank-b"] = listen
+    *_, last = train(algorithm, fed, 2, 0)
+    expected, _ = simulated(config)
+    assert distance(last.state["w"], expected.state["w"]) == 0
+    assert heard.keys() == keys
+    for key, sent in heard.items():
+        assert all(leaf.dtype in (torch.int32, torch.int64) for leaf in sent), key
+        halves = torch.cat([leaf.view(torch.int32) for leaf in sent])[:, None] >> torch.arange(32) & 1
+        assert float(halves.double().mean()) == pytest.approx(0.5, abs=6 * 0.5 / halves.numel() ** 0.5), key
 
 
 def test_a_site_whose_training_diverged_sends_no_words_of_it(project: Path, caplog: pytest.LogCaptureFixture) -> None:

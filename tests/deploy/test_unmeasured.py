@@ -69,7 +69,7 @@ def run(
 
 @pytest.mark.often("average_precision-sum", "average_precision-each", "histogram-sum", "classes-each")
 @pytest.mark.parametrize("scores", ["sum", "each"])
-@pytest.mark.parametrize("without", FINE)
+@pytest.mark.parametrize("without", OF)
 def test_what_no_policy_measures_is_undefined(project: Path, scores: str, without: str) -> None:
     """Whatever is left out, the run ends, and lacks the number by itself, as mean and as best."""
     found = run(project, [own for own in FINE if own != without], scores)
@@ -107,7 +107,7 @@ def noted(
 
 
 def test_each_measure_says_what_it_makes() -> None:
-    assert [*NUMBERS] == [*FINE] == [*OF]
+    assert [*NUMBERS] == [*FINE] == [*OF, "ranks"]  # of links, see test_links_at_sites
 
 
 def test_the_check_names_what_will_be_missing(project: Path) -> None:
@@ -115,7 +115,8 @@ def test_the_check_names_what_will_be_missing(project: Path) -> None:
     assert not noted(project, [own for own in FINE if own != "histogram"], "each")
     [said] = noted(project, [])
     assert said.startswith(", ".join(SITES))
-    assert all(own in said for own in FINE if own != "classes")
+    assert all(own in said for own in OF if own != "classes")
+    assert "ranks" not in said
     assert "classes" not in said
     assert "No round" in said
     assert "No threshold" in said

@@ -40,6 +40,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "gprgnn": {"layers": 3, "hidden": 4},
     "acmgcn": {"layers": 2, "hidden": 4},
     "h2gcn": {"layers": 2, "hidden": 4},
+    "gatv2": {"layers": 2, "hidden": 4, "heads": 2, "output_heads": 2},
+    "transformer": {"layers": 2, "hidden": 4, "heads": 2, "output_heads": 2},
+    "appnp": {"layers": 3, "hidden": 4, "alpha": 0.2},
+    "rgcn": {"layers": 2, "hidden": 4, "bases": 3},
 }
 # Nodes and edges; the exporter traces with 5 and 6.
 SIZES = [(40, 90), (3, 1), (7, 0), (1, 0)]

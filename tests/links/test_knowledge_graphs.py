@@ -14,6 +14,7 @@ from fedweave.core.links import Codes
 from fedweave.core.tree import leaves
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
+from fedweave.models import MODELS
 from fedweave.models.relations import DECODERS
 from tests.refusals import refusal
 
@@ -247,3 +248,33 @@ def test_rows_of_users_stay_home(tmp_path, secret):
             assert not sent["held"]["features"][users].any()
             assert not sent["update"]["0"]["weight"][users].any()
     assert "own/recall_at_20" in dict(leaves(scores.clients[built.fed.clients[0]]))
+
+
+def test_douban_validates_and_has_ratings_as_numbers(data_root, monkeypatch):
+    from fedweave import datasets
+
+    monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
+    if not (data_root / "douban").exists():
+        pytest.skip("douban is not there")
+    classes, numbers = datasets.load("douban"), datasets.load("douban", target="number", validation=0.1)
+    train, val, test = numbers.public
+    assert (classes.public[2] == test).all()
+    assert (classes.public[0] == (train | val)).all()
+    assert not (train & val).any()
+    assert val.sum() / (train | val).sum() == pytest.approx(0.1, abs=0.005)
+    assert (numbers.y[:, 0] == classes.y + 1).all()
+    assert (numbers.target, numbers.targets, numbers.outputs) == ("number", ("rating",), 1)
+    for refused in ({"target": "labels"}, {"target": "number", "targets": ("stars",)}):
+        with refusal("config.target", "douban"):
+            datasets.load("douban", **refused)
+    with refusal("config.value", "data.validation"):
+        datasets.load("douban", validation=1.0)
+
+
+def test_directions_of_triples_are_used(tmp_path):
+    from fedweave.models import blocks
+
+    data = build(resolve(document(triples(tmp_path), {"name": "fede"}))).data
+    assert data.carried.directed
+    for name, several in (("embedding", 0), ("rgcn", 0), ("lightgcn", 1)):
+        assert len(blocks.unused(MODELS[name](), data.carried)) == several

@@ -121,7 +121,9 @@ def test_the_reference_points_by_hand() -> None:
         "preferential_attachment": [score for _, _, score in nx.preferential_attachment(graph, pairs)],
     }
     for name, reference in REFERENCES.items():
-        assert reference(a)(u, v) == pytest.approx(theirs[name], abs=1e-9)
+        products = reference(a)
+        assert products.of_pairs(u, v) == pytest.approx(theirs[name], abs=1e-9)
+        assert products.of_all(np.arange(30), np.arange(30))[u, v] == pytest.approx(theirs[name], abs=1e-9)
 
 
 def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]]) -> None:
@@ -212,6 +214,13 @@ def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     assert metrics["global/mrr"] > 0
     top = predictions(tmp_path / "run", asked=Asked(node="n1", top=5))
     assert set(top["relation"].to_pylist()) <= {"likes", "knows"}
+    whole = predictions(tmp_path / "run", asked=Asked(node="n1", top=10_000))
+    liked = whole.filter(pa.compute.equal(whole["relation"], "likes")).to_pylist()
+    assert 0 < len(liked) < whole.num_rows
+    asked = Asked(node="n1", top=10_000, relation="likes")
+    assert predictions(tmp_path / "run", asked=asked).to_pylist() == liked
+    with refusal("user.pairs", "hates"):
+        predictions(tmp_path / "run", asked=Asked(node="n1", relation="hates"))
 
 
 def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
@@ -239,6 +248,8 @@ def test_users_and_items_are_kinds_of_nodes(tmp_path: Path) -> None:
     metrics = metrics_of(tmp_path / "run")
     assert 0 < metrics["global/ndcg_at_20"] <= 1
     assert "best_val/val/ndcg_at_20" in metrics
+    with refusal("user.pairs", "--relation"):
+        predictions(tmp_path / "run", asked=Asked(node="u1", relation="likes"))
     top = predictions(tmp_path / "run", asked=Asked(node="u1", top=3))
     assert all(name.startswith("i") for name in top["target"].to_pylist())
 
@@ -279,7 +290,6 @@ REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {
         lambda given: given | {"data": {"name": "cora"}, "model": {"name": "gcn", "decoder": "dot"}},
         "config.unknown-key",
     ),
-    "sites": (lambda given: given | {"engine": {"name": "flare"}}, "config.sites"),
     "noise": (lambda given: given | {"noise": {"labels": 0.1}}, "config.links"),
     "metric": (lambda given: given | {"evaluation": {"metric": "hits_at_7"}}, "config.value"),
 }

@@ -19,6 +19,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
 from fedweave.algorithms.parts.links import no_links, training_links
 from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
+from fedweave.core.candidates import Queries, behind
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
@@ -173,16 +174,33 @@ def test_pairs_that_are_no_links_are_none() -> None:
 
 
 def test_all_candidates_are_all_nodes_that_are_no_links() -> None:
+    """A score for each pair of its own: the nodes that are above the link are those that no link joins to the end."""
     data = as_links(random_data(30, 80), Links(rank_negatives="all"))
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
+    asked = Queries.of(graph)
+    assert asked is not None
     assert graph.pairs is not None
     assert graph.ranks is not None
-    known = everything(graph)
-    for link in torch.nonzero(graph.ranks[ASKED] == 1)[:, 0].tolist():
-        rows = graph.pairs[:, graph.ranks[QUERY] == 2 * link]
-        [stays] = {int(u) for u in rows[0]}
-        assert stays in graph.pairs[:2, link].tolist()
-        assert {int(v) for v in rows[1]} == {v for v in range(30) if v != stays and (stays, v, 0) not in known}
+    assert graph.ranks[QUERY].max() < 0  # no pair for each
+    known, (stays, goes, _) = everything(graph), asked.ends
+    queries = torch.nonzero(graph.ranks[ASKED] == 1)[:, 0]
+    assert sorted((asked.queries[0, asked.queries[0] >= 0] // 2).tolist()) == queries.tolist()
+    for one in range(30):  # the node that scores higher than all others
+
+        def scores(at: Tensor, nodes: Tensor, one: int = one) -> Tensor:
+            return (nodes == one).float().repeat(len(at), 1)
+
+        above = behind(asked, scores, graph.nodes)
+        for at, link in enumerate(asked.queries[0].tolist()):
+            if link < 0:
+                continue
+            end, other = int(stays[at]), int(goes[at])
+            assert {end, other} == set(graph.pairs[:2, link // 2].tolist())
+            free = {v for v in range(30) if v != end and (end, v, 0) not in known}
+            if one == other:
+                assert above[link // 2, 0] == 0
+            else:
+                assert above[link // 2, 0] == (one in free) + 0.5 * len(free - {one})
 
 
 def test_a_step_draws_pairs_that_are_no_links_anew() -> None:
@@ -265,7 +283,10 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     assert (pairs_of_user[0] < users).all()
     assert (pairs_of_user[1] >= users).all()
     scores = table[graph.pairs[0], graph.pairs[1]]
-    each = ranking.added(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph), graph.masks)
+    asked = Queries.of(graph)
+    assert asked is not None
+    above = behind(asked, lambda at, nodes: table[asked.ends[0][at]][:, nodes], graph.nodes)
+    each = ranking.added(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph, above), graph.masks)
     link, lists = graph.y == 1, table[:users, users:].clone()
     train = graph.pairs[:, link & graph.masks[TRAIN]]
     lists[train[0], train[1] - users] = -torch.inf
@@ -457,6 +478,7 @@ TRAIN_ON_LINKS = {
         "fedavg_ft",
         "fedper",
         "fedrep",
+        "fedbn",
         "ditto",
         "apfl",
         "pfedme",
@@ -467,7 +489,7 @@ TRAIN_ON_LINKS = {
         "fcfl",
         "fedpub",
     ),
-    *("gcfl", "gcfl_plus", "dfedgnn"),
+    *("gcfl", "gcfl_plus", "dfedgnn", "fedyogi", "fedadagrad", "fede"),
 }
 
 
@@ -478,7 +500,8 @@ def test_every_algorithm_trains_on_links_or_refuses_them(name: str) -> None:
     cut = Random(clients=3).cut(data, 0)
 
     def train() -> None:
-        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8), "mlp").build(5))
+        norm = "batch" if name == "fedbn" else "none"
+        algorithm = ALGORITHMS[name](OnPairs(models.GCN(hidden=8, norm=norm), "mlp").build(5))
         fed = federation(data, cut, algorithm)
         state = algorithm.init(fed)
         fed.begin(1)

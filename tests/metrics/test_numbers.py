@@ -167,6 +167,21 @@ def test_intervals_cover_new_examples_as_often_as_they_promise():
     assert np.mean(coverage) == pytest.approx(37 / 41, abs=0.01)  # ⌈0.9 · 41⌉ of 41
 
 
+def test_a_coverage_below_the_least_is_rare_where_examples_are_alike_and_certain_where_they_are_not():
+    rng, below = np.random.default_rng(1), np.zeros(2)
+    for _ in range(400):
+        error = abs(rng.standard_normal((600, 1)))
+        masks = np.zeros((3, 600), bool)
+        masks[1, :300], masks[2, 300:] = True, True
+        unlike = np.where(masks[2][:, None], 2 * error, error)
+        for at, errors in enumerate((error, unlike)):
+            found = intervals([(errors[:300], masks[:, :300]), (errors[300:], masks[:, 300:])], 0.9)
+            assert found["intervals/nominal"][2] == 0.9
+            below[at] += found["intervals/coverage"][2] < found["intervals/least_coverage"][2]
+    assert below[0] / 400 < 0.06
+    assert below[1] == 400
+
+
 def test_intervals_by_counts_are_wider_by_a_bin_at_most():
     outputs, y, _, scale, p = drawn(300, 2, True, ties=False)
     masks = np.zeros((3, 300), bool)
@@ -178,4 +193,5 @@ def test_intervals_by_counts_are_wider_by_a_bin_at_most():
         ratio = by_counts[f"intervals/half_width/{at}"][2] / exact[f"intervals/half_width/{at}"][2]
         assert 1 <= ratio * (1 + 1e-9) <= (1 + BIN_ERROR) * (1 + 1e-9)
     assert by_counts["intervals/bin_error"][2] == BIN_ERROR < 0.023
+    assert by_counts["intervals/least_coverage"][2] == pytest.approx(exact["intervals/least_coverage"][2], abs=0.01)
     assert by_counts["intervals/coverage"][2] == pytest.approx(exact["intervals/coverage"][2], abs=0.03)

@@ -11,10 +11,13 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.scoring import measure
 from fedweave.contract.subject import Subject
 from fedweave.core import model as models
-from fedweave.core.graph import SPLITS, TEST
+from fedweave.core import random
+from fedweave.core.graph import SPLITS, TEST, make_graph
+from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import rarest
 from fedweave.metrics.ranking import pooled
+from fedweave.models import MODELS
 
 
 def trained(name: str, **settings: Any) -> tuple[Any, Any, Any]:
@@ -80,3 +83,24 @@ def test_a_class_is_rare_below_a_tenth_or_where_there_are_many_a_third_of_an_equ
     classes[2, 1, :-1] = 5
     found = rarest(classes)
     assert np.isnan(found) if share is None else found == pytest.approx(share)
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 2), (4, 4, 4)])
+def test_a_batch_of_clients_says_of_their_examples_what_each_alone_says(sizes: tuple[int, ...]) -> None:
+    """Rows that fill a batch up are nobody's examples."""
+    rng = np.random.default_rng(0)
+    graphs = {}
+    for at, nodes in enumerate(sizes):
+        masks = rng.random((3, nodes)) < 0.5
+        edges = np.array([np.arange(nodes - 1), np.arange(1, nodes)])
+        graphs[f"client-{at}"] = make_graph(rng.standard_normal((nodes, 3)), edges, rng.integers(2, size=nodes), masks)
+    net = MODELS["gcn"](hidden=4).build(3, 2)
+    w = models.init(net, random.key(0), torch.float32)
+    alone, together = (Simulation(graphs, classes=2, mode=mode) for mode in ("loop", "vmap"))
+    one, other = (fed.judged_examples(net, w, ["client-2", "client-0", "client-1"]) for fed in (alone, together))
+    assert len(one) == len(other) == 3
+    for client, said in zip(one, other, strict=True):
+        assert client.keys() == said.keys()
+        assert torch.allclose(client["logits"], said["logits"], rtol=0, atol=1e-6)
+        assert torch.equal(client["y"], said["y"])
+        assert torch.equal(client["masks"], said["masks"])

@@ -130,17 +130,6 @@ class Net(nn.Module):
         return self.second(self.dropout(torch.relu(self.first(x, edge_index))), edge_index)
 
 
-class Buffered(nn.Module):
-    """A module whose batch norm has running means."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.norm, self.out = nn.BatchNorm1d(features), nn.Linear(features, classes)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.out(self.norm(x))
-
-
 class Frozen(nn.Module):
     """A linear map of what a frozen one makes."""
 

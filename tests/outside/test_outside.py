@@ -254,11 +254,6 @@ def test_first_weights_and_dropout_come_from_the_runs_keys() -> None:
     torch.set_rng_state(before)
 
 
-def test_a_module_with_buffers_is_refused() -> None:
-    with refusal("config.module", "(norm.running_mean", "LayerNorm for BatchNorm"):
-        net("Buffered")
-
-
 def test_a_module_with_frozen_weights_is_refused() -> None:
     with refusal("config.module", "(fixed.weight)"):
         net("Frozen")
@@ -269,10 +264,7 @@ def test_a_module_with_frozen_weights_is_refused() -> None:
     [
         ("Wide", r"Wide gave \[3, 5\] for a graph of 3 nodes and 3 classes.*\[n, classes\], here \[3, 3\]"),
         ("Pooled", r"Pooled gave \[3\] for"),
-        (
-            "Edgeless",
-            r"Edgeless failed on a graph of 3 nodes.*TypeError.*forward takes x \[n, features\] and edge_i",
-        ),
+        ("Edgeless", r"Edgeless gave \[3, 5\] for a graph of 3 nodes and 3 classes"),
         ("Caching", r"Caching gives other logits for a graph after it has seen another.*cached = False"),
         ("Chancy", r"Chancy draws at random in evaluation, too; .*training=self.training"),
         ("Lazy", r"Lazy has lazy layers \(out.weight, out.bias\).*give them their sizes"),

@@ -1,7 +1,9 @@
 """How the page looks, by arithmetic: contrast in light and dark, room for every text, widths of a telephone."""
 
 import re
+import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from math import cos, radians, sin
 from pathlib import Path
@@ -9,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 from hypothesis import given, settings
@@ -192,6 +195,37 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     assert f"one: {decimal(ledger.bytes_up)} at 3" in drawing.panel(sent)
     assert "one: 4.5 at 3" in drawing.panel(cost)
     assert figures.traffic([Group("one", (run(ledger=Ledger().table()),))]) is None
+
+
+def evaluated(*accuracies: float) -> pa.Table:
+    """One client's accuracy after each round."""
+    count = len(accuracies)
+    rows = {"round": [*range(1, count + 1)], "client": ["a"] * count, "split": ["test"] * count}
+    return pa.table(rows | {"metric": ["accuracy"] * count, "value": [*accuracies]})
+
+
+def test_accuracy_stands_over_what_clients_sent_in_training() -> None:
+    """Of two seeds, of which the second sends twice as much; what clients receive and evaluations are left out."""
+    runs = []
+    for seed, entries in enumerate((5, 10)):
+        ledger = Ledger()
+        for number in (1, 2):
+            for way, purpose in (("up", "training"), ("down", "training"), ("up", "evaluation")):
+                ledger.purpose = purpose
+                ledger.record(number, 0, "step", ["a"], way, {"w": torch.zeros(entries)})
+        runs.append(replace(run(ledger=ledger.table()), metrics=evaluated(0.2, 0.4 + 0.2 * seed)))
+    sent = [one.ledger.filter(pc.field("purpose") == "training").filter(pc.field("direction") == "up") for one in runs]
+    each = statistics.fmean(pc.sum(one["bytes"]).as_py() / 2 for one in sent)
+    silent = replace(run(ledger=Ledger().table()), metrics=evaluated(0.1, 0.3))
+    shown = figures.accuracy_over_bytes([Group("fedavg", tuple(runs)), Group("local", (silent,))])
+    assert shown is not None
+    [panel] = shown.panels
+    assert isinstance(panel, Panel)
+    line, dot = panel.marks
+    assert (list(line.x), list(line.y)) == ([each, 2 * each], pytest.approx([0.2, 0.5]))
+    assert (list(dot.x), list(dot.y)) == ([0.0], [0.3])  # where it ended
+    assert f"at {decimal(round(2 * each))}" in drawing.panel(panel)
+    assert figures.accuracy_over_bytes([Group("local", (silent,))]) is None
 
 
 def test_the_confusion_matrix_counts_test_examples() -> None:

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import inspect
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
+from fedweave.report.reading import grouped, read_runs
+from fedweave.report.tables import by_client, of_one
 from fedweave.sweep.in_python import Sweep
 
 DOCUMENT: dict[str, Any] = {
@@ -54,6 +57,23 @@ def test_a_sweep_has_a_row_per_run(swept: Sweep) -> None:
     assert swept.failed == ()
 
 
+def test_a_sweep_has_what_papers_need(tmp_path: Path) -> None:
+    """Two cuts, of which one has a setting that the other has not: table, LaTeX and figures."""
+    cuts = [{"name": "random", "clients": 3}, {"name": "dirichlet", "clients": 3, "alpha": 0.5}]
+    how: dict[str, Any] = {"seeds": [0], "algorithms": ["fedavg", "local"], "out": tmp_path, "progress": False}
+    found = fedweave.sweep(DOCUMENT | {"rounds": 1}, grid={"partition": cuts}, **how)
+    assert [(row["condition"], row["algorithm"]) for row in found.conditions.to_pylist()] == [
+        (condition, name)
+        for name in ("fedavg", "local")
+        for condition in ("partition = random", "partition = dirichlet, alpha = 0.5")
+    ]
+    assert "& dirichlet, alpha = 0.5 &" in found.latex
+    assert "mean ranks" in found.sentences[0].lower()
+    pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
+    names = {file.name for file in found.save_figures(tmp_path / "figures")}
+    assert {"rounds-partition-random.pdf", "bytes-partition-random.pdf", "bytes-partition-random.tex"} <= names
+
+
 def test_finished_runs_are_used_again(swept: Sweep) -> None:
     before = {path: path.stat().st_mtime_ns for path in swept.directory.rglob("summary.json")}
     again = fedweave.sweep(DOCUMENT, seeds="0-2", algorithms="fedavg,local", grid={"algorithm.lr": "0.01,0.1"},
@@ -78,7 +98,10 @@ def test_a_comparison_is_paired_over_seeds(swept: Sweep) -> None:
     assert row["low"] <= row["difference"] <= row["high"]
     assert row["seeds"] == 3
     assert found.sentences
-    assert set(found.figures) == {"curves", "clients", "traffic"}
+    assert set(found.figures) == {"curves", "clients", "bytes", "traffic"}
+    each = [row for row in found.clients.to_pylist() if row["run"] == one[1]["run"]]
+    assert [row["client"] for row in each] == ["client-0", "client-1", "client-2"]
+    assert statistics.fmean(row["accuracy"] for row in each) == pytest.approx(one[1]["local/accuracy"], abs=1e-12)
 
 
 def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
@@ -91,6 +114,21 @@ def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
     assert found.figures["curves"].save(tmp_path / "curves.html").is_file()
 
 
+def test_a_page_of_several_runs_shows_clients_side_by_side_and_names_classes(swept: Sweep) -> None:
+    one, other = runs_of(swept, "fedavg", 0.1), runs_of(swept, "local", 0.1)
+    groups = grouped(read_runs([Path(row["run"]) for row in (*one.values(), *other.values())]))
+    table = by_client(groups)
+    assert [row[0].text for row in table.rows] == ["client-0", "client-1", "client-2"]
+    mean = statistics.fmean(run.clients("accuracy")["client-1"] for run in groups[1].runs)
+    assert table.rows[1][2].text.startswith(f"{mean:.4f} ± ")
+    assert not by_client(groups[:1]).rows
+    first = groups[0].first
+    assert of_one(first, "per_class/f1/1") == "F1 of class 1"  # digits have no other names
+    named = replace(first, summary=first.summary | {"classes": ["no", "fraud"], "targets": ["logS"]})
+    assert of_one(named, "per_class/f1/1") == "F1 of fraud"
+    assert of_one(named, "per_target/rmse/0") == "RMSE of logS"
+
+
 def test_data_frames_are_those_of_pandas(swept: Sweep) -> None:
     pandas = pytest.importorskip("pandas")
     frame = swept.to_pandas()
@@ -99,6 +137,10 @@ def test_data_frames_are_those_of_pandas(swept: Sweep) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
+    (
+        lambda runs: fedweave.sweep(DOCUMENT, grid={"algorithm.lr": 0.1}, out=Path(runs[0]).parents[2] / "no"),
+        "user.value",
+    ),
     (lambda runs: fedweave.compare(runs[0]), "user.comparing"),
     (lambda runs: fedweave.compare(runs[:2]), "user.comparing"),  # two seeds of one experiment
     (lambda runs: fedweave.compare(), "user.comparing"),
@@ -151,10 +193,12 @@ def test_everything_shows_itself_in_a_line(tmp_path: Path) -> None:
     *_, last = fedweave.train(algorithm, fed, 1)
     run = fedweave.run(DOCUMENT, out=tmp_path / "run")
     graph = next(iter(fed.graphs.values()))
-    for shown in (data, cut, cut.parts[0], model, model[0], algorithm, fed, last, graph, run, run.config):
+    scores = run.measure(lambda y, p: float((p.argmax(1) == y).mean()))
+    results = (run.config, fed.ledger, fed.graphs, fedweave.client_graphs(data, cut), scores, fedweave.report(run))
+    for shown in (data, cut, cut.parts[0], model, model[0], algorithm, fed, last, graph, run, *results):
         assert len(repr(shown)) < 250, type(shown)
         assert " at 0x" not in repr(shown)
-    for shown in (data, cut, model, algorithm, fed, last, graph, run, run.config):
+    for shown in (data, cut, model, algorithm, fed, last, graph, run, run.config, fed.ledger, scores):
         assert shown._repr_html_().startswith("<"), type(shown)
     assert repr(model) == "GCN(hidden=8).build(64, 10)"
     names = {"FedProx": fedweave.algorithms.FedProx, "GCN": fedweave.models.GCN}
@@ -182,6 +226,59 @@ def test_unknown_settings_are_refused_with_the_nearest_name(registry: Any) -> No
         assert refused.value.code == "config.unknown-key", name
         if len(fields) > 1:
             assert f"Did you mean {fields[-1]!r}" in str(refused.value), name
+
+
+def federated(**changes: Any) -> Any:
+    data = fedweave.datasets.load("synthetic", nodes=90, classes=3, features=6)
+    cut = fedweave.partition.Dirichlet(clients=2).cut(data, seed=0)
+    model = fedweave.models.GCN(hidden=4).build(data.features, data.classes)
+    parts = {"data": data, "partition": cut, "algorithm": fedweave.algorithms.FedAvg(model), **changes}
+    return fedweave.federation(**parts)
+
+
+def net() -> Any:
+    return fedweave.models.GCN(hidden=4).build(4, 3)
+
+
+WRONG: list[tuple[Any, str, str]] = [  # as on the command line: a code, and a suggestion or what is allowed
+    (lambda: fedweave.algorithms.FedAvg(net(), lrr=0.1), "config.unknown-key", "Did you mean 'lr'?"),
+    (lambda: fedweave.algorithms.FedAvg(net(), lr="fast"), "config.value", "must be a valid number"),
+    (lambda: fedweave.algorithms.FedAvg(net(), lr=-1), "config.value", "must be positive"),
+    (lambda: fedweave.algorithms.FedAvg(net(), optimizer="adm"), "config.value", "'adamw'"),
+    (lambda: fedweave.algorithms.FedAvg(net(), parts=["proximl"]), "config.unknown-name", "Did you mean 'proximal'?"),
+    (lambda: fedweave.algorithms.FedAvg(net(), parts=[{"name": "proximal", "muu": 1}]), "config.unknown-key", "'mu'"),
+    (lambda: fedweave.algorithms.Ditto(net(), lam=-1.0), "config.value", "must not be negative"),
+    (lambda: fedweave.models.GCN(hiden=3), "config.unknown-key", "Did you mean 'hidden'?"),
+    (lambda: fedweave.models.GCN(hidden=-3), "config.value", "at least 1"),
+    (lambda: fedweave.partition.Dirichlet(clint=3), "config.unknown-key", "Did you mean 'clients'?"),
+    (lambda: fedweave.partition.Dirichlet(alpha=-1), "config.value", "above 0"),
+    (lambda: fedweave.datasets.load("dgits"), "config.unknown-name", "Did you mean 'digits'?"),
+    (lambda: fedweave.datasets.load("digits", neigbours=3), "config.unknown-key", "Did you mean 'neighbours'?"),
+    (lambda: fedweave.datasets.load("synthetic", nodes="x"), "config.value", "must be a valid integer"),
+    (lambda: federated(partition=fedweave.partition.Dirichlet(clients=2)), "config.value", ".cut(data, seed=0)"),
+    (lambda: federated(mode="lop"), "config.unknown-name", "vmap, loop"),
+    (lambda: fedweave.run(DOCUMENT | {"rouns": 3}), "config.unknown-key", "Did you mean 'rounds'?"),
+    (lambda: fedweave.run(DOCUMENT | {"algorithm": {"name": "fedagv"}}), "config.unknown-name", "'fedavg'"),
+    (lambda: fedweave.sweep(DOCUMENT, search=1, sampler="tpee"), "config.unknown-name", "Did you mean 'tpe'?"),
+]
+
+
+@pytest.mark.parametrize(("make", "code", "remedy"), WRONG)
+def test_wrong_settings_fail_as_on_the_command_line(make: Any, code: str, remedy: str) -> None:
+    with pytest.raises(UserError) as refused:
+        make()
+    assert refused.value.code == code
+    assert remedy in str(refused.value)
+
+
+def test_a_public_name_that_is_not_there_has_a_suggestion() -> None:
+    with pytest.raises(AttributeError, match="Did you mean 'sweep'"):
+        _ = fedweave.swep
+
+
+def test_parts_are_named_as_in_a_document() -> None:
+    one, other = (fedweave.algorithms.FedAvg(net(), parts=parts) for parts in (["proximal"], [PARTS["proximal"]()]))
+    assert one.parts == other.parts
 
 
 def test_a_column_of_several_types_is_text() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from fedweave.metrics.selection import METRICS, OF_POSITIVE, rank
-from fedweave.report.cells import Cell, marked
-from fedweave.report.compare import mark
+from fedweave.report.cells import Cell, marked, signs
+from fedweave.report.compare import MARKS, verdict
 from fedweave.report.conditions import ranked
 from fedweave.report.notes import headline, intervals, notes
 
@@ -22,9 +22,11 @@ def test_the_better_value_is_starred(name: str, best: int) -> None:
 
 
 def test_a_difference_upwards_is_worse_of_errors() -> None:
-    assert mark("local/rmse", [1.0, 1.1, 0.9], "rmse") == "▽ "
-    assert mark("local/rmse", [-1.0, -1.1, -0.9], "rmse") == "★ "
-    assert mark("local/r2", [1.0, 1.1, 0.9], "rmse") == "★ "
+    up, down = signs([[1.0, 1.1, 0.9]])[0], signs([[-1.0, -1.1, -0.9]])[0]
+    assert MARKS[verdict("local/rmse", up, "rmse")] == "▽ "
+    assert MARKS[verdict("local/rmse", down, "rmse")] == "★ "
+    assert MARKS[verdict("local/r2", up, "rmse")] == "★ "
+    assert MARKS[verdict("local/accuracy", up, "rmse")] == ""
 
 
 def test_the_lowest_error_comes_first() -> None:

@@ -29,9 +29,10 @@ from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.mechanisms import epsilon
+from fedweave.python.comparing import paired_of
 from fedweave.report import drawing, figures, tables
 from fedweave.report import tables as gain
-from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, recipe, signed, unlike
+from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, recipe, sign, signed, signs, unlike
 from fedweave.report.compare import VERDICTS, tradeoff
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.compliance import SENSITIVE, disclose, spent
@@ -218,6 +219,31 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
     assert found.rows[1][2].text.startswith("▽ +")  # a variance is better if lower
     two_seeds = compared_groups(grouped([run for run in made if run.summary["seed"] < 2]))
     assert not {"★", "▽"} & {row[2].text[0] for row in two_seeds.rows}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_level_is_for_all_groups_together(seed: int) -> None:
+    """Holm's adjusted p by its definition, of SciPy's tests; of one group the test as it is."""
+    rng = np.random.default_rng(seed)
+    several = [(rng.normal(shift, 1.0, 5)).tolist() for shift in (0.0, 1.5, -2.0, 3.0)]
+    p = np.array([ttest_1samp(found, 0).pvalue for found in several])
+    order = np.argsort(p)
+    adjusted = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    wanted = np.zeros(len(p), int)
+    wanted[order] = np.where(adjusted <= 0.05, np.sign([np.mean(several[at]) for at in order]), 0)
+    assert signs([*several, [5.0, 5.1]]) == [*wanted, 0]  # two seeds are not tested, and count for nothing
+    assert [signs([found])[0] for found in several] == [sign(found) for found in several]
+
+
+def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
+    """Three groups against the first: what has a mark in the one has a verdict in the other, and nothing else has."""
+    run, values = read_run(runs["s0"]), {"a": [0.70, 0.72, 0.71], "b": [0.80, 0.82, 0.811], "c": [0.72, 0.77, 0.71]}
+    made = [with_accuracy(run, at, one, label) for label, each in values.items() for at, one in enumerate(each)]
+    groups = grouped(made)
+    marks = {(row[1].text, row[0].text): row[2].text[0] for row in compared_groups(groups).rows}
+    rows = {(row["group"], tables.readable(row["metric"])): row["verdict"] for row in paired_of(groups)}
+    assert {key: {"★": "better", "▽": "worse"}.get(mark, "") for key, mark in marks.items()} == rows
+    assert {"better", "worse", ""} == set(rows.values())
 
 
 def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: Page, runs: dict[str, Path]) -> None:
@@ -416,9 +442,8 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
     found = [replace(one, group=found[0].group) for one in found]
     assert gain.sentences(found) == [
-        "No significant difference with one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (95 % "
-        "interval \N{MINUS SIGN}0.278 to +0.145, 2 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on "
-        "average; 4 lose, by 0.113.",
+        "With one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (2 seeds, not tested: an interval needs "
+        "3 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; 4 lose, by 0.113.",
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(
@@ -464,7 +489,10 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
     assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
         f"{UNDECIDED} between two and one (+0.0733; 95 %"
     )
-    assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith(UNDECIDED)
+    assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith("Not tested, 2 seeds; an interval needs 3 seeds: ")
+    few = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], few=[0.6, 0.6])
+    assert few.startswith("two is ahead of one by 0.200 (95 % interval ")
+    assert few.endswith("Not tested against few: an interval needs 3 seeds.")
     assert told(one=[0.5], two=[0.7]).startswith("Not tested, one seed: ")
     assert told(one=[0.5, 0.6, 0.7]) == ""
     three_of = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], three=[0.71, 0.69, 0.72])

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,8 @@ def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with refusal("user.not-installed", '"fedweave[mlflow]"'):
         tracked(["mlflow"])
-    with refusal("user.no-tracker", "tensorboard or mlflow"):
-        tracked(["wandb"])
+    with refusal("user.no-tracker", "tensorboard, mlflow, wandb"):
+        tracked(["neptune"])
     config = tmp_path / "c.toml"
     config.write_text('[data]\nname = "digits"\n')
     said = CliRunner().invoke(app, ["run", str(config), "--track", "tensorboard", "--out", str(tmp_path / "out")])
@@ -104,3 +105,54 @@ def test_mlflow_continues_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert found.data.params["data.name"] == "synthetic"
     assert found.data.metrics["global/accuracy"] == pytest.approx(summary["metrics"]["global/accuracy"])
     assert [one.step for one in client.get_metric_history(kept["run"], "seconds")] == [1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("wandb"), reason='needs pip install "fedweave[wandb]"')
+def test_weights_and_biases_stays_offline_and_continues_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the environment says; from Python no address but this machine's own is connected to."""
+    connect = socket.socket.connect
+
+    def local(self: socket.socket, address: Any) -> None:
+        assert self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1", "localhost"), address
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local)
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
+    run(tmp_path / "run", tracked(["wandb"]))
+    summary = run(tmp_path / "run", tracked(["wandb"]), rounds=4, resume=True)
+    importlib.import_module("wandb").teardown()  # as at the end of the process: its files are written out
+    name = json.loads((tmp_path / "run/wandb.json").read_text())["run"]
+    files = [*(tmp_path / "run/wandb").glob(f"offline-run-*/run-{name}.wandb")]
+    assert len(files) == 2  # before it was resumed, and after
+    rows = {row["_step"]: row for file in files for row in history(file)}
+    assert sorted(rows) == [1, 2, 3, 4]
+    assert {step for step, row in rows.items() if "global/accuracy" in row} == {2, 3, 4}
+    assert rows[4]["global/accuracy"] == pytest.approx(summary["metrics"]["global/accuracy"])
+    assert rows[4]["bytes/up"] == summary["bytes_up"]
+
+
+def history(file: Path) -> list[dict[str, Any]]:
+    """The numbers of an offline run: records of LevelDB's log format (blocks of 32 KiB; each piece has a checksum, a
+    length and a kind: 1 whole, 2 first, 3 middle, 4 last), behind a head of seven bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole, rows = file.read_bytes(), 7, b"", list[dict[str, Any]]()
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # no piece begins so late in a block
+            at += 32768 - at % 32768
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (2, 3):
+            continue
+        record = wandb_internal_pb2.Record.FromString(whole)
+        whole = b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return rows

@@ -1,12 +1,13 @@
 """Checkpoints: what comes back is what went in, in the same order, or it is called damaged."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedweave.core.tree import decode, leaves
+from fedweave.core.tree import decode, encode, leaves
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from tests.refusals import refusal
 
@@ -47,6 +48,17 @@ def test_a_whole_file_of_other_content_is_damage(path: Path, tmp_path: Path) -> 
     blob = path.read_bytes()
     assert blob.count(bytes(torch.tensor([1.5]).numpy())) == 1
     path.write_bytes(blob.replace(bytes(torch.tensor([1.5]).numpy()), bytes(torch.tensor([2.5]).numpy())))
+    with refusal("file.damaged", "digest"):
+        Checkpoint.load(path)
+
+
+def test_a_checkpoint_of_earlier_versions_is_read_and_its_damage_seen(path: Path) -> None:
+    """They kept the digest among the leaves."""
+    earlier = decode(path.read_bytes())
+    digest = hashlib.sha256(encode(earlier)).hexdigest()
+    path.write_bytes(encode({**earlier, "digest": digest}))
+    assert Checkpoint.load(path).round == REACHED.round
+    path.write_bytes(encode({**earlier, "digest": digest[::-1]}))
     with refusal("file.damaged", "digest"):
         Checkpoint.load(path)
 

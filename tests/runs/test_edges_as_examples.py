@@ -65,7 +65,7 @@ def document(folder: Path, algorithm: str | dict = "fedavg", **more: object) -> 
     sections = {
         "data": {**DATA, "path": str(folder)},
         "partition": CUT,
-        "model": MODEL,
+        "model": MODEL | ({"norm": "batch"} if algorithm == "fedbn" else {}),
         "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
     }
     return {"rounds": 2, **sections, "engine": {"threads": 1}, **more}

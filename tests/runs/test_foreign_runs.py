@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from typer.testing import CliRunner
 from fedweave import datasets
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree, decode, encode, with_digest
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.export.source import card, source
@@ -90,14 +89,12 @@ def state_of(key: str, value: object, run: Path) -> None:
     """Another entry in the checkpoint, whose digest is right all the same."""
     path = run / "checkpoint" / "state.safetensors"
     tree: Tree = decode(path.read_bytes())
-    tree.pop("digest")
     structure = json.loads(tree["structure"])
     if key == "structure":
         tree[key] = value
     else:
         tree[key], tree["structure"] = value, json.dumps({**structure, key: None})
-    tree["digest"] = sha256(encode(tree)).hexdigest()
-    path.write_bytes(encode(tree))
+    path.write_bytes(with_digest(encode(tree)))
 
 
 def archived(matrix: np.ndarray, run: Path) -> None:

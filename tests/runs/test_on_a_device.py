@@ -51,7 +51,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def document(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
     kind = capabilities(ALGORITHMS[name])
     found: dict[str, Any] = {"rounds": 2, "data": DATA, "partition": {"name": "random", "clients": 3}}
-    found["model"] = {"name": "gcn", "hidden": 8}
+    found["model"] = {"name": "gcn", "hidden": 8} | ({"norm": "batch"} if name == "fedbn" else {})
     if kind.graph_level or name == "cffl":
         data = folder / "data"
         found["data"] = {"name": "graphs", "path": str(data if data.exists() else molecules(data, 40))}

@@ -30,7 +30,7 @@ from tests.refusals import refusal
 HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]
 GRAPHS = [name for name in HORIZONTAL if capabilities(ALGORITHMS[name]).graph_level]
 NODES = [name for name in HORIZONTAL if name not in (*GRAPHS, "cffl")]  # CFFL's server has graphs alone to validate on
-MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego"}}
+MODELS: dict[str, dict[str, Any]] = {"fedego": {"name": "ego"}, "fedbn": {"norm": "batch"}}
 SYNTHETIC = {"name": "synthetic", "nodes": 240, "features": 12, "classes": 2, "sensitive": True}
 
 COLUMNS = ("age", "income", "debt")

@@ -41,11 +41,11 @@ def test_other_settings_are_named(finished: Path) -> None:
 
 def test_settings_that_came_after_a_run_was_made_have_their_defaults(finished: Path) -> None:
     saved = resolved().plain()
-    del saved["algorithm"]["quantile"], saved["evaluation"]["metric"]
+    del saved["algorithm"]["clip_gradient"], saved["evaluation"]["metric"]
     (finished / "config.toml").write_text(config.dumps(saved))
     assert examine(resolved(), finished, True) is not None
-    with refusal("user", "algorithm.quantile"):
-        examine(resolved(algorithm={"quantile": 0.9}), finished, True)
+    with refusal("user", "algorithm.clip_gradient"):
+        examine(resolved(algorithm={"clip_gradient": 0.9}), finished, True)
 
 
 def test_what_changes_no_number_may_change(finished: Path) -> None:

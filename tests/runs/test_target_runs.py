@@ -23,8 +23,10 @@ from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
+from fedweave.partition.client_data import targets_apart
 from fedweave.payments.contributions import left_out
 from fedweave.report.html import render
+from fedweave.report.notes import notes
 from fedweave.report.reading import read_runs
 from tests.refusals import refusal
 from tests.targets import numbers, several_labels, split
@@ -213,3 +215,22 @@ def test_what_members_bring_is_measured_in_what_judges(make, judges, tmp_path):
     assert np.isfinite(gains["leave_one_out"].to_numpy()).all()
     with refusal("user"):
         left_out(tmp_path / "run", "last", "macro_f1")
+
+
+def test_units_of_members_with_other_means_are_noted_where_they_share_a_model():
+    data = replace(numbers("node"), target_scaling="own")
+    cut = split(data)
+    own = [data.y[part.examples[part.masks[0]], 0] for part in cut.parts]
+    by_hand = np.std([y.mean() for y in own]) / np.sqrt(np.mean([y.var() for y in own]))
+    assert targets_apart(data, cut) == pytest.approx(by_hand, abs=1e-12)
+    for how in ("all", "none"):
+        assert targets_apart(replace(data, target_scaling=how), cut) is None
+    assert "units" in notes({"targets/apart": 0.3, "global/rmse": 1.0})
+    assert "units" not in notes({"targets/apart": 0.2, "global/rmse": 1.0})
+    assert "units" not in notes({"targets/apart": 0.3, "local/rmse": 1.0})
+
+
+def test_intervals_that_cover_too_few_beyond_chance_are_noted():
+    found = {"intervals/nominal": 0.9, "intervals/least_coverage": 0.85}
+    assert "coverage" in notes(found | {"intervals/coverage": 0.84})
+    assert "coverage" not in notes(found | {"intervals/coverage": 0.86})

@@ -155,7 +155,9 @@ def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
         "drugs": "FairGraphFL",
         "fraud": None,  # of a task, not of a system
         "hospitals": "GLASU",
+        "laboratories": None,
         "marketplace": "FairGFL",
+        "notebook": None,
         "shops": "FedEgo",
     }
     assert [path.stem for path in TUTORIALS] == [*systems]

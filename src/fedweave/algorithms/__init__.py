@@ -22,6 +22,8 @@ from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
+from fedweave.algorithms.fedbn import FedBN, OwnNorms
+from fedweave.algorithms.fedbuff import FedBuff
 from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
@@ -72,6 +74,7 @@ ALGORITHMS: Record = {
     "dp_fedavg": DPFedAvg,
     "fedprox": FedProx,
     "qfedavg": QFedAvg,
+    "fedbuff": FedBuff,
     "fedadam": FedAdam,
     "fedyogi": FedYogi,
     "fedadagrad": FedAdagrad,
@@ -84,6 +87,7 @@ ALGORITHMS: Record = {
     "fednova": FedNova,
     "fedper": FedPer,
     "fedrep": FedRep,
+    "fedbn": FedBN,
     "ditto": Ditto,
     "apfl": APFL,
     "pfedme": PFedMe,
@@ -129,11 +133,11 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
     "Reference points": ("local", "centralized"),
     "One model for all": (
         *("fedavg", "fedprox", "scaffold", "feddyn", "feddc", "fednova", "moon", "fedavgm", "fedadam", "dp_fedavg"),
-        *("fedyogi", "fedadagrad", "fedsage", "graphfl"),
+        *("fedyogi", "fedadagrad", "fedbuff", "fedsage", "graphfl"),
     ),
     "A model for each client": (
-        *("fedavg_ft", "fedper", "fedrep", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub", "fedgta"),
-        *("gcfl", "gcfl_plus", "fedstar", "fedaux", "fedego", "adafgl", "dfedgnn"),
+        *("fedavg_ft", "fedper", "fedrep", "fedbn", "ditto", "apfl", "pfedme", "fedproto", "fedtgp", "fedpub"),
+        *("fedgta", "gcfl", "gcfl_plus", "fedstar", "fedaux", "fedego", "adafgl", "dfedgnn"),
     ),
     "Graphs whose edges are cut": ("fedgcn", "fedsage_plus", "feddep", "fedtad", "fgssl", "fggp"),
     "Entities and their relations": ("fede",),
@@ -159,6 +163,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "fine_tuned": FineTuned,
     "normalised_steps": NormalisedSteps,
     "own_head": OwnHead,
+    "own_norms": OwnNorms,
     "proximal_steps": ProximalSteps,
     "head_then_body": HeadThenBody,
     "mixed_start": parts.MixedStart,
@@ -268,6 +273,8 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedAvgM",
+    "FedBN",
+    "FedBuff",
     "FedDC",
     "FedDEP",
     "FedDyn",

@@ -37,7 +37,7 @@ class MixedModel(Part):
     @property
     def needs(self) -> Needs:
         """A share that adapts goes by lr."""
-        return Needs(excludes=("schedule",) if self.adaptive else ())
+        return Needs(excludes=("schedule",) if self.adaptive else (), statistics="none")
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""

@@ -28,7 +28,7 @@ class OwedReward(Part):
     """Clients get entries of the joint update: what each earned when it was last called, so that a client that misses a
     round loses no reward."""
 
-    needs = Needs(decided=("value",))
+    needs = Needs(decided=("value",), statistics="none")
     client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:

@@ -46,7 +46,7 @@ class FairFedWeights(Part):
 
     beta: float = 0.05
     gap: Gap = "eo"
-    needs = Needs(sens=True, whole_graphs=True, classes=True)
+    needs = Needs(sens=True, whole_graphs=True, classes=True, statistics="home")
     sends: ClassVar = EXAMPLES | {
         "groups": Sends(
             "how many training examples of each sensitive group have which label and prediction by the received model",

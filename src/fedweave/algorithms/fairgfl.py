@@ -390,7 +390,7 @@ class OverlapWeights(Part):
                     sample.
     """
 
-    needs = Needs(whole_graphs=True)
+    needs = Needs(whole_graphs=True, statistics="home")
     client_learns = "the encoder that codes are to be made with, which comes of public data"
 
     lam: float = 0.1

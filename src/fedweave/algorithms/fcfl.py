@@ -40,7 +40,7 @@ class ParetoDescent(Part):
     delta: float = 0.5
     first: int = 100
     lipschitz: float = 10.0
-    needs = Needs(whole_graphs=True)
+    needs = Needs(whole_graphs=True, statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:

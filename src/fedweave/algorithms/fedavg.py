@@ -9,7 +9,7 @@ round; a local step takes all of a client's training examples unless batch_size 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,10 +19,19 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import GLOBAL, ServerHooks, memory_of
-from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
+from fedweave.algorithms.parts.conflicts import (
+    Combination,
+    check_exchange,
+    check_links,
+    check_settings,
+    made,
+    noted,
+    shown,
+)
 from fedweave.algorithms.parts.foreign import others
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
+from fedweave.algorithms.parts.secure_sum import joined_in
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
     SCORES,
@@ -40,6 +49,7 @@ from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
+from fedweave.core.settings import Beside
 from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
@@ -81,7 +91,7 @@ class FedAvg(Deployable, SumsScores):
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one the quantile loss is for, such as 0.9.
+    quantile:        which one number_loss = "quantile" is for, such as 0.9.
     scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
         alone, in which no client tells its own.
     """
@@ -101,7 +111,7 @@ class FedAvg(Deployable, SumsScores):
     logit_adjustment: float = 0.0
     scores: Literal["each", "sum"] = "each"
     number_loss: NumberLoss = "mse"
-    quantile: float = 0.5
+    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
     warmup: int = 0
     local_epochs: int = 0
@@ -117,12 +127,13 @@ class FedAvg(Deployable, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
-        object.__setattr__(self, "parts", made(self.parts))
+        parts = made(self.parts)
+        object.__setattr__(self, "parts", joined_in(parts, parts))
         check_share(participation=self.participation, quorum=self.quorum)
         check_settings(shown(self.composed), self._settings)
         if not self.share:
             check_exchange(shown(self.composed))
-        self.objective  # noqa: B018  refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
         if (teller := self.composed.teller) and (self.scores == "sum" or not self._same_model):
             raise ConfigError(
@@ -168,7 +179,16 @@ class FedAvg(Deployable, SumsScores):
             self.lr,
             one_step,
             {name: value for name, value in pace.items() if value},
+            self._statistics,
         )
+
+    @property
+    def _statistics(self) -> Literal["any", "home", "none"]:
+        """Where running statistics are (`conflicts.Combination`)."""
+        paths = models.statistics(self.model)
+        named, private = partial(models.named, self.model), self.composed.private
+        shared = any(named(path, self.share) and not named(path, private) for path in paths)
+        return "any" if shared else "home" if paths else "none"
 
     @property
     def _remembers(self) -> str:
@@ -195,7 +215,7 @@ class FedAvg(Deployable, SumsScores):
     @property
     def paced(self) -> tuple[Part, ...]:
         """The parts that the pace of the training asks for."""
-        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
+        return joined_in(self.parts, timing(self.schedule, self.warmup, self.local_epochs, self.batch_size))
 
     @cached_property
     def objective(self) -> Objective:
@@ -333,14 +353,13 @@ class FedAvg(Deployable, SumsScores):
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
-        released, reply = self._shared(ctx.update), Tree()
+        released = self._shared(ctx.update)
         update = scale(released, trains)
         for name, part in self.composed.items():
             update = self.composed.apply_release(name, ctx, update)
             released = update if has(part, "release") and not part.protection.hides else released
         ctx = replace(ctx, released=released)
-        for name in self.composed:
-            reply |= self.composed.reported(name, ctx)
+        reply = self.composed.reports(ctx)
         self.composed.check_forgotten(client.state)
         packing = self.composed.packing
         return {"update": update if packing is None else packing.packed(update)} | reply

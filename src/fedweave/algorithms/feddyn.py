@@ -59,8 +59,8 @@ class DynamicRegularisation(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Σ d_i / N, grown by (1/N) Σ_S Δ_i, of the clients that train."""
-        trained = torch.ones_like(round.at).sum() if round.weights is None else (round.weights > 0).sum()
-        return state | {"drift": add(state["drift"], scale(round.delta, trained.double() / state["clients"]))}
+        share = round.counting.double() / state["clients"]
+        return state | {"drift": add(state["drift"], scale(round.delta, share))}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
         """w + Δ + Σ d_i / N."""

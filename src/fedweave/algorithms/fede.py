@@ -189,12 +189,12 @@ class HoldersSum(InSum):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """What is counted, and what was cut to the bound, in the sum."""
-        hidden = replace(self._masked, bits=64, fraction=0)
+        hidden = replace(self.masked, bits=64, fraction=0)
         of_sum = "nothing by itself; with the others' "
         return {
             "n": Sends(f"{of_sum}the number of all training examples", hidden),
             HELD: Sends(f"{of_sum}how many clients hold an entity or a relation, or train on it how often", hidden),
-        } | tells_beyond("update", self._masked)
+        } | tells_beyond("update", self.masked)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Refuses words that could overflow."""
@@ -215,6 +215,10 @@ class HoldersSum(InSum):
     def report(self, ctx: Context) -> Tree:
         """{"n", "held": n_ie, "beyond": how many numbers were cut}, in the sum."""
         return self._counts(ctx) | self.beyond(ctx)
+
+    def weigh(self, state: Tree, round: Round) -> None:
+        """Nobody knows: it is in the sum."""
+        return None
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The means over holders, and by size."""

@@ -7,8 +7,11 @@ two hops clients also get the sums of their nodes' neighbors elsewhere, and a ne
 every client's nodes exactly what it would compute on the whole graph.
 
 Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
-of them adds these nodes' features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
-The whole graph is the one of the clients that take part: edges to nodes that none of them holds do not count.
+of them adds these nodes' features, so that each edge counts once. Sums travel in the clear, where the paper encrypts
+them, unless updates leave in a secure sum: then the exchange is of such sums, too. The whole graph is the one of the
+clients that take part: edges to nodes that none of them holds do not count. All of
+them must answer the exchange: if one does not, the run ends before any training and names the client, because without
+its sums a client that comes back later would train on other features than the rest.
 """
 
 from collections.abc import Mapping
@@ -23,18 +26,21 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
+from fedweave.algorithms.parts.part import copied
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.federation import DATA, Client, Federation, Step, on_client
+from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import Graph, GraphArrays, dense, graph_arrays, graph_like
+from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import NODES, MessagePassing, Precomputed
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Partition
 from fedweave.partition.ego_networks import crossing_edges
+from fedweave.privacy.secure_sum import FixedPoint
 
 _GONE = {"gone": "which of the nodes that its own are joined to no client holds"}
 _MINE = {"mine": "which of the nodes that others hold, too, it is to add up"} | _GONE
@@ -53,7 +59,15 @@ _SUMS = {
     "degree": "how many neighbors each of the client's nodes has",
 }
 
-PLACES, CROSSING = "places", "crossing"  # what a client's graph has besides
+# The same in secure sums, which every client adds to for every node there is.
+_HELD = {"held": "how many clients hold a node, for every node, by numbers that the server cannot tell from chance"}
+_ALL_SUMS = {
+    "sum": "for every node, by such numbers, the sum of the features of all its neighbors",
+    "degree": "for every node, by such numbers, how many neighbors it has",
+}
+
+PLACES, CROSSING, NUMBERED = "places", "crossing", "numbered"  # what a client's graph has besides
+_FRACTION, _BOUND = 32, 2.0**20  # of words of 64 bits: binary digits behind the point, and the most that one adds up
 
 
 class NodePlace(NamedTuple):
@@ -86,13 +100,27 @@ class NodePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """Finds where clients' nodes stand in the graph of all, which only a simulation knows."""
+    """Finds where clients' nodes stand in the graph of all, which only a simulation knows.
+
+    keyed: nodes have numbers that clients draw together and the server does not know, as a keyed hash of their ids
+           would be. Those of a simulation, like all its secrets, protect nobody.
+    """
+
+    keyed: bool = False
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """The clients' `NodePlace`s, as tables of numbers."""
+        """The clients' `NodePlace`s, as tables of numbers; of keyed ones how many there are, too."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
-        places = zip(groups, crossing_edges(data, groups), strict=True)
-        return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
+        places = [*zip(groups, crossing_edges(data, groups), strict=True)]
+        if not self.keyed:
+            return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
+        drawn = np.random.default_rng(len(groups)).permutation(data.nodes)
+        tables_of = []
+        for nodes, (here, other) in places:
+            tables = {PLACES: drawn[nodes], CROSSING: np.stack([here, drawn[other]], 1), NUMBERED: [data.nodes]}
+            arrays = {name: np.asarray(table, np.int64) for name, table in tables.items()}
+            tables_of.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
+        return tables_of
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Nothing that is alone can know it."""
@@ -113,7 +141,16 @@ class NeighborSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
-    needs = Needs(ids=True, nodes=True, finder=Places(), classes=True)
+    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
+
+    @property
+    def needs(self) -> Needs:
+        """Places of nodes, by keyed numbers where sums are secure."""
+        return Needs(ids=True, nodes=True, finder=Places(self.within is not None), classes=True)
+
+    def joined(self, within: SecureSum) -> Part:
+        """With the exchange in secure sums."""
+        return copied(self, within=within)
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):
@@ -133,6 +170,8 @@ class NeighborSums(Part):
         """The exchange."""
         if not self.hops:
             return {}
+        if self.within is not None:
+            return self._exchanged_in_sums(fed, self.within)
         replies = fed.map(self.tell)
         nodes, index = torch.cat([reply["node"] for reply in replies]).unique(return_inverse=True)
         first = _first(index, len(nodes))
@@ -155,10 +194,22 @@ class NeighborSums(Part):
         fed.replace_data(self.take, each={client: rows(client) for client in replies.clients})
         return {}
 
+    def _exchanged_in_sums(self, fed: Federation, within: SecureSum) -> Tree:
+        """The exchange in three messages that all clients get alike: how many hold each node, the sums, the totals."""
+        FixedPoint.of(_words(within)).check(_BOUND, len(fed.clients), "fedgcn")
+        held = fed.map(self.hold).total("held")
+        totals = fed.map(self.add_to_all, {"held": held})
+        decoded = FixedPoint.of(_words(within)).decode(totals.total("sum"), fed.dtype)
+        degree = totals.total("degree") // held.clamp(min=1)  # every holder of a node knows all of its neighbors
+        fed.replace_data(self.take_of_all, {"held": held, "sum": decoded, "degree": degree})
+        return {}
+
     @property
     def setup(self) -> tuple[Step, ...]:
         """The exchange's three steps."""
-        return (self.tell, self.add_up, self.take) if self.hops else ()
+        steps = (self.tell, self.add_up, self.take)
+        in_sums = (self.hold, self.add_to_all, self.take_of_all)
+        return () if not self.hops else steps if self.within is None else in_sums
 
     # The three steps are plain ones that NumPy computes on the host; replies go back to the client's device.
 
@@ -175,10 +226,7 @@ class NeighborSums(Part):
         place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
-        inside, other = place.crossing.cpu().numpy()
-        here = np.arange(len(mine))
-        source = np.concatenate([here, arrays.edges[0], inside])
-        target = np.concatenate([place.nodes.cpu().numpy()[np.concatenate([here, arrays.edges[1]])], other])
+        target, source = _joins(arrays, place)
         target, source = target[mine[source]], source[mine[source]]
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(degree + 1)).astype(arrays.x.dtype)
@@ -194,6 +242,82 @@ class NeighborSums(Part):
         if self.hops == 2:
             new = _joined(new, place, message)
         return {DATA: graph_like(client.graph, new)}
+
+    # In secure sums.
+
+    @on_client(sends=lambda self: _in_sum(_HELD, replace(_words(self.within), fraction=0)), ragged=True)
+    def hold(self, client: Client, message: Tree) -> Tree:
+        """{"held": int64 [N]}: 1 of each node that the client holds."""
+        count = int(client.graph.found(NUMBERED)[0])
+        held = torch.zeros(count, dtype=torch.int64, device=client.graph.device)
+        held[NodePlace.of(client.graph).nodes] = 1
+        return {"held": held}
+
+    @on_client(sends=lambda self: _sums_of_all(_words(self.within)), ragged=True, hears=_HELD)
+    def add_to_all(self, client: Client, message: Tree) -> Tree:
+        """{"sum": words [N, d], "degree": int64 [N]}: Σ_u x_u / (m_u √d~_u) over the client's nodes u that are joined
+        to a node or are it, which m_u clients hold and add up alike; and how many neighbors its nodes have.
+
+        Raises:
+            DataError: a sum is too large for words.
+        """
+        held, graph = message["held"].cpu(), client.graph
+        place, arrays = _known(graph, held), graph_arrays(graph)
+        nodes, degree = place.nodes.cpu().numpy(), _degree(arrays, place)
+        target, source = _joins(arrays, place)
+        scale = 1 / (np.sqrt(degree + 1) * held.numpy()[nodes])
+        adds = sp.csr_matrix((scale[source], (target, source)), shape=(len(held), len(nodes)))
+        total = torch.from_numpy(dense(adds @ arrays.x.astype(np.float64)))
+        words = FixedPoint.of(_words(self.within))
+        most = words.word(_BOUND)
+        if words.beyond(total, most):
+            raise DataError(f"sums of features are beyond {_BOUND:g}; scale them ([data] normalise).")
+        degrees = torch.zeros_like(held).index_add(0, torch.from_numpy(nodes), torch.from_numpy(degree))
+        return to({"sum": words.encode(total, most), "degree": degrees}, graph.device)
+
+    @on_client(replaces_data=True, hears=_HELD | _ALL_SUMS)
+    def take_of_all(self, client: Client, message: Tree) -> Tree:
+        """What `take` makes of the client's own rows, and those of its neighbors elsewhere."""
+        totals = to(message, torch.device("cpu"))
+        place = NodePlace.of(client.graph)
+        other = place.crossing[1].cpu().unique()
+        there = totals["held"][other] > 0
+        outside = other[there] if self.hops == 2 else other[:0]
+        rows = {"own": totals["sum"][place.nodes.cpu()], "outside": totals["sum"][outside]}
+        gone = {} if there.all() else {"gone": other[~there].to(client.graph.device)}
+        result: Tree = self.take(client, rows | {"degree": totals["degree"][outside]} | gone)
+        return result
+
+
+def _words(within: SecureSum | None) -> SecureSum:
+    """The form of sums of features."""
+    return replace(within or SecureSum(everyone=True), bits=64, fraction=_FRACTION)
+
+
+def _in_sum(meanings: Mapping[str, str], form: SecureSum) -> dict[str, Sends]:
+    """What leaves in a secure sum alone; meanings: what that tells of all clients together."""
+    return {key: Sends(f"nothing by itself; with the others' {text}", form) for key, text in meanings.items()}
+
+
+def _sums_of_all(form: SecureSum) -> dict[str, Sends]:
+    whole = _in_sum(_ALL_SUMS, form)
+    return whole | {"degree": replace(whole["degree"], mechanism=replace(form, fraction=0))}
+
+
+def _known(graph: Graph, held: Tensor) -> NodePlace:
+    """A client's places without edges to nodes that nobody has."""
+    place = NodePlace.of(graph)
+    other = place.crossing[1].unique()
+    return place.without(other[held.to(other.device)[other] == 0])
+
+
+def _joins(arrays: GraphArrays, place: NodePlace) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [j] twice: which node, in the graph of all, each of a client's own is joined to, itself included."""
+    inside, other = place.crossing.cpu().numpy()
+    here = np.arange(len(place.nodes))
+    source = np.concatenate([here, arrays.edges[0], inside])
+    target = np.concatenate([place.nodes.cpu().numpy()[np.concatenate([here, arrays.edges[1]])], other])
+    return target, source
 
 
 def _first(index: Tensor, count: int) -> Tensor:

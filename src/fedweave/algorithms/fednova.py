@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, OptimizerName, Outputs, Part, Round
+from fedweave.algorithms.parts.pace import most_batches, tell_batches, told_batches
+from fedweave.algorithms.parts.part import OwnCount, copied
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.tree import Tree, squared_distance
@@ -27,9 +30,10 @@ _STEPS = Sends("how many steps the client takes in a round at most", within=Whol
 
 
 @dataclass(frozen=True)
-class NormalisedSteps(Part):
+class NormalisedSteps(OwnCount):
     """Clients train on mini-batches of their examples, larger ones for more steps, and update i counts
-    p_i (Σ p_k a_k) / a_i, a_i being how far its steps carry a constant gradient (‖a_i‖₁ in the paper).
+    p_i (Σ p_k a_k) / a_i, a_i being how far its steps carry a constant gradient (‖a_i‖₁ in the paper). In a secure sum
+    clients send p_i Δ_i A / a_i and p_i a_i / A, where A is the longest reach that any of them can have.
 
     batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
     most_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
@@ -39,12 +43,14 @@ class NormalisedSteps(Part):
     batch: int = 8
     most_local_steps: int = 0
     momentum: float = 0.0
+    counted = "the number of all training examples"
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
         "reach": Sends(
-            "how far the client's steps carry a constant gradient, which tells their number", within=Real(0)
+            "how far the client's steps carry a constant gradient, which tells their number", within=Real(0), mean=True
         ),
     }
+    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
     client_learns = "how many steps any member takes at most"
 
     def __post_init__(self) -> None:
@@ -57,7 +63,7 @@ class NormalisedSteps(Part):
     @property
     def needs(self) -> Needs:
         """Plain steps."""
-        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"))
+        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"), statistics="home")
 
     # --- at a client
 
@@ -84,10 +90,14 @@ class NormalisedSteps(Part):
         """Mean cross-entropy over the mini-batch, scalar."""
         return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
-    @on_client(sends={"steps": _STEPS})
+    def joined(self, within: SecureSum) -> Part:
+        """With the longest pass found by a sum."""
+        return copied(self, within=within)
+
+    @on_client(sends=lambda self: {"steps": told_batches(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
         """{"steps"}: one pass's, scalar."""
-        return {"steps": self.batches(client.graph.masks[TRAIN].sum())}
+        return {"steps": tell_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
 
     def steps(self, ctx: Context) -> Tensor:
         """τ_i, int64 scalar."""
@@ -100,21 +110,39 @@ class NormalisedSteps(Part):
         """τ_i steps."""
         training, client = ctx.training, ctx.client
         optimizer = Sgd(training.lr, training.weight_decay, self.momentum)
-        most = max(training.local_steps, self.most_local_steps) * ctx.given["batches"]
         return ctx.objective.fit(
             ctx.start,
             client,
             client.key,
             ctx.sent,
             ctx.received,
-            steps=most,
+            steps=self.most(ctx),
             optimizer=optimizer,
             limit=self.steps(ctx),
         )
 
     def report(self, ctx: Context) -> Tree:
-        """{"n", "reach": a_i}."""
-        return {"n": ctx.examples, "reach": self.reach(self.steps(ctx).double(), ctx.training.lr)}
+        """{"n", "reach": a_i, or a_i / A in a sum}."""
+        reach = self.reach(self.steps(ctx).double(), ctx.training.lr)
+        return {"n": ctx.examples, "reach": reach if self.within is None else reach / self._longest(ctx)}
+
+    def counts(self, graph: Graph) -> Tensor:
+        """n_i."""
+        return graph.masks[TRAIN].sum()
+
+    def scaled(self, ctx: Context) -> Tensor:
+        """A / a_i; nothing counts of a client without steps."""
+        return self._longest(ctx) / self.reach(self.steps(ctx).clamp(min=1).double(), ctx.training.lr)
+
+    def most(self, ctx: Context) -> int:
+        """The most steps that any client takes in a round."""
+        result: int = max(ctx.training.local_steps, self.most_local_steps) * ctx.given["batches"]
+        return result
+
+    def _longest(self, ctx: Context) -> Tensor:
+        """A, float64 scalar."""
+        steps = torch.as_tensor(self.most(ctx), dtype=torch.float64, device=ctx.client.graph.device)
+        return self.reach(steps, ctx.training.lr)
 
     def reach(self, steps: Tensor, lr: float) -> Tensor:
         """a_i of τ_i steps, float64."""
@@ -130,7 +158,7 @@ class NormalisedSteps(Part):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """How many mini-batches any client has at most."""
-        return {"batches": max(1, int(fed.map(self.count).stack("steps").max()))}
+        return {"batches": most_batches(fed.map(self.count), "steps", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """That."""
@@ -141,6 +169,11 @@ class NormalisedSteps(Part):
         n, reach = (round.replies.stack(key).double() for key in ("n", "reach"))
         share = n / n.sum().clamp(min=1)
         return torch.where(n > 0, share * (share @ reach) / reach.clamp(min=1e-30), 0.0)
+
+    def rescaled(self, round: Round) -> Tensor:
+        """Σ p_k a_k / A."""
+        result: Tensor = round.opened["reach"]
+        return result
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ class OwnHead(Part):
 
     def check(self, training: Training) -> None:
         """Refuse a model all of which would stay."""
-        if not self.head or (len(training.model) < 2 and "-1/*" in self.head):
+        single = len(training.model) < 2 or training.model[-1].runs_alone  # a module's, whose last layer has no weights
+        if not self.head or (single and "-1/*" in self.head):
             raise ValueError(
                 "head names the weights that stay at clients, and has to leave some to be shared; of a model of one "
                 "layer or a module of one's own name these, such as head = ['0/classifier.*']"

@@ -148,6 +148,7 @@ class SparseMasks(Part):
     needs = Needs(
         private=("*" + SUFFIX,),
         whole_features=True,
+        statistics="none",
         several_steps="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts",
     )
 

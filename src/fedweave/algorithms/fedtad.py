@@ -106,7 +106,7 @@ class Distilled(TellsExamples):
     diversity: float = 1.0
     pseudo: int = 100
     near: int = 5
-    needs = Needs(whole_models=True, one_model=True, nodes=True, classes=True)
+    needs = Needs(whole_models=True, one_model=True, nodes=True, classes=True, statistics="none")
 
     def __post_init__(self) -> None:
         if min(self.outer, self.inner, self.decay) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:

@@ -58,7 +58,7 @@ class AugmentedView(Part):
     near: int = 3
     tau: float = 0.5
     width: int = 64
-    needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True, classes=True)
+    needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True, classes=True, statistics="none")
 
     def __post_init__(self) -> None:
         if min(self.augment, self.align, self.near) < 0 or not self.tau > 0 or self.width < 1:
@@ -131,7 +131,7 @@ class NearestCentres(Part):
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to"
     }
     client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
-    needs = Needs(judged_apart=True, nodes=True, classes=True)
+    needs = Needs(judged_apart=True, nodes=True, classes=True, statistics="none")
 
     def __post_init__(self) -> None:
         if min(self.nearest, self.least) < 1:

@@ -52,7 +52,7 @@ class SemanticStructure(Part):
     omega: float = 0.5
     others_only: bool = False
     variant: Literal["text", "authors", "openfgl"] = "text"
-    needs = Needs(received=True, whole_features=True, nodes=True, classes=True)
+    needs = Needs(received=True, whole_features=True, nodes=True, classes=True, statistics="none")
 
     def __post_init__(self) -> None:
         if min(self.contrast, self.structure) < 0 or not min(self.tau, self.omega) > 0:

@@ -40,7 +40,7 @@ class MetaGradient(Part):
     examples: int = 100
     meta_steps: int = 1
     meta_lr: float = 0.1
-    needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",))
+    needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",), statistics="none")
 
     def __post_init__(self) -> None:
         if self.examples < 1 or self.meta_steps < 1:

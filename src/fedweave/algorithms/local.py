@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
-from fedweave.algorithms.parts.conflicts import called, made
+from fedweave.algorithms.parts.conflicts import called, check_links, made, shown
 from fedweave.algorithms.parts.pace import RateSchedule, Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, has
 from fedweave.algorithms.preset import preset
@@ -32,6 +32,7 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_share
+from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree
 from fedweave.learn import NumberLoss, where_trained
 
@@ -65,7 +66,7 @@ class Local(Deployable):
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one the quantile loss is for, such as 0.9.
+    quantile:        which one number_loss = "quantile" is for, such as 0.9.
     """
 
     model: Model
@@ -80,7 +81,7 @@ class Local(Deployable):
     focal: float = 0.0
     logit_adjustment: float = 0.0
     number_loss: NumberLoss = "mse"
-    quantile: float = 0.5
+    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
     warmup: int = 0
     local_epochs: int = 0
@@ -101,7 +102,7 @@ class Local(Deployable):
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
                 "change or weigh, and parts add terms to the training loss alone; leave it out"
             )
-        self.objective  # noqa: B018  refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
 
     @property
     def any_models(self) -> bool:

@@ -21,7 +21,7 @@ def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
     """So many of them, likewise."""
     if count == len(clients):
         return list(clients)  # nobody waits for a draw
-    named = _in_order(clients)
+    named = in_order(clients)
     first = torch.topk(random.bits(key, len(named)), count, largest=False, sorted=False).indices
     return [clients[at] for at in named[first.cpu()].sort().values.tolist()]
 
@@ -34,7 +34,7 @@ def places(fed: Federation, clients: Sequence[str]) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _in_order(clients: tuple[str, ...]) -> Tensor:
+def in_order(clients: tuple[str, ...]) -> Tensor:
     """Clients' places in the order of their names, int64 [P], found once: of many it takes longer than their draw."""
     return torch.tensor(sorted(range(len(clients)), key=lambda at: _natural(clients[at])), device="cpu")
 

@@ -13,7 +13,7 @@ from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
 from fedweave.core.settings import check_given, meanings
-from fedweave.core.shown import line
+from fedweave.core.shown import default_of, line
 from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
 from fedweave.models import MODELS
@@ -65,7 +65,7 @@ class Preset:
 
     @property
     def _shown(self) -> dict[str, object]:
-        return {name: default(field) for name, field in _fields(self.paper).items()}
+        return {name: default_of(field) for name, field in _fields(self.paper).items()}
 
     def __call__(self, model: Model, **values: Any) -> FedAvg:
         """The algorithm.
@@ -75,7 +75,8 @@ class Preset:
             ValueError: FedAvg or a part refuses a value.
         """
         paper_fields, family = _fields(self.paper), _fields(FedAvg)
-        check_given(self.paper.__name__, values, self.fields, self.hints)
+        defaults = {name: default_of(field) for name, field in self.fields.items()}
+        check_given(self.paper.__name__, values, defaults, self.hints)
         self._check_model(model, values)
         values |= {"parts": made(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)
@@ -163,7 +164,7 @@ class _Signature:
             inspect.Parameter(
                 name,
                 first if name == "model" else inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if name == "model" else default(field),
+                default=inspect.Parameter.empty if name == "model" else default_of(field),
                 annotation=hints.get(name, inspect.Parameter.empty),
             )
             for name, field in owner.fields.items()
@@ -203,11 +204,6 @@ def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names, but for those given here."""
     settings = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**settings | values)
-
-
-def default(field: "dataclasses.Field[Any]") -> object:
-    """The default of a field; one that is made, made."""
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _default(field: "dataclasses.Field[object]") -> object:

@@ -53,7 +53,7 @@ class FairByLoss(Part):
 
     q: float = 1.0
     lipschitz: float = 100.0
-    needs = Needs(whole_graphs=True, excludes=("schedule",))
+    needs = Needs(whole_graphs=True, excludes=("schedule",), statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, add, dot, map_leaves, scale, sub
 
+_CHANGE = "change of the client's mean gradient"
+
 
 @dataclass(frozen=True)
 class ControlVariates(Part):
@@ -43,7 +45,7 @@ class ControlVariates(Part):
     @property
     def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]
         """Nothing but the update under option 2."""
-        return {"control": Sends("change of the client's mean gradient", like="w")} if self.option == 1 else {}
+        return {"control": Sends(_CHANGE, like="w", mean=True)} if self.option == 1 else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """c = 0, and the number of clients."""
@@ -75,10 +77,9 @@ class ControlVariates(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """c ← c + Σ k_i (c_i⁺ − c_i) with k_i = 1 / N or n_i / Σ n."""
-        trained = torch.ones_like(round.at).sum() if round.weights is None else (round.weights > 0).sum()
-        change = (round.replies.weighted_sum("control", round.weights) if self.option == 1
+        change = (round.weighted("control") if self.option == 1
                   else sub(scale(round.delta, -1.0), state["control"]))  # fmt: skip
-        share = 1.0 if self.mean == "size" else trained.double() / state["clients"]
+        share = 1.0 if self.mean == "size" else round.counting.double() / state["clients"]
         return state | {"control": add(state["control"], scale(change, share))}
 
 

@@ -86,7 +86,7 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
     logits = models.judged(model, w, graph)
-    ranked = links.of_graph(logits, graph) if whole else {}
+    ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if whole else {}
     if not members:
         pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, whole, graph.scale)
         return pairs | links.added(ranked, graph.masks)
@@ -227,7 +227,7 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     histograms of its scores ("histogram"), to be added up over clients."""
     logits = models.judged(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, scale=graph.scale)
-    pairs |= links.added(links.of_graph(logits, graph), graph.masks)
+    pairs |= links.added(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
     values: Tree = {**pairs, MEAN: means(pairs)}
     if graph.target == CLASS:
         values[HISTOGRAM] = histograms(logits, graph.y, graph.masks)

@@ -21,16 +21,17 @@ if not Loaded.for_help:
     from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
     from fedweave.core.sizes import least_rows
-    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_known
+    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
     from fedweave.experiment.requirements import check_trained
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
-    from fedweave.partition.client_data import target_scale_of
+    from fedweave.partition.client_data import targets_apart
     from fedweave.partition.crossing import CrossingLinks
     from fedweave.report.clients import header
+    from fedweave.report.notes import units_differ
     from fedweave.report.terminal import screen
 
 if TYPE_CHECKING:
@@ -213,31 +214,14 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
     if data.target == NUMBER and data.target_scaling == "own":
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
         each = {name: data.y[part.examples[part.masks[TRAIN]]] for name, part in zip(names, parts, strict=True)}
-        scales = [target_scale_of(data, part) for part in parts if len(data.y[part.examples[part.masks[TRAIN]]])]
-        yield from _apart([scale for scale in scales if scale is not None])
+        if len(built.fed.clients) > 1:
+            yield from units_differ(targets_apart(data, built.partition)).values()
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (
                 f"{_some(alike)} too few different numbers to train on for a scale of its own, so that one unit of its "
                 'model is one of the data; data.target_normalise = "all" takes one scale for all clients'
             )
-
-
-APART = 0.25  # of the typical deviation, by which members' means may differ without a word
-
-
-def _apart(scales: "Sequence[np.ndarray]") -> Iterator[str]:
-    """A sentence where members' own units differ much, so that one model learns another target from each."""
-    if len(scales) < 2:
-        return
-    shifts, divisors = (np.stack([scale[row] for scale in scales]) for row in (SHIFT, DIVISOR))
-    apart = float((shifts.std(0) / np.sqrt((divisors**2).mean(0))).max())
-    if apart > APART:
-        yield (
-            f"the {len(scales)} members' means of the target differ by {apart:.2f} of its deviation, and each scales "
-            'by its own, so that a common model learns other numbers at each; data.target_normalise = "all" takes one '
-            "scale for all, by sums over members that the ledger lists"
-        )
 
 
 def _is_plain(data: "Dataset") -> bool:

@@ -87,11 +87,13 @@ TOP = 10  # pairs of a node
 
 
 class Asked(NamedTuple):
-    """Of which pairs a run on links is asked: those of a table, or the `top` ones of a node; its own where neither."""
+    """Of which pairs a run on links is asked: those of a table, or the `top` ones of a node, of one relation where that
+    is named; its own where neither."""
 
     pairs: Path | None = None
     node: str | None = None
     top: int = TOP
+    relation: str | None = None
 
     @property
     def of_links(self) -> bool:
@@ -128,6 +130,10 @@ def predict(
     top: Annotated[
         int | None, typer.Option("--top", min=1, help="How many pairs of --node, without those that are known (10).")
     ] = None,
+    relation: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of which relation the pairs of --node are; all of them by default."),
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
@@ -150,13 +156,14 @@ def predict(
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
-    asked = Asked(pairs, node, top or TOP)
+    asked = Asked(pairs, node, top or TOP, relation)
     if sum(one is not None for one in (data, pairs, node)) > 1:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
     if embeddings and (data is not None or asked.of_links):
         raise UserError("--embeddings is of the run's own examples; leave out --data.", code="user.no-embeddings")
-    if top is not None and node is None:
-        raise UserError("--top is of a node: name one with --node.", code="user.pairs")
+    if node is None and (top is not None or relation is not None):
+        option = "--relation" if top is None else "--top"
+        raise UserError(f"{option} is of a node: name one with --node.", code="user.pairs")
     of_links = PAIRS_SCORED if pairs is not None else TOP_PAIRS if node is not None else None
     usual = EMBEDDINGS if embeddings else of_links or (PREDICTIONS if data is None else NEW_PREDICTIONS)
     path = out or directory / usual
@@ -256,7 +263,7 @@ def _of_links(run: "Trained", data: Path | None, model: str | None, client: str 
     if asked.pairs is not None:
         return of_pairs(run, asked.pairs, model, client)
     if asked.node is not None:
-        return of_node(run, asked.node, asked.top, model, client)
+        return of_node(run, asked.node, asked.top, asked.relation, model, client)
     return of_own_links(run, model, client)
 
 

@@ -18,6 +18,7 @@ if not Loaded.for_help:
     from fedweave.report.compare import NOTE, compared, headlines, over_conditions
     from fedweave.report.conditions import NOTE as OF_EXAMPLES
     from fedweave.report.conditions import conditions, on_same_examples
+    from fedweave.report.embeddings import check as check_embeddings
     from fedweave.report.html import render
     from fedweave.report.live import shown
     from fedweave.report.reading import grouped, read_runs
@@ -33,13 +34,18 @@ def report(
             "-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; of several, report.html)."
         ),
     ] = None,
+    embeddings: Annotated[
+        str, typer.Option(metavar="tsne|pca", help="Also draw what the last layer reads, in two dimensions.")
+    ] = "",
 ) -> None:
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
+    if embeddings:
+        check_embeddings(embeddings)
     runs = read_runs(directories)
     for run in runs:
         if run.finished and (run.directory / CHECKPOINT).is_file():
             Checkpoint.of_run(run.directory)  # a page of one run is not to go with the models of another
-    page = render(runs)
+    page = render(runs, embeddings=embeddings)
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
     write_page(path, page)
     typer.echo(path)

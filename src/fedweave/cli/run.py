@@ -39,7 +39,8 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print all metrics at the end.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Keep it with tensorboard, mlflow or wandb (offline), too; repeatable."),
     ] = None,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""

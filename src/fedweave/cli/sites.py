@@ -54,6 +54,8 @@ WORDS = {
     "absent": "not connected; `fedweave sites check` on their machines looks for the reason",
     "rejoined": "back: going on with them",
     "predicting": "predicting",
+    "paused": "no answer; the run waits {seconds:.0f} s at most and goes on by itself once they are back",
+    "no-server": "the server does not answer; the run waits {seconds:.0f} s at most and goes on once it is back",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
 
@@ -154,7 +156,8 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
     init_from: Earlier = None,
     track: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Keep it with tensorboard, mlflow or wandb (offline), too; repeatable."),
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import Deployable, Which
+from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.subject import (
     BATCHES,
@@ -115,6 +116,7 @@ def _held(step: RoundResult, fed: Engine) -> Tree:
     return map_leaves(lambda leaf: leaf.clone(), nest(flat))
 
 
+ORDINARY = "one_client_is_ordinary_training"
 Law = Callable[[Subject], None]
 CHANGED, ABSENT, IDLE = 3, "site-1", 2
 
@@ -303,7 +305,18 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
             trained, expected = ordinary(subject, settings)
         except NoGcn as error:
             raise Broken(f"{error}; say why in exempt_laws") from error
-        _equal(trained, expected, 1e-9, "federated and ordinary training")
+        try:
+            _equal(trained, expected, 1e-9, "federated and ordinary training")
+        except Broken as error:
+            raise Broken(f"{error}. {_why_not_ordinary(subject)}") from error
+
+
+def _why_not_ordinary(subject: Subject) -> str:
+    """What to declare where it is meant, and the part that decides the server's step, if there is one."""
+    algorithm = subject.made()
+    owner = algorithm.composed.owner("step") if isinstance(algorithm, MadeOfParts) else ""
+    cause = f"its part {owner} decides the server's step" if owner else "what it does beyond ordinary training"
+    return f'If that is meant, declare it in the class: exempt_laws = {{"{ORDINARY}": "{cause}"}}'
 
 
 def _takes(subject: Subject, settings: Values) -> bool:

@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.core.types import Record, Values
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import Shard, Sharded, ShardedEngine, Worker, deal
+from fedweave.engines.sharded import Shard, Sharded, Worker, deal
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
@@ -59,7 +59,7 @@ class RecordingSimulation(RecordingEngine, Simulation):
     """A simulation that keeps what was replied."""
 
 
-class ShardedRecorder(RecordingEngine, ShardedEngine):
+class ShardedRecorder(RecordingEngine):
     """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
     of its own, which `rebuild` makes."""
 
@@ -179,11 +179,12 @@ class Subject:
     """One algorithm, and the runs of it that several laws look at.
 
     kind: what makes it of a model. values: its settings; where they say nothing, those that its class declares as
-    `test_settings` count, and one local step.
+    `test_settings` count, and one local step. model: settings of the model, its "name" among them.
     """
 
     kind: Any
     values: Values = field(default_factory=dict)
+    model: Values = field(default_factory=dict)
     _runs: dict[tuple[object, ...], ContractRun] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -213,10 +214,12 @@ class Subject:
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
         tried: Record = {"local_steps": 1, **small_settings(self.kind)}
-        name = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
+        choice = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
+        options: Record = (choice if isinstance(choice, dict) else {"name": choice}) | dict(self.model)
+        name = options.pop("name")
         check_name("test_settings: model", name, MODELS)
-        pooled = {"pool": "sum"} if needs.graph_level else {}
-        model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
+        options |= {"pool": "sum"} if needs.graph_level else {}
+        model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **options).build(*federations.shape(needs))
         supported = {name: value for name, value in tried.items() if self.takes(name)}
         try:
             algorithm: Algorithm = self.kind(model, **(supported | dict(self.values) | values))

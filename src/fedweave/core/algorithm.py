@@ -348,6 +348,7 @@ class PredictsJointly(Protocol):
 
 
 Thing = TypeVar("Thing")
+COUNTED = "(counted)"  # among what a secure sum opens: how many clients' updates are in it
 
 
 @dataclass(frozen=True)
@@ -359,7 +360,7 @@ class Round:
     model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
     updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
     joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
-    not known yet are None.
+    not known yet are None. opened: {key: mean} of what clients report in a secure sum, and `COUNTED`, in how many.
     """
 
     replies: Replies
@@ -371,6 +372,7 @@ class Round:
     weights: Any = None
     delta: Any = None
     value: Any = None
+    opened: Tree = field(default_factory=dict)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)  # kept by `replace`
 
     def once(self, name: Hashable, make: Callable[[], Thing]) -> Thing:
@@ -408,12 +410,21 @@ class Round:
 
         return nest({path: mix(path, leaf) for path, leaf in leaves(own)})
 
-    def weighted(self) -> Tree:
-        """Σ_i weights_i Δ_i."""
-        result: Tree = self.replies.weighted_sum(
-            "update", self.weights if self.factors is None else self.weights * self.factors
-        )
-        return result
+    def weighted(self, key: str = "update") -> Any:
+        """Σ_i weights_i Δ_i, or of another key of what clients reply; of one in a secure sum, the mean there."""
+        if key in self.opened:
+            return self.opened[key]
+        limited = self.factors is not None and key == "update"
+        return self.replies.weighted_sum(key, self.weights * self.factors if limited else self.weights)
+
+    @property
+    def counting(self) -> Tensor:
+        """How many clients' updates count: int64 scalar. Where their weights are in a secure sum, all who replied,
+        unless these say nothing but whether a client counts."""
+        if COUNTED in self.opened:
+            counted: Tensor = self.opened[COUNTED]
+            return counted
+        return torch.ones_like(self.at).sum() if self.weights is None else (self.weights > 0).sum()
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, weighted as their updates are."""
@@ -475,10 +486,10 @@ class HoldsGraphs(Protocol):
 
 @runtime_checkable
 class JudgesExamples(Protocol):
-    """An engine of a simulation whose clients' data is with its workers."""
+    """An engine of a simulation, whoever of its workers has the clients' data."""
 
-    def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """What the model with weights `w` says of each of these clients' examples (`metrics.ranking.pooled`)."""
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
+        """See `engines.engine.Executor`."""
         ...
 
 

@@ -254,6 +254,27 @@ class EdgeMessages:
     def _into(self, way: str) -> sp.csr_matrix:
         return sp.csr_matrix(self._ends(way, 1).T)
 
+    def _relations(self, way: str) -> np.ndarray:
+        """int64 [m]: of the edge that each message goes along; 0 where edges have none, or classes to be predicted."""
+        index, edge = self.listed(way)
+        known = self.carried.y is not None and not self.carried.examples
+        return self.carried.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
+
+    def _relation(self, way: str) -> sp.csr_matrix:
+        """[m, 1]: the number of each message's relation."""
+        relation = self._relations(way)
+        matrix = sp.csr_matrix(relation[:, None].astype(self.kind))
+        matrix.resize(least_rows(len(relation)), 1)
+        return matrix
+
+    def _relation_mean(self, way: str) -> sp.csr_matrix:
+        """[n, m]: 1 / how many messages of its relation reach a node, for each that does."""
+        (_, target), relation = self.listed(way)[0], self._relations(way)
+        codes = target * (relation.max(initial=0) + 1) + relation
+        _, group, count = np.unique(codes, return_inverse=True, return_counts=True)
+        rows, m = least_rows(len(target)), len(target)
+        return sp.csr_matrix(((1 / count[group]).astype(self.kind), (target, np.arange(m))), shape=(self.nodes, rows))
+
     def _scalers(self, way: str) -> sp.csr_matrix:
         """[n, 2]: log(d + 1) and 1 / log(d + 1) of d messages that reach a node, at least 1 of the second."""
         degree = np.bincount(self.listed(way)[0][1], minlength=self.nodes).astype(np.float64)
@@ -268,6 +289,8 @@ _MAKERS: dict[str, Callable[[EdgeMessages, str], sp.csr_matrix]] = {
     "features": EdgeMessages._features,
     "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
     "scalers": EdgeMessages._scalers,
+    "relation": EdgeMessages._relation,
+    "relation_mean": EdgeMessages._relation_mean,
     "gcn": lambda own, way: normalised(looped(own._adjacency(way))),
     "gcn_counted": lambda own, way: normalised(looped(own._adjacency(way, False))),
     "gcn_bare": lambda own, way: normalised(own._adjacency(way)),

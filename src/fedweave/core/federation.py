@@ -73,6 +73,8 @@ class Sends:
     mechanism: what the step did to it before it left; several in the order in which they were applied.
     within:    the range of its numbers; a receiver refuses others. None allows any.
     like:      the key of the message whose shapes and dtypes it has, such as "w" for a change of the weights; else "".
+    mean:      of what parts report: the server needs its mean alone, weighted as updates are (`Round.weighted`), so
+               that it can be in their secure sum.
 
     Raises:
         TypeError: `mechanism` is none of `core.mechanism.KINDS`.
@@ -82,6 +84,7 @@ class Sends:
     mechanism: Mechanism | tuple[Mechanism, ...] | None = None
     within: Range | None = None
     like: str = ""
+    mean: bool = False
 
     def __post_init__(self) -> None:
         if odd := [mechanism for mechanism in self.mechanisms if type(mechanism) not in KINDS.values()]:

@@ -25,7 +25,9 @@ QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
 # candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
 LISTS = "lists of all items"  # each user's candidates are all items
-OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS)
+# Where all nodes are candidates; see `core.candidates.Queries`.
+QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
+OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS, QUERIES, CANDIDATES, FILTERED)
 SPLITS = ("train", "val", "test")
 # In `Graph.extra`, where links between members are predicted (`partition.crossing`); -1 at padding. The F foreign nodes
 # that a client has links to have places 0 to F - 1, and in `Graph.pairs` the numbers from `Graph.nodes` on.
@@ -61,7 +63,8 @@ class Graph(NamedTuple):
               y is 1 where they are joined, 0 where not, and -1 of those that ranks alone are made of. None otherwise.
     ranks:    int64 [2, e] beside `pairs`, rows QUERY and ASKED: the query that a pair which is no link is a candidate
               of, else -1, and how many queries (0 to 2) are made of a link. Those of the link at row i are 2i, which
-              replaces one end, and 2i + 1, which replaces the other.
+              replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates there is no pair
+              for each (`core.candidates`).
     """
 
     x: "Tensor | Sparse"

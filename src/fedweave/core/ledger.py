@@ -13,6 +13,7 @@ from torch import Tensor
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
 from fedweave.core.replies import ReplyBatch
+from fedweave.core.shown import Shown
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
 from fedweave.core.types import EVALUATION, FRAMING, HELD
 from fedweave.ops.touched import Sparsified, TouchedRows
@@ -178,8 +179,8 @@ class Uncounted(NamedTuple):
             yield replace(self.entry, clients=(client,), keys=keys, size=size)
 
 
-@dataclass
-class Ledger:
+@dataclass(repr=False)
+class Ledger(Shown):
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
     The bytes of a call's keys and of its framing add up to the serialized messages exactly. purpose: what the calls
@@ -193,6 +194,10 @@ class Ledger:
     _entries: list[Entry | Uncounted] = field(default_factory=list)
     _open: bool = False  # whether some of them are uncounted
     _written: list[pa.Table] = field(default_factory=list)
+
+    def facts(self) -> dict[str, object]:
+        """The bytes that went each way."""
+        return {f"bytes_{way}": size for way, size in self.sizes().items()}
 
     @property
     def bytes_up(self) -> int:

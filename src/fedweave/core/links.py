@@ -7,7 +7,7 @@ rows stand, or which process asks.
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,21 @@ import numpy as np
 import torch
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import ITEMS, KNOWN, LISTS, SEVERAL, TEST, TRAIN, TRAINED, VAL
+from fedweave.core.graph import (
+    CANDIDATES,
+    FILTERED,
+    ITEMS,
+    KNOWN,
+    LISTS,
+    QUERIES,
+    SEVERAL,
+    SOURCE,
+    TARGET,
+    TEST,
+    TRAIN,
+    TRAINED,
+    VAL,
+)
 from fedweave.core.random import word
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
@@ -155,8 +169,8 @@ class LinkExamples(NamedTuple):
     pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
     group:   int64 [e], of which of several members of a union a pair was drawn; of links -1.
     known:   int64, the sorted codes of the links that are known (`Codes`). items: int64, the nodes that a candidate may
-             be, all where None. several: whether there are several relations. every: whether all of the items are
-             candidates.
+             be, all where None. several: whether there are several relations. asked: the queries, of which each has
+             all nodes as candidates; None where candidates are pairs.
     """
 
     edges: np.ndarray
@@ -169,29 +183,43 @@ class LinkExamples(NamedTuple):
     known: np.ndarray
     items: np.ndarray | None
     several: bool
-    every: bool
+    asked: "AllRanked | None" = None
 
     @property
     def trained(self) -> np.ndarray:
         """int64: the rows of the links that a model is trained on."""
         return np.flatnonzero(self.masks[TRAIN] & (self.y == 1))
 
-    def lists(self, trained: int, known: int, items: int) -> dict[str, np.ndarray]:
+    def lists(self, lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
         """The entries of `Graph.extra` that are of links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
-        lists = {TRAINED: _padded(self.trained, trained, -1), KNOWN: _padded(self.known, known, largest)}
-        lists |= {} if self.items is None else {ITEMS: _padded(self.items, items, -1)}
-        marks = {SEVERAL: self.several, LISTS: self.every and self.items is not None}
+        lists = {name: _padded(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
+        marks = {SEVERAL: self.several, LISTS: self.asked is not None and self.items is not None}
         return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
 
     @property
-    def lengths(self) -> tuple[int, int, int]:
+    def lengths(self) -> dict[str, int]:
         """The shortest of the lists."""
-        return max(1, len(self.trained)), max(1, len(self.known)), max(1, len(() if self.items is None else self.items))
+        return {name: max(1, part.shape[-1]) for name, part in self._parts}
+
+    @property
+    def _parts(self) -> list[tuple[str, np.ndarray]]:
+        parts = [(TRAINED, self.trained), (KNOWN, self.known)]
+        parts += [] if self.items is None else [(ITEMS, self.items)]
+        return parts if self.asked is None else [*parts, *zip((QUERIES, CANDIDATES, FILTERED), self.asked, strict=True)]
+
+
+class AllRanked(NamedTuple):
+    """int64 [3, q], [2, c] and [4, k]: see `core.candidates.Queries`."""
+
+    queries: np.ndarray
+    candidates: np.ndarray
+    filtered: np.ndarray
 
 
 def _padded(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
-    return np.concatenate([numbers, np.full(size - len(numbers), value, np.int64)])
+    missing = np.full((*numbers.shape[:-1], size - numbers.shape[-1]), value, np.int64)
+    return np.concatenate([numbers, missing], -1)
 
 
 class Codes:
@@ -210,6 +238,12 @@ class Codes:
         """int64: one number for each triple."""
         result: np.ndarray = (relation * self.nodes + source) * self.nodes + target
         return result
+
+    def triples(self) -> np.ndarray:
+        """int64 [3, k]: source, target and relation of each."""
+        pair, target = np.divmod(self.sorted, self.nodes)
+        relation, source = np.divmod(pair, self.nodes)
+        return np.stack([source, target, relation])
 
     def holds(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
         """bool: which triples are links, or join a node with itself."""
@@ -256,21 +290,24 @@ def link_examples(
             np.full(total, -1),
         )
     ]
+    ranked = list[AllRanked]()
     for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
         pool = held if items is None else np.intersect1d(held, items)
         chosen = rows[used[:, rows].any(0)]
         its = Codes(attributes.taken(rows), nodes) if members else codes
         no_links = _Drawn(links, attributes, its, keys, held, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
-        if links.candidates:
-            pieces.append(no_links.candidates(rows[(masks[VAL] | masks[TEST])[rows]], number))
+        judged = rows[(masks[VAL] | masks[TEST])[rows]]
+        if links.candidates == "all":
+            ranked.append(no_links.all_ranked(judged, number))
+        elif links.candidates:
+            pieces.append(no_links.candidates(judged, number))
     joined = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
     pairs, ranks, y, split, group = joined
     if not links.candidates:
         ranks[1] = 0
-    return LinkExamples(
-        edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several, links.candidates == "all"
-    )
+    asked = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
+    return LinkExamples(edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several, asked)
 
 
 class _Pieces(NamedTuple):
@@ -356,19 +393,39 @@ class _Drawn(NamedTuple):
             np.full(size, number),
         )
 
+    def all_ranked(self, chosen: np.ndarray, number: int) -> AllRanked:
+        """The queries of the `chosen` links, where every node of the pool is a candidate."""
+        one_way = self.of_items or self.attributes.directed
+        ends = [TARGET, SOURCE] if self.turns or one_way else []
+        queries = [(2 * chosen + slot, np.full(len(chosen), end)) for slot, end in enumerate(ends[: 1 + self.turns])]
+        if not queries:
+            queries = [(2 * chosen, np.where(self._turned(chosen), SOURCE, TARGET))]
+        of, end = (np.concatenate(part) for part in zip(*queries, strict=True))
+        known = self.codes.triples()
+        return AllRanked(
+            np.stack([of, end, np.full(len(of), number)]),
+            np.stack([np.full(len(self.pool), number), self.pool]),
+            np.concatenate([np.full((1, known.shape[1]), number), known]),
+        )
+
+    def _turned(self, chosen: np.ndarray) -> np.ndarray:
+        """bool: whether the source of a link is replaced, where the hash decides it."""
+        turned: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
+        return turned
+
     def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
         """Candidates in the place of the targets (side 1) or sources (0), and the query of each. Of an undirected link
         without relations the end that stays is drawn."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = self.attributes.ends[:, chosen]
         if not (self.turns or self.of_items or self.attributes.directed):
-            turned = words(keys, 3) & 1 > 0
+            turned = self._turned(chosen)
             source, target = np.where(turned, target, source), np.where(turned, source, target)
         query, stays = 2 * chosen + (1 - side), source if side else target
         pool = self.pool if side else self.held
-        most = self.links.candidates
-        everybody = most == "all" or len(pool) <= most
-        count = len(pool) if everybody else int(most)
+        most = int(self.links.candidates)
+        everybody = len(pool) <= most
+        count = len(pool) if everybody else most
         pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
         for first in range(0, len(chosen) if len(pool) else 0, at_once):
             some = slice(first, first + at_once)

@@ -13,9 +13,9 @@ from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
-from fedweave.core.graph import QUERY, TEST, TRAIN, VAL, Graph
+from fedweave.core.graph import QUERIES, QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, is_statistic
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
@@ -246,6 +246,8 @@ class Layer(NamedTuple):
     by_feature:  names of the weights [in, ...] whose row j multiplies only column j of the layer's input, in
                  `h @ weight`.
     by_relation: names of the weights [R, ...] whose row r is read of links of relation r alone.
+    norms:       names of the weights of normalization, running statistics included.
+    compares:    whether it compares all nodes, as graph and batch norm do, so that samples of them will not do.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
@@ -256,6 +258,8 @@ class Layer(NamedTuple):
                  not.
     collects:    whether it adds its own output to what later layers are handed beside the last one.
     judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
+    behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
+                 (`core.candidates.behind`).
     """
 
     init: Callable[[Tensor], Tree]
@@ -269,6 +273,9 @@ class Layer(NamedTuple):
     collects: bool = False
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
     by_relation: tuple[str, ...] = ()
+    norms: tuple[str, ...] = ()
+    compares: bool = False
+    behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"
@@ -331,6 +338,22 @@ def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
     return rows_of(judge(model, w, graph))
 
 
+def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
+    """How many candidates are above each link in its queries, float64 [e, 2], where all nodes are candidates; None
+    where candidates are pairs of the graph, or no ranks are asked for."""
+    count = model[-1].behind
+    if QUERIES not in graph.extra or count is None:
+        return None
+
+    def seen(graph: Graph) -> Tensor:
+        h = apply_piecewise(model[:-1], w, graph) if is_large(graph) else apply(model[:-1], w, graph)
+        return count(w.get(str(len(model) - 1), {}), graph, rows_of(h))
+
+    if not graph.timed:
+        return seen(graph)
+    return torch.where(graph.masks[VAL][:, None], seen(graph.at(VAL)), seen(graph.at(TEST)))
+
+
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:
     """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
     out: list[Hidden] = [graph.x]
@@ -357,12 +380,15 @@ def check_embeds(model: Model, who: str) -> None:
         ValueError: it has one layer; names `who` needs them.
     """
     if len(model) < 2:
-        raise ValueError(f"{who} compares embeddings, what the last layer is computed from; take a model of two layers")
+        raise ValueError(
+            f"{who} compares embeddings, what the last layer is computed from; take a model of two layers, or "
+            "give your module a method embed, which its forward calls"
+        )
 
 
 def needs_graph(model: Model) -> bool:
     """Whether a layer may read the client's whole graph, so that it passes messages, and a mini-batch will not do."""
-    return any(layer.reads == "graph" for layer in model)
+    return any(layer.reads == "graph" or layer.compares for layer in model)
 
 
 def pools(model: Model) -> bool:
@@ -381,10 +407,21 @@ def example(model: Model) -> str:
 
 def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
     """Whether one of some patterns names a weight, such as "0/*" the first layer's; layers may be counted from the
-    last, -1, as well."""
+    last, -1, as well, and "norm/*" names those of normalization in all of them."""
     layer, _, name = path.partition("/")
-    from_last = f"{int(layer) - len(model)}/{name}"
-    return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in (path, from_last))
+    names = [path, f"{int(layer) - len(model)}/{name}"]
+    names += [f"norm/{name}"] if name in model[int(layer)].norms else []
+    return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in names)
+
+
+def normalizes(model: Model) -> bool:
+    """Whether a layer has weights of normalization."""
+    return any(layer.norms for layer in model)
+
+
+def statistics(model: Model) -> tuple[str, ...]:
+    """Paths of its running statistics (`core.tree.is_statistic`)."""
+    return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
 
 
 def fan_in(layer: Layer) -> int:

@@ -7,16 +7,52 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
 from html import escape
 from typing import Any, Self, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from fedweave.core.shown import changed, line, page
-from fedweave.errors import ConfigError, SettingError
+from fedweave.core.shown import changed, default_of, line, page
+from fedweave.errors import ConfigError, FedweaveError, SettingError
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """In the type of a setting: the other setting without which it does nothing.
+
+    value: what the other one must be; None: anything but 0 and nothing.
+    """
+
+    setting: str
+    value: str | None = None
+
+    def suits(self, other: object) -> bool:
+        """Whether the other setting has such a value."""
+        return bool(other) if self.value is None else other == self.value
+
+    def __str__(self) -> str:
+        return self.setting if self.value is None else f'{self.setting} = "{self.value}"'
+
+
+def check_beside(
+    prefix: str, values: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
+) -> None:
+    """Refuse settings that do nothing by the others (`Beside`), unless they have their defaults.
+
+    Raises:
+        SettingError: names the setting and the one that it needs.
+    """
+    for name, value in values.items():
+        for needed in getattr(hints.get(name), "__metadata__", ()):
+            idle = isinstance(needed, Beside) and value != defaults[name]
+            if idle and not needed.suits(values.get(needed.setting, defaults[needed.setting])):
+                raise SettingError(
+                    f"{prefix}{name} = {value!r}: does nothing without {needed}. Set {needed}, or leave {name} out.",
+                    code="config.idle",
+                )
 
 
 class Settings:
@@ -24,21 +60,24 @@ class Settings:
     before the object is made, as the same settings are in a TOML document.
 
     Raises:
-        SettingError: there is no such field, or a value is of another type.
+        SettingError: there is no such field, a value is of another type, or the class refuses it.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Keep the representation, which @dataclass would write anew for each class."""
+        """Keep the representation, which @dataclass would write anew for each class; and give what a class refuses a
+        code."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+        if check := vars(cls).get("__post_init__"):
+            cls.__post_init__ = _with_code(check)  # type: ignore[attr-defined]
 
     def __new__(cls, *given: object, **values: object) -> Self:
         """Check what is given."""
         kind: type = cls
-        if (names := _settings(kind)) is not None:
-            named = dict(zip(names, given, strict=False)) | values
-            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), names, hints_of(kind))
+        if (defaults := _settings(kind)) is not None:
+            named = dict(zip(defaults, given, strict=False)) | values
+            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), defaults, hints_of(kind))
         return super().__new__(cls)
 
     @classmethod
@@ -58,6 +97,21 @@ class Settings:
             return escape(repr(self))
         values = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return page(type(self).__name__, values)
+
+
+def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A `__post_init__` whose ValueErrors are errors of settings, as the command line has them."""
+
+    @wraps(check)
+    def checked_by(self: Any) -> None:
+        try:
+            check(self)
+        except FedweaveError:
+            raise
+        except ValueError as error:
+            raise SettingError(*error.args, code="config.value") from error
+
+    return checked_by
 
 
 class Choices(Settings):
@@ -85,14 +139,17 @@ def _has_words(hint: object) -> bool:
     return hint is str or any(isinstance(word, str) or _has_words(word) for word in get_args(hint))
 
 
-def check_given(owner: str, given: Mapping[str, object], names: Iterable[str], hints: Mapping[str, Any]) -> None:
-    """Refuse settings of `owner` that are none of `names`, and plain values that are not of their types. Values that no
-    TOML document has, such as models and parts, are left to the owner.
+def check_given(
+    owner: str, given: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
+) -> None:
+    """Refuse settings of `owner` that are none of those with `defaults`, plain values that are not of their types, and
+    settings that do nothing (`check_beside`). Values that no TOML document has, such as models and parts, are left to
+    the owner.
 
     Raises:
         SettingError: names the setting, and the nearest name or what its type allows.
     """
-    valid = list(names)
+    valid = list(defaults)
     for name, value in given.items():
         path = f"{owner}.{name}"
         if name not in valid:
@@ -110,6 +167,7 @@ def check_given(owner: str, given: Mapping[str, object], names: Iterable[str], h
             continue
         except ConfigError as error:
             raise SettingError(*error.args, code=error.code) from error
+    check_beside(f"{owner}.", given, defaults, hints)
 
 
 def checked(path: str, value: object, hint: Any) -> object:
@@ -180,12 +238,13 @@ def _adapter(hint: Any) -> TypeAdapter[object]:
 
 
 @cache
-def _settings(kind: type) -> tuple[str, ...] | None:
-    """The fields that a class's __init__ takes; None where that is no dataclass's."""
+def _settings(kind: type) -> Mapping[str, object] | None:
+    """The fields that a class's __init__ takes, with their defaults; None where that is no dataclass's."""
     maker = next(base for base in kind.__mro__ if "__init__" in vars(base))
     if "__dataclass_params__" not in vars(maker) or not vars(maker)["__dataclass_params__"].init:
         return None
-    return tuple(field.name for field in dataclasses.fields(maker) if field.init)
+    fields = sorted(dataclasses.fields(maker), key=lambda field: field.kw_only is True)  # these come last in __init__
+    return {field.name: default_of(field) for field in fields if field.init}
 
 
 def _is_plain(value: object) -> bool:

@@ -55,8 +55,13 @@ def changed(value: Any) -> dict[str, Any]:
     }
 
 
+def default_of(field: "dataclasses.Field[Any]") -> object:
+    """The default of a field; one that is made, made."""
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    default = default_of(field)
     return default is not dataclasses.MISSING and type(default) is type(value) and bool(default == value)
 
 

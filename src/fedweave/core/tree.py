@@ -7,6 +7,7 @@ so that "layer/weight" names one leaf. An empty subtree carries nothing and equa
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import torch
@@ -49,6 +50,13 @@ def nest(flat: Tree) -> Tree:
                 raise ValueError(f"{path!r} is both under a leaf and a leaf")
         node[name] = leaf
     return tree
+
+
+def is_statistic(path: str) -> bool:
+    """Whether a leaf of a model's weights is a running statistic, such as batch norm's mean: by its name, which begins
+    with "running_" or is "num_batches_tracked", as in PyTorch. It has no gradient; training sets it."""
+    name = path.rpartition("/")[2].rpartition(".")[2]
+    return name.startswith("running_") or name == "num_batches_tracked"
 
 
 def map_leaves(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
@@ -213,6 +221,34 @@ def encode(tree: Tree) -> bytes:
             python[path] = _kind(leaf)
             tensors[path] = _wrap(leaf)
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
+
+
+def with_digest(blob: bytes) -> bytes:
+    """What `encode` wrote, with a digest of all of it in the metadata field "digest"; `decode` reads it as before."""
+    header, body = _parts(blob)
+    header["__metadata__"]["digest"] = _digest(header, body)
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)  # tensors stay aligned
+    return b"".join((len(words).to_bytes(8, "little"), words, body))
+
+
+def has_its_digest(blob: bytes) -> bool:
+    """Whether the content is the one that `with_digest` saw."""
+    header, body = _parts(blob)
+    digest = header["__metadata__"].pop("digest", None)
+    return bool(digest == _digest(header, body))
+
+
+def _parts(blob: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header of a safetensors blob, and its tensors' bytes."""
+    end = 8 + int.from_bytes(blob[:8], "little")
+    return json.loads(blob[8:end]), memoryview(blob)[end:]
+
+
+def _digest(header: dict[str, Any], body: memoryview) -> str:
+    digest = sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu") -> Tree:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
+from fedweave.core.settings import check_given, hints_of, nearest
+from fedweave.core.shown import default_of
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
-from fedweave.datasets.lookup import NotHeld, identify
+from fedweave.datasets.lookup import NotHeld, identify, shared
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
@@ -50,6 +52,8 @@ DATASETS: dict[str, type] = {
 def load(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
     """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`).
 
+    A relative `path` that is not in the current folder is one in $FEDWEAVE_DATA.
+
     Raises:
         ConfigError: the name or a parameter is not known or not allowed.
         DataError: `path` does not exist or holds other data than `name` (says what, and which name to set), or the data
@@ -65,23 +69,24 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
 
 def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
-    known = [field.name for field in fields(kind)]
-    unknown = [key for key in params if key not in known]
-    if unknown:
-        message = f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}."
-        raise ConfigError(message, code="config.unknown-key")
+    check_given(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
         raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
+    held = shared()
+    if root is not None and held is not None and not root.exists() and (held / root).exists():
+        root = held / root
     if root is not None and not root.exists():
-        where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
+        also = "; $FEDWEAVE_DATA, where paths are looked for, too, is not set" if held is None else f", nor in {held}"
+        where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs{also}"
         if not str(root).isprintable():  # "data\new" in TOML
             what = f"[data] path: {str(root)!r} has a character that no name of a folder has, such as a line break"
             raise DataError(f"{what}. In TOML write a path with backslashes in single quotes.", code="data.path")
         raise DataError(
             f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of "
-            "its own needs no path."
+            "its own needs no path.",
+            code="data.no-path",
         )
     if name not in DATASETS:
         return _from_outside(kind(**params), name, root, seed)
@@ -149,6 +154,6 @@ def _kind(name: str) -> Any:
         return plugins.load(name)
     known = DATASETS | plugins.announced("data")
     if name not in known:
-        message = f"dataset {name!r} is not known; choose one of {', '.join(known)}."
+        message = f"dataset {name!r} is not known.{nearest(name, known)} Choose one of {', '.join(known)}."
         raise ConfigError(message, code="config.unknown-name")
     return known[name]

@@ -533,11 +533,12 @@ class Dataset(Shown):
     @property
     def edge_form(self) -> dict[str, int | bool]:
         """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
-        whether directed."""
+        whether directed. Where links are the examples, also of how many "relations" they are."""
         weighted = self.carried is not None and self.carried.weight is not None
         directed = self.carried is not None and self.carried.directed
         kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
-        return {"features": self.edge_features, **kind}
+        relations = {} if self.links is None else {"relations": max(1, len(self.links.relations))}
+        return {"features": self.edge_features, **kind, **relations}
 
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -167,36 +167,63 @@ def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return found
 
 
+class Scaler(NamedTuple):
+    """How features are scaled by what they are over some nodes.
+
+    shift, divisor: float64 [d] each, see `scaling`. apply: of features float32 [m, d], the scaled ones.
+    """
+
+    shift: np.ndarray
+    divisor: np.ndarray
+    apply: "Callable[[np.ndarray | sp.csr_matrix], np.ndarray | sp.csr_matrix]"
+
+
 def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
     """(shift, divisor), float64 [d] each: `normalise` makes (x - shift) / divisor of a column x; a constant one it
     leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
 
     over: features float32 [n, d] as they are. how: one of `BY_NODES`.
     """
+    shift, divisor, _ = scaler_of(over, how)
+    return shift, divisor
+
+
+def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
+    """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
+    from sklearn.preprocessing import StandardScaler  # slow to import
+
+    shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == AUTO:
-        shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
         if len(columns := measured(over)):
-            shift[columns], divisor[columns] = _standard(dense(over[:, columns]))
-        return shift, divisor
+            scaler = StandardScaler().fit(dense(over[:, columns]).astype(np.float64))
+            shift[columns], divisor[columns] = scaler.mean_, _divisor(scaler)
+        return Scaler(shift, divisor, lambda x: rescaled(x, how, shift, divisor))
     if _is_constant(over):
-        return np.zeros(over.shape[1]), np.ones(over.shape[1])
-    if how == "minmax":
-        known = dense(over).astype(np.float64)
-        low, span = known.min(0), np.ptp(known, 0)
-        return low + span / 2, np.where(span > 0, span / 2, np.inf)
+        return Scaler(shift, divisor, lambda x: x)
+    if how == "scale":
+        scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
+        return Scaler(shift, scaler.scale_, lambda x: scaler.transform(x.astype(np.float64)).astype(np.float32))
+    known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
     if how == "standard":
-        return _standard(dense(over))
-    from sklearn.preprocessing import StandardScaler  # slow to import
+        scaler = StandardScaler().fit(known)
+        scale = lambda x: scaler.transform(dense(x).astype(np.float64)).astype(np.float32)  # noqa: E731
+        return Scaler(scaler.mean_, _divisor(scaler), scale)
+    low, span = known.min(0), np.ptp(known, 0)
+    return Scaler(low + span / 2, np.where(span > 0, span / 2, np.inf), lambda x: _between(x, low, span))
 
-    return np.zeros(over.shape[1]), StandardScaler(with_mean=False).fit(over.astype(np.float64)).scale_
+
+def _divisor(scaler: Any) -> np.ndarray:
+    """float64 [d], the standard deviations of a fitted StandardScaler, infinite where a column is constant."""
+    divisor: np.ndarray = np.where(scaler.var_ == 0, np.inf, scaler.scale_)
+    return divisor
 
 
-def _standard(over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(mean, standard deviation) float64 [d] of each column, the latter infinite where a column is constant."""
-    from sklearn.preprocessing import StandardScaler  # slow to import
-
-    scaler = StandardScaler().fit(over.astype(np.float64))
-    return scaler.mean_, np.where(scaler.var_ == 0, np.inf, scaler.scale_)
+def _between(x: "np.ndarray | sp.csr_matrix", low: np.ndarray, span: np.ndarray) -> np.ndarray:
+    """Features float32 [m, d] from [low, low + span] to [-1, 1]; 0 where `span` is."""
+    wide = dense(x).astype(np.float64)
+    share = np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0)
+    scaled: np.ndarray = (2 * share - 1).astype(np.float32)
+    return scaled
 
 
 def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
@@ -233,29 +260,26 @@ def normalise(
         return x
     if how == "binary":
         return (x != 0).astype(np.float32)
-    if how == AUTO:
-        return rescaled(x, how, *scaling(over, how))
-    from sklearn.preprocessing import StandardScaler, normalize  # takes seconds to load
-
     if how == "row":
+        from sklearn.preprocessing import normalize  # takes seconds to load
+
         return normalize(x, norm="l1")
-    if how == "scale":
-        scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
-        return scaler.transform(x.astype(np.float64)).astype(np.float32)
-    if sp.issparse(over) and max(over.shape[0], x.shape[0]) * over.shape[1] > FILLED:
-        raise ConfigError(
-            f'normalise = "{how}" would fill the sparse features of {name} ({over.shape[0]} x {over.shape[1]}); '
-            'use "none", "row" or "scale".'
-        )
-    if _is_constant(over):
-        return x
-    known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
-    wide = dense(x).astype(np.float64)
-    if how == "standard":
-        return StandardScaler().fit(known).transform(wide).astype(np.float32)
-    low, span = known.min(0), np.ptp(known, 0)
-    scaled = 2 * np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0) - 1
-    return scaled.astype(np.float32)
+    check_filled(how, name, x, over)
+    return scaler_of(over, how).apply(x)
+
+
+def check_filled(how: str, name: str, *each: "np.ndarray | sp.csr_matrix") -> None:
+    """Refuse to scale features [n, d] of the data `name` that would no longer be sparse, where they are too many.
+
+    Raises:
+        ConfigError: see `normalise`.
+    """
+    for x in each:
+        if how in ("standard", "minmax") and sp.issparse(x) and x.shape[0] * x.shape[1] > FILLED:
+            raise ConfigError(
+                f'normalise = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
+                'use "none", "row" or "scale".'
+            )
 
 
 def rescaled(

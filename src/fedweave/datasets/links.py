@@ -67,6 +67,17 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
     )
 
 
+def by_relation(data: Dataset) -> Dataset:
+    """The same edges as examples whose classes are their relations, with the split of the links: what `as_links` takes,
+    and a file holds."""
+    attributes, links = data.carried, data.links
+    if attributes is None or links is None:
+        raise ValueError(f"the examples of {data.name} are no links")
+    y = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
+    names = links.relations
+    return replace(data, carried=attributes._replace(y=None), y=y, classes=max(1, len(names)), labels=names, links=None)
+
+
 def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
     """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
     have relations."""
@@ -93,11 +104,24 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:
-    """What the relations are called; () where all links are of one."""
-    if attributes.y is None or attributes.y.max(initial=0) < 1:
+    """What the relations are called; () where all links are of one. Whoever holds links of some relations alone says by
+    the classes of its edges how many there are."""
+    if attributes.y is None:
         return ()
+    if data.links is not None:
+        return data.links.relations
+    examples = data.carried is not None and data.carried.examples
+    count = max(data.classes if examples else 0, int(attributes.y.max(initial=0)) + 1)
     called = data.edge_kinds if data.carried is None else data.labels
-    return called or tuple(map(str, range(int(attributes.y.max()) + 1)))
+    return (called or tuple(map(str, range(count)))) if count > 1 else ()
+
+
+def has_split(data: Dataset) -> bool:
+    """Whether the data says of its edges which split they are in."""
+    attributes = data.carried
+    if attributes is not None and attributes.examples:
+        return data.public is not None and bool(np.any(data.public))
+    return attributes is not None and _given_split(attributes) is not None
 
 
 def _given_split(attributes: EdgeAttributes) -> np.ndarray | None:

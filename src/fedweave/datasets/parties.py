@@ -29,6 +29,7 @@ from fedweave.datasets.schema import (
     gaps_of,
     group_names,
     ids_of,
+    in_training,
     labels_in,
     seen,
     sens_of,
@@ -106,7 +107,9 @@ class PartyFolders(Classified):
         return check(dataset, root)
 
     def _given(self, root: Path) -> "list[_Given]":
-        inputs = [_read(folder, self, self.missing, shared=True) for folder in _folders(root)]
+        folders = _folders(root)
+        train = _training(folders, self) if AUTO in (self.categories or {}).values() else None
+        inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
         for setting, named in (("categories", self.categories or {}), ("missing", self.missing or ())):
             if odd := [name for name in named if not any(name in party.nodes.columns for party in inputs)]:
                 refuse(
@@ -207,9 +210,22 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _read(folder: Path, kind: Classified, gaps: Sequence[str] | None, shared: bool = False) -> _Given:
-    """gaps: columns that may have empty cells. shared: the columns that are named are of all parties, each of which may
-    lack them."""
+def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
+    """The ids whose split is "train" at some party; None where no party has one."""
+    every = [kind.tables(folder, lacking=True).nodes for folder in folders]
+    rows = [in_training(nodes) for nodes in every]
+    known = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
+    for nodes, _ in known:
+        check_columns(nodes, required=NODES[:1], known=NODES)
+    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in known]
+    return pa.concat_arrays(ids) if ids else None
+
+
+def _read(
+    folder: Path, kind: Classified, gaps: Sequence[str] | None, train: pa.Array | None = None, shared: bool = False
+) -> _Given:
+    """gaps: columns that may have empty cells. train: the ids whose rows say what categories there are; all if None.
+    shared: the columns that are named are of all parties, each of which may lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
@@ -217,8 +233,10 @@ def _read(folder: Path, kind: Classified, gaps: Sequence[str] | None, shared: bo
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
     nodes = spread(nodes, NODES)
+    ids = _numbered(ids_of(nodes))
+    trains = None if train is None else pc.is_in(ids, value_set=train).to_numpy(zero_copy_only=False)
     categories = {
-        name: seen(nodes, name) if values == AUTO and name in nodes.columns else values
+        name: seen(nodes, name, trains) if values == AUTO and name in nodes.columns else values
         for name, values in categories.items()
     }
     if shared:
@@ -227,7 +245,6 @@ def _read(folder: Path, kind: Classified, gaps: Sequence[str] | None, shared: bo
     x = dense(features_of(filled, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
-    ids = _numbered(ids_of(nodes))
     names = feature_names(filled, categories=categories)
     return _Given(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
 

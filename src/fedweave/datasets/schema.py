@@ -410,6 +410,15 @@ def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
     return Seen(values)
 
 
+def in_training(table: Table) -> np.ndarray | None:
+    """bool [rows], those whose split is "train"; None where no column says so of any row."""
+    if "split" not in table.columns:
+        return None
+    trains = pc.fill_null(pc.equal(table.texts("split"), "train"), False)
+    rows: np.ndarray = trains.to_numpy(zero_copy_only=False)
+    return rows if rows.any() else None
+
+
 def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> np.ndarray:
     """int64 [rows], the places of the column's values in `names`, -1 in none."""
     if not isinstance(names, Seen):

@@ -22,7 +22,7 @@ from fedweave.datasets.features import (
     normalise,
     rescaled,
     scaled_by_holders,
-    scaling,
+    scaler_of,
     with_constant,
     without_sens,
 )
@@ -42,6 +42,7 @@ from fedweave.datasets.schema import (
     gaps_of,
     group_names,
     ids_of,
+    in_training,
     owners_of,
     seen,
     sens_of,
@@ -184,11 +185,13 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
         remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
-    if how in OVER_NODES:
-        shift, divisor = scaling(over, how)
+    if how not in OVER_NODES:
+        features = normalise(carried.features, how, str(where))
+    else:
+        shift, divisor, apply = scaler_of(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-    features = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
-    return carried._replace(features=features, scaling=pairs)
+        features = apply(carried.features)
+    return carried._replace(features=np.ascontiguousarray(features, np.float32), scaling=pairs)
 
 
 def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
@@ -525,14 +528,13 @@ class Tabular(Carrying):
     def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
         """bool [rows] of a table, those of examples whose split is "train"; None where nothing says so."""
         examples = self.examples(tables)
-        if "split" not in examples.columns:
+        trains = in_training(examples)
+        if trains is None or table is examples:
+            return trains
+        if tables.graphs is None or table is not tables.nodes:
             return None
-        trains = pc.fill_null(pc.equal(examples.texts("split"), "train"), False)
-        if tables.graphs is not None and table is tables.nodes:
-            trains = pc.is_in(table.filled("graph"), ids_of(examples).filter(trains))
-        elif table is not examples:
-            return None
-        rows: np.ndarray = trains.to_numpy(zero_copy_only=False)
+        of_graphs = pc.is_in(table.filled("graph"), ids_of(examples).filter(pa.array(trains)))
+        rows: np.ndarray = of_graphs.to_numpy(zero_copy_only=False)
         return rows if rows.any() else None
 
     def arranged(self, tables: Tables) -> Tables:

@@ -4,6 +4,7 @@ Entities have no features: each has a column of its own, so that a model learns 
 triples, whose class is the relation; with [data] task = "links" a model says which triples are true.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -16,10 +17,13 @@ import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.links import hashes_of, pair_hashes, places
+from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.lookup import Facts, PublishedFile, named_folder
 from fedweave.datasets.tables import skeleton
+from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
 HEAD, RELATION, TAIL, SPLIT = "head", "relation", "tail", "split"
@@ -32,9 +36,12 @@ _WHOLE = "Take the published files, whole."
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
 
 
-def learned(data: Dataset) -> Dataset:
+def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
     """The same nodes, without their features: each has a column of its own, 1 for it and 0 for all others. The first
     layer of a model is then a vector for each node, which is learned.
+
+    columns: int64 [n], the column of each node among `width` of them, where those who hold nodes number them together;
+    a node at -1 has none.
 
     Raises:
         ConfigError: the data is of small graphs or of parties, whose nodes nobody else has.
@@ -45,7 +52,11 @@ def learned(data: Dataset) -> Dataset:
             "Take data of one graph.",
             code="config.learned",
         )
-    return replace(data, x=sp.eye(data.nodes, format="csr", dtype=np.float32), columns=(), scaling="none")
+    columns, width = (np.arange(data.nodes), data.nodes) if columns is None else (columns, width)
+    rows = np.flatnonzero(columns >= 0)
+    ones = np.ones(len(rows), np.float32)
+    x = sp.csr_matrix((ones, (rows, columns[rows])), shape=(data.nodes, width))
+    return replace(data, x=x, columns=(), scaling="none")
 
 
 def read(folder: Path) -> tuple[pa.Table, Path]:
@@ -92,11 +103,21 @@ def _named(table: pa.Table, path: Path) -> pa.Table:
     return pa.table(columns)
 
 
-def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
-    """The triples of `read` as a data set whose entities, and relations, are in the order of their names.
+def read_triples(folder: Path) -> tuple[pa.Table, Path] | None:
+    """`read`, where the folder holds triples.
 
     Raises:
-        DataError: a cell is empty, a split has another name, or there is no triple.
+        DataError: they are damaged, or a column is missing.
+    """
+    return _read(folder) if any((folder / name).is_file() for name in (*TABLES, TEXTS[0])) else None
+
+
+def knowledge_graph(table: pa.Table, path: Path, name: str, relations: Sequence[str] = ()) -> Dataset:
+    """The triples of `read` as a data set whose entities are in the order of their names, and so are relations, unless
+    `relations` names them all.
+
+    Raises:
+        DataError: a cell is empty, a split or a relation has another name, or there is no triple.
     """
     if not len(table):
         refuse(path, "there is no triple", "Give one row for each triple.", "no-triples")
@@ -104,10 +125,13 @@ def knowledge_graph(table: pa.Table, path: Path, name: str) -> Dataset:
         if (row := first(pc.equal(pc.fill_null(table[column], ""), "").to_numpy())) is not None:
             refuse(path, f"row {row + 1}: {column} is empty", "Fill it in, or remove the row.", "row")
     entities = pa.array(sorted(set(table[HEAD].to_pylist()) | set(table[TAIL].to_pylist())))
-    relations = pa.array(sorted(set(table[RELATION].to_pylist())))
+    present = sorted(set(table[RELATION].to_pylist()))
+    if relations and (odd := [one for one in present if one not in relations]):
+        refuse(path, f"the relation {odd[0]!r} is none of data.labels", "Add it there, or correct it.", "relation")
+    kinds = pa.array(relations or present)
     ends = np.stack([_places(table[column], entities) for column in (HEAD, TAIL)])
-    kind = _places(table[RELATION], relations)
-    names = tuple(relations.to_pylist())
+    kind = _places(table[RELATION], kinds)
+    names = tuple(kinds.to_pylist())
     data = Dataset(
         name,
         sp.csr_matrix((len(entities), 1), dtype=np.float32),
@@ -218,10 +242,30 @@ KNOWLEDGE: tuple[type[PublishedTriples], ...] = (Nations, Kinships, Umls, Wn18rr
 
 
 @dataclass(frozen=True)
-class Douban(PublishedFile):
-    """Monti et al. 2017; users and films of Douban, ratings from 1 to 5; 2,999 users who rate, and 3,000 films."""
+class Douban(Targeted, PublishedFile):
+    """Monti et al. 2017; users and films of Douban, ratings from 1 to 5; 2,999 users who rate, and 3,000 films.
+
+    A rating is one of five classes or, with target = "number", a number.
+
+    validation: share of the published training ratings that validate a model instead. A hash of user and film decides.
+    """
 
     normalise: str = "none"
+    validation: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.validation < 1:
+            raise ConfigError(
+                f"data.validation = {self.validation}: must be at least 0 and below 1. Write validation = 0.1.",
+                code="config.value",
+            )
+        if self.target == LABELS or self.targets is not None:
+            raise ConfigError(
+                'data.target: douban has one number for each user and film, its rating. Set target = "number" and '
+                "leave targets out.",
+                code="config.target",
+            )
 
     name, files = "douban", ("ratings.parquet",)
     facts = Facts(5999, 136891, 5999, 5)
@@ -262,4 +306,7 @@ class Douban(PublishedFile):
         check_counts(data, self.facts, folder, remedy=_WHOLE)
         if (held := (int(train.sum()), int((~train).sum()))) != self.split:
             refuse(folder, f"the ratings of train and test are {held}, not {self.split}", _WHOLE, "counts")
-        return check(data, folder)
+        hashes = hashes_of(data.node_ids)
+        chosen = train & (places(pair_hashes(hashes[ends[0]], hashes[ends[1]], None, 0)) < self.validation)
+        data = replace(data, public=np.stack([train & ~chosen, chosen, ~train]))
+        return check(replace(data, **self.fields(rating[:, None].astype(np.float64), ("rating",))), folder)

@@ -12,7 +12,9 @@ from torch import Tensor
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, StepInfo
 from fedweave.core.graph import Graph, graph_arrays, graph_tree, make_graph, stack, tree_graph
+from fedweave.core.shown import Shown
 from fedweave.core.sizes import BLOCK
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, refuse
@@ -21,8 +23,12 @@ from fedweave.ops.sparse import Sparse
 _REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
 
 
-class Makes(Mapping[str, Graph]):
+class Makes(Shown, Mapping[str, Graph]):
     """Clients' graphs that are made when somebody asks for them."""
+
+    def facts(self) -> dict[str, object]:
+        """Of how many clients they are."""
+        return {"": counted(len(self), "client")}
 
     @abstractmethod
     def rows(self, client: str) -> tuple[int, int]:
@@ -33,8 +39,12 @@ class Makes(Mapping[str, Graph]):
         """These clients' graphs, which are of one size, stacked (see `core.graph.stack`)."""
 
 
-class CurrentGraphs(ChainMap[str, Graph]):
+class CurrentGraphs(Shown, ChainMap[str, Graph]):
     """{client: its graph}: those that were replaced, before those as loaded, which may be `Makes`."""
+
+    def facts(self) -> dict[str, object]:
+        """Of how many clients they are, and of how many a step has replaced them."""
+        return {"": counted(len(self), "client"), "replaced": len(self.maps[0])}
 
     def rows(self, client: str) -> tuple[int, int]:
         """See `Makes`."""

@@ -11,6 +11,7 @@ from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger, Measured, measured
+from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, by_size
 from fedweave.core.shown import Words, line
 from fedweave.core.tree import Tree
@@ -90,6 +91,11 @@ class Executor(Protocol):
         Raises:
             StepFailed: it raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is refused.
         """
+        ...
+
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """What the model with weights `w` says of each of these clients' examples (`metrics.ranking.judged_examples`),
+        in their order."""
         ...
 
     def snapshot(self) -> Tree:
@@ -266,6 +272,10 @@ class LocalEngine(Engine):
                 check_declared(call.name, call.info, form.paths)
                 where = (self.round, self._calls - 1, call.name)
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
+
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """See `core.algorithm.JudgesExamples`."""
+        return self.executor.judged_examples(model, w, clients)
 
     def snapshot(self) -> Tree:
         """All clients' private states in client order, for a checkpoint."""

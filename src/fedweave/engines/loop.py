@@ -11,6 +11,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured_one
+from fedweave.core.model import Model
 from fedweave.core.replies import ReplyBatch, as_row, by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves
 from fedweave.engines.calls import Watched, check_permanent, find_step, of_client, refuse_changes
@@ -20,6 +21,7 @@ from fedweave.engines.engine import Metered, Ran, Work
 from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
+from fedweave.metrics.ranking import judged_examples
 from fedweave.ops.touched import materialize
 
 
@@ -129,6 +131,10 @@ class Loop:
 
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget what was made of the data of `clients`, which has changed."""
+
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """See `Executor`."""
+        return [judged_examples(model, w, self._graph(client)) for client in clients]
 
     def snapshot(self) -> Tree:
         """See `Executor`."""

@@ -13,14 +13,14 @@ from torch import Tensor
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.ledger import Measured
+from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums, as_row
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.engines.calls import find_step
-from fedweave.engines.engine import LocalEngine, Metered, Ran, Work
+from fedweave.engines.engine import Metered, Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
-from fedweave.metrics.ranking import judged_examples
 
 _ORDER = "order"
 
@@ -131,8 +131,8 @@ class Worker:
 
     def _judged(self, asked: Tree) -> Tree:
         """{client: what the algorithm's model with weights "w" says of its examples} of the "clients"."""
-        net, graphs = deployable(self._algorithm).net, self._executor.data.graphs
-        return {client: judged_examples(net, asked["w"], graphs[client]) for client in json.loads(asked["clients"])}
+        net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
+        return dict(zip(clients, self._executor.judged_examples(net, asked["w"], clients), strict=True))
 
     def _ahead(self, number: int, query: Tree) -> Tree:
         """What was asked of the last replies to this step, of these; nothing where they do not have it, which is said
@@ -386,9 +386,8 @@ class Sharded:
         """See `Executor`."""
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
-    def judged_examples(self, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """What the model with weights `w` says of these clients' examples (`metrics.ranking.pooled`), in their
-        order."""
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """See `Executor`; workers take the model of their algorithm, which is the same."""
         wanted, found = set(clients), Tree()
         for told in self._each(
             "judged", lambda shard: {"w": w, "clients": json.dumps([own for own in shard.clients if own in wanted])}
@@ -405,18 +404,6 @@ class Sharded:
     def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
         """What all workers answer, which work side by side."""
         return [unpack(answer()) for answer in [shard.begin(method, tree(shard)) for shard in self._shards]]
-
-
-class ShardedEngine(LocalEngine):
-    """A federation whose clients are dealt to the shards of an executor."""
-
-    def __init__(self, executor: Sharded, **options: Any) -> None:
-        super().__init__(executor, **options)
-        self._sharded = executor
-
-    def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """See `core.algorithm.JudgesExamples`."""
-        return self._sharded.judged_examples(w, clients)
 
 
 def _of(shard: Shard, tree: Tree) -> Tree:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
+from fedweave.core.model import Model
 from fedweave.core.sizes import fillings
 from fedweave.core.tree import Tree, check, leaves, nest
 from fedweave.engines.calls import Watched, check_permanent, of_client, refuse_changes
@@ -25,6 +26,7 @@ from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.learn.fitting import share_again
+from fedweave.metrics.ranking import judged_outputs, split_examples
 from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
 from fedweave.ops.sparse import Sparse, StackedCsr
 from fedweave.ops.tape import once
@@ -161,6 +163,11 @@ def remedy(error: Exception) -> str:
         return (
             "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
             "step of your own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
+        )
+    if "dynamic shape" in str(error):
+        return (
+            "Multiply by a mask where rows are picked by one: shapes must not depend on data. Or mark a step of your "
+            "own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
         )
     return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
 
@@ -383,6 +390,21 @@ class Vectorized(Loop):
                     with self.recordings.used():
                         ran = self._timed(together, work, group, places.of(group))
                     yield ran
+
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """See `Executor`."""
+        examples: dict[str, Tree] = {}
+        for batch in self._batches.plan(clients):
+            _, graphs = self._batches.graph(batch)
+            flat = Flat.of(graphs, True)
+
+            def outputs(*leaves: Any, flat: Flat = flat) -> Tensor:
+                return judged_outputs(model, w, flat.whole(list(leaves)))
+
+            with torch.no_grad():
+                logits = vmap(outputs, in_dims=flat.dims)(*flat.leaves)
+            examples |= zip(batch, split_examples(logits, graphs.y, graphs.masks), strict=True)
+        return [examples[client] for client in clients]
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
         """A batch in parts whose states can be stacked, and how many clients each is filled up to. How many of a sample

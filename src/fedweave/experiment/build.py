@@ -28,10 +28,11 @@ from fedweave.datasets.triples import learned
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import ShardedEngine, Worker
+from fedweave.engines.sharded import Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
+from fedweave.errors import ConfigError
 from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
 from fedweave.experiment.requirements import (
@@ -54,7 +55,6 @@ from fedweave.experiment.requirements import (
 from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
-from fedweave.models.links import on_links
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -229,7 +229,7 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    head = on_examples(kind, data.carried) if data.links is None else on_links(kind, data.links, config.decoder)
+    head = on_examples(kind, data.carried, data.links, config.decoder)
     model: Model = head.build(width(data, seen), data.outputs)
     check_pooling(config, data, model)
     check_edges(config, model)
@@ -331,7 +331,7 @@ def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     options = _of_server(inputs.data, inputs.seen, dtype)
-    fed = ShardedEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
+    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 
@@ -401,8 +401,14 @@ def federation(
     weights then; one model for several clients lets these run together.
 
     Raises:
-        ConfigError: there is no such device or client, or the algorithm shares weights, or prototypes of other widths.
+        ConfigError: the partition is none that is cut; there is no such device or client, or the algorithm shares
+            weights, or prototypes of other widths.
     """
+    if not isinstance(partition, Partition):
+        raise ConfigError(
+            f"the partition is {partition!r}, which has not cut the data. Give {partition!r}.cut(data, seed=0).",
+            code="config.value",
+        )
     check_target(data, algorithm, type(algorithm).__name__)
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
@@ -512,9 +518,10 @@ def _link_graphs(
         size_classes([len(part.nodes) for part in partition.parts]),
         size_classes([len(each.y) for each in links]),
     )
-    lengths = dict[tuple[int, int], tuple[int, ...]]()  # of graphs of one size, which are stacked
+    lengths = dict[tuple[int, int], dict[str, int]]()  # of graphs of one size, which are stacked
     for size, each in zip(zip(rows, examples, strict=True), links, strict=True):
-        lengths[size] = tuple(map(max, lengths.get(size, (1, 1, 1)), each.lengths))
+        longest = lengths.setdefault(size, {})
+        longest.update({name: max(longest.get(name, 1), length) for name, length in each.lengths.items()})
     return {
         client: graph_of(
             held[at],
@@ -524,7 +531,7 @@ def _link_graphs(
             examples[at],
             extras[at],
             links=links[at],
-            lengths=lengths[rows[at], examples[at]],  # type: ignore[arg-type]
+            lengths=lengths[rows[at], examples[at]],
         )
         for at, client in enumerate(ids)
         if only is None or client in only

@@ -143,7 +143,7 @@ def graph_of(
     examples: int | None = None,
     extra: Precomputed | None = None,
     links: LinkExamples | None = None,
-    lengths: tuple[int, int, int] | None = None,
+    lengths: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`); links: what its links become, if these are the examples,
@@ -152,7 +152,7 @@ def graph_of(
     if own.links is not None:
         links = links_of(own) if links is None else links
         sizes = dtype, rows, None, examples, extra, links.carried
-        lists = links.lists(*(lengths or links.lengths))
+        lists = links.lists(lengths or links.lengths)
         return make_graph(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )

@@ -121,8 +121,8 @@ def check_examples(config: Config, data: Dataset) -> None:
         )
     if data.links is not None and not capabilities(config.algorithm.kind).links:
         raise ConfigError(
-            f"algorithm {config.algorithm.name!r} does not take links as examples (data.task); take fedavg or another "
-            "of its family, local or centralized.",
+            f'algorithm.name = "{config.algorithm.name}": does not take links as examples (data.task = "links"). Set '
+            'algorithm.name = "fedavg" or another of its family, "local" or "centralized".',
             code=NO_LINKS,
         )
     check_nodes(config, data, capabilities(config.algorithm.kind))

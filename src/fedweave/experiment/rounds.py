@@ -14,7 +14,6 @@ from fedweave.core import types
 from fedweave.core.algorithm import (
     Algorithm,
     Engine,
-    HoldsGraphs,
     JudgesExamples,
     MeasuresAll,
     MeasuresClients,
@@ -36,7 +35,7 @@ from fedweave.metrics.measured import (
     of_splits,
     positive_class,
 )
-from fedweave.metrics.ranking import Alarm, pooled, pooled_examples, pooled_sums
+from fedweave.metrics.ranking import Alarm, pooled_examples, pooled_sums
 from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive_of
 from fedweave.metrics.stopping import Stopping
 
@@ -220,15 +219,12 @@ class _Referee:
         share = self.judging.intervals
         if total is not None:
             return pooled_sums(total, alarm, share)
-        if not (isinstance(self.fed, HoldsGraphs | JudgesExamples) and isinstance(self.algorithm, Deployable)):
+        if not (isinstance(self.fed, JudgesExamples) and isinstance(self.algorithm, Deployable)):
             return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
-        clients = self.fed.judged or self.fed.clients
-        if isinstance(self.fed, HoldsGraphs):
-            graphs = [self.fed.graphs[client] for client in clients]
-            return pooled(self.algorithm.net, w, graphs, alarm, share)
-        return pooled_examples(self.fed.judged_examples(w, clients), alarm, share)
+        examples = self.fed.judged_examples(self.algorithm.net, w, self.fed.judged or self.fed.clients)
+        return pooled_examples(examples, alarm, share)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

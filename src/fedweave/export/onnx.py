@@ -37,10 +37,10 @@ class ONNXPool(pyg.Pool):
 
 
 class Attention(nn.Module):
-    """A `GATConv` to which self loops are given: PyG's own way of adding them leaves the exporter in doubt whether
-    there are edges at all."""
+    """A `GATConv` or `GATv2Conv` to which self loops are given: PyG's own way of adding them leaves the exporter in
+    doubt whether there are edges at all."""
 
-    def __init__(self, layer: pyg.GATConv) -> None:
+    def __init__(self, layer: pyg.GATConv | pyg.GATv2Conv) -> None:
         super().__init__()
         self.layer = layer
         layer.add_self_loops = False
@@ -127,7 +127,7 @@ def make_exportable(module: nn.Module) -> None:
     for number, layer in enumerate(net.layers):
         if isinstance(layer, pyg.Pool):
             net.layers[number] = ONNXPool(layer.how)
-        elif isinstance(layer, pyg.GATConv):
+        elif isinstance(layer, pyg.GATConv | pyg.GATv2Conv):
             net.layers[number] = Attention(layer)
 
 

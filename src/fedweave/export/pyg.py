@@ -23,7 +23,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 from torch_geometric.nn import GATConv as GATConv
-from torch_geometric.nn import GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+from torch_geometric.nn import GATv2Conv as GATv2Conv
+from torch_geometric.nn import (
+    GCN2Conv,
+    GCNConv,
+    GINConv,
+    SAGEConv,
+    TransformerConv,
+    global_add_pool,
+    global_mean_pool,
+)
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 BOTH, ONE = ("came", "went"), ("one",)  # ways of messages
@@ -115,6 +124,56 @@ class GPRGNNModule(WholeModule):
             x = spread(x, edge_index)
             out = out + gamma[k + 1] * x
         return out
+
+
+class APPNPModule(WholeModule):
+    """Hops of an MLP's logits that return to them (Gasteiger et al. 2019)."""
+
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.hops, self.alpha, wide = int(settings["layers"]), float(settings["alpha"]), settings["hidden"]
+        super().__init__(
+            {"0_weight": (features, wide), "0_bias": (wide,), "1_weight": (wide, classes), "1_bias": (classes,)}
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        w = self.w
+        start = torch.relu(x @ w["0_weight"] + w["0_bias"]) @ w["1_weight"] + w["1_bias"]
+        x = start
+        for _ in range(self.hops):
+            x = (1 - self.alpha) * spread(x, edge_index) + self.alpha * start
+        return x
+
+
+class RGCNModule(WholeModule):
+    """Means over what messages bring along edges and against them, each with weights of its own (Schlichtkrull et al.
+    2018), of edges of one relation."""
+
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.depth, bases = int(settings["layers"]), int(settings["bases"])
+        edges = settings["edges"]
+        self.mirrored = bool(edges) and not edges["directed"]
+        sizes: dict[str, tuple[int, ...]] = {}
+        for i, (fan_in, out) in enumerate(pairwise([features, *[settings["hidden"]] * (self.depth - 1), classes])):
+            sizes |= {f"{i}_basis": (fan_in, bases * out), f"{i}_mixture": (2, bases)}
+            sizes |= {f"{i}_root": (fan_in, out), f"{i}_bias": (out,)}
+        super().__init__(sizes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        if self.mirrored:
+            apart = edge_index[0] != edge_index[1]
+            edge_index = torch.cat([edge_index, edge_index.flip(0)[:, apart]], 1)
+        for i in range(self.depth):
+            out = x @ self.w[f"{i}_root"] + self.w[f"{i}_bias"]
+            mixture = self.w[f"{i}_mixture"]
+            sent = (x @ self.w[f"{i}_basis"]).reshape(x.shape[0], mixture.shape[1], out.shape[1])
+            for way, (source, target) in enumerate((edge_index, edge_index.flip(0))):
+                message = (sent * mixture[way][:, None]).sum(1)
+                count = x.new_zeros(x.shape[0], 1).index_add(0, target, x.new_ones(target.shape[0], 1))
+                out = out + torch.zeros_like(out).index_add(0, target, message[source]) / count.clamp(min=1)
+            x = torch.relu(out) if i < self.depth - 1 else out
+        return x
 
 
 class ACMGCNModule(WholeModule):
@@ -258,7 +317,7 @@ class Net(nn.Module):
     ) -> Tensor:
         """Logits [n, classes], or [graphs, classes] where the model pools; batch: int64 [n], each node's graph."""
         first, edges = x, edge_index
-        if self.listed and not any(isinstance(layer, Along) for layer in self.layers):
+        if self.listed and not any(isinstance(layer, Along | RGCNModule) for layer in self.layers):
             edge_index = joined(edges, x.shape[0])
         for number, (layer, activation) in enumerate(zip(self.layers, self.activations, strict=True)):
             if isinstance(layer, Pool):
@@ -316,12 +375,12 @@ def of_nodes(about: Settings) -> Net:
     """The same without what is done with edges as examples."""
     edges = about.get("edges")
     wholes = {"sgc": SGCModule, "gprgnn": GPRGNNModule, "acmgcn": ACMGCNModule, "h2gcn": H2GCNModule}
-    if about["model"] in wholes:
-        return Net(
-            [(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)], bool(edges)
-        )
-    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego, "gine": gine}
+    wholes |= {"appnp": APPNPModule, "rgcn": RGCNModule}
     settings = about["settings"] | {"edges": edges}
+    if about["model"] in wholes:
+        return Net([(wholes[about["model"]](about["features"], about["classes"], settings), None)], bool(edges))
+    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego, "gine": gine}
+    makers |= {"gatv2": gatv2, "transformer": transformer}
     return Net(makers[about["model"]](about["features"], about["classes"], settings), bool(edges))
 
 
@@ -358,10 +417,25 @@ def mlp(features: int, classes: int, settings: Settings) -> Chain:
 
 def gat(features: int, classes: int, settings: Settings) -> Chain:
     """Graph attention (Velickovic et al. 2018)."""
+    return _attentive(GATConv, "elu", features, classes, settings)
+
+
+def gatv2(features: int, classes: int, settings: Settings) -> Chain:
+    """Graph attention whose scores see both ends together (Brody et al. 2022)."""
+    return _attentive(GATv2Conv, "elu", features, classes, settings)
+
+
+def transformer(features: int, classes: int, settings: Settings) -> Chain:
+    """Attention with keys, queries and values over neighbors (Shi et al. 2021)."""
+    return _attentive(TransformerConv, "relu", features, classes, settings)
+
+
+def _attentive(layer: Layer, activation: str, features: int, classes: int, settings: Settings) -> Chain:
+    """`layers` with heads side by side, and the last one's averaged."""
     heads, wide = settings["heads"], settings["heads"] * settings["hidden"]
     sizes = [features, *[wide] * (settings["layers"] - 1)]
-    hidden = [(GATConv(size, settings["hidden"], heads), "elu") for size in sizes[:-1]]
-    return [*hidden, (GATConv(sizes[-1], classes, settings["output_heads"], concat=False), None)]
+    hidden: Chain = [(layer(size, settings["hidden"], heads), activation) for size in sizes[:-1]]
+    return [*hidden, (layer(sizes[-1], classes, settings["output_heads"], concat=False), None)]
 
 
 def gin(features: int, classes: int, given: Settings) -> Chain:

@@ -33,8 +33,10 @@ from fedweave.report.notes import notes
 from fedweave.report.reading import Run
 from fedweave.report.tables import GAPS, GROUP_NOTES
 
-WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn")  # modules that are no chains of layers
-KNOWN = ("gcn", "gat", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
+WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn", "appnp", "rgcn")  # modules that are no chains of layers
+KNOWN = ("gcn", "gat", "gatv2", "transformer", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
+ATTENTION = ("gat", "gatv2", "transformer")  # with heads
+ALONG = ("gine", "rgcn")  # whose layers along single edges an export has, too
 WAYS = {"came": "in_", "went": "out_"}  # of messages along directed edges, each with weights of its own
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
@@ -174,7 +176,7 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
-    _check_layers(config, algorithm.model)
+    _check_layers(config, algorithm.model, form)
     check_finite(w)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs)
@@ -185,7 +187,7 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
             f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
             "layers; take `fedweave predict`."
         )
-    heads = [*[values["heads"]] * (size - 1), values["output_heads"]] if config.model.name == "gat" else []
+    heads = [*[values["heads"]] * (size - 1), values["output_heads"]] if config.model.name in ATTENTION else []
     plain = {number: algorithm.net[int(number)].plain(weights) for number, weights in w.items()}
     weights, head = (
         {number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True)
@@ -200,13 +202,21 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     return {f"net.{name}": leaf for name, leaf in result.items()} if in_units else result
 
 
-def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
+def _check_layers(config: "Config", layers: Sequence[Layer], form: DataForm) -> None:
     """Refuse a model that reads what `pyg` has no layers for."""
-    read = config.model.name != "gine" and any(layer.operator in kinds() for layer in layers)
+    has = config.model.name in ALONG or (config.model.name in ATTENTION and form.edges is None)
+    read = not has and any(layer.operator in kinds() for layer in layers)
     if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
         raise UserError(
             f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
             "layers: of models that do, it has gine's without either. Take `fedweave predict`."
+        )
+    hidden = config.model.name == "sgc" and config.model.values.get("hidden", 0)
+    if hidden or any(layer.norms for layer in layers):
+        what = "hidden" if hidden else "norm"
+        raise UserError(
+            f"model.{what} = {config.model.values[what]!r}: an export has no such layers. Take `fedweave predict`.",
+            code="user.no-export",
         )
 
 
@@ -249,11 +259,26 @@ def _named_along(w: Tree) -> dict[str, Tensor]:
     return result
 
 
+_V2 = {"left": "lin_l.weight", "left_bias": "lin_l.bias", "right": "lin_r.weight", "right_bias": "lin_r.bias"}
+_V2 |= {"bias": "bias"}
+_TRANSFORMER = {
+    f"{name}{end}": f"lin_{name}.{kind}"
+    for name in ("query", "key", "value", "skip")
+    for end, kind in (("", "weight"), ("_bias", "bias"))
+}
+
+
 def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
     """The weights of one layer."""
     names = set(w)
     if not w:
         return {}
+    for stem, ours in (("left", _V2), ("query", _TRANSFORMER)):
+        if stem in names:
+            tensors = {theirs: w[name] for name, theirs in ours.items()}
+            return {name: leaf.T if name.endswith(".weight") else leaf for name, leaf in tensors.items()} | (
+                {"att": w["attention"].reshape(1, heads, -1)} if "attention" in w else {}
+            )
     if layer.operator is not None and layer.operator.startswith("edge_"):
         return _named_along(w)
     if layer.operator is None and names == {"weight", "bias"}:

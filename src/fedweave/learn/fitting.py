@@ -1,6 +1,6 @@
 """What training one client and training a batch of clients have in common: the weights as stored, and the loop."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves, nest
 from fedweave.core.types import Record
 from fedweave.learn.optimizers import Moments, Optimizer
 from fedweave.ops.recording import ResultForm, StableOperands, traced
@@ -57,6 +57,7 @@ class TrainSpec:
 
     def train_loop(
         self,
+        paths: Collection[str],
         tensors: list[Tensor],
         moments: Moments,
         taken: Tensor,
@@ -69,22 +70,32 @@ class TrainSpec:
     ) -> Tensor:
         """Train `tensors` in place and return the last step's loss, of the shape of `key`.
 
-        moments: the optimizer's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
+        paths: of the first tensors. Running statistics among them go the way that stands in the place of a gradient;
+        the optimizer moves the others. moments: the optimizer's, changed in place. taken: steps taken before, [], or
+        [P] where clients differ in it.
         minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
         the shape of `key`; these are the first `weight_count` tensors, all if None. rate: a factor of the learning
         rate, scalar.
         """
         numbers = taken.to(torch.float32, copy=True)
+        statistics = {at for at, path in enumerate(paths) if is_statistic(path)}
+        moving = [at for at in range(len(tensors)) if at not in statistics]
+        own_count = None if weight_count is None else weight_count - len(statistics)
+        moments = {name: [each[at] for at in moving] for name, each in moments.items()}
         move = _moved_apart(self.optimizer, list(moments)) if numbers.dim() else self._moved_together(moments)
         pace = () if rate is None else (rate,)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
             before = [] if limit is None else [tensor.clone() for tensor in tensors[:weight_count]]
+            slopes = [grads[at] for at in moving]
             if self.clip:
-                grads = clipped(grads, self.clip, key.dim(), weight_count)
+                slopes = clipped(slopes, self.clip, key.dim(), own_count)
             numbers.add_(1)
-            move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers, *pace)
+            moved = [tensors[at] for at in moving]
+            move(moved, [slope.contiguous() for slope in slopes], list(moments.values()), numbers, *pace)
+            for at in statistics:
+                tensors[at].sub_(grads[at])
             if limit is not None:
                 goes = limit > step
                 for tensor, old in zip(tensors, before, strict=False):
@@ -417,7 +428,8 @@ def train_batch(
         last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
         total = scalar("loss", last, clients).sum()
         if plan.penalty is not None:
-            pulls = vmap(plan.penalty, in_dims=(0, batch.anchor[1], batch.args[1]))(nest(current), fixed, mine)
+            dims = (0, *map(_without_statistics, (batch.anchor[1], batch.args[1])))
+            pulls = vmap(plan.penalty, in_dims=dims)(*map(_without_statistics, (nest(current), fixed, mine)))
             total = total + scalar("penalty", pulls, clients).sum()
             last = last + 0 * pulls  # so that one that is no number shows, though it has no gradient
             if untouched:
@@ -442,7 +454,8 @@ def train_batch(
     most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
     if rate[1] is not None:
         raise ValueError("the rate of training is to be the same for all clients; take it from what all are sent")
-    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(per_client), rate[0])
+    paths = per_client.shapes
+    last = plan.train_loop(paths, tensors, moments, batch.taken, step, keys, row, most, len(per_client), rate[0])
     per_client.mark(last)
     state_after, state_dims = batch.state(plan.steps)
     outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
@@ -622,7 +635,8 @@ def fit(
     state:   the optimizer's, as an earlier `fit` left it; None or {} to start afresh.
     batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
     penalty: (w, anchor, args) -> scalar, which depends on the weights alone. With `rows` it must be a sum over their
-             elements, and is taken of parts of these: of each leaf that it finds in w.
+             elements, and is taken of parts of these: of each leaf that it finds in w. Running statistics
+             (`core.tree.is_statistic`) are not among them, nor in trees that it is given.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values and moments, only the rows that a client's features touch are trained
              per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
@@ -683,7 +697,8 @@ class _Fit(Operation):
             now = dict(zip(minibatch, tensors, strict=False))
             last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
-                pull = scalar("penalty", plan.penalty(nest(current), anchor or {}, args))
+                inputs = map(_without_statistics, (nest(current), anchor or {}, args))
+                pull = scalar("penalty", plan.penalty(*inputs))
                 total, last = total + pull, last + 0 * pull  # as in `train_batch`
             return last, total
 
@@ -691,8 +706,8 @@ class _Fit(Operation):
         taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
         past = {name: moment.tensors for name, moment in moments.items()}
         last = plan.train_loop(
-            weights.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit, None,
-            rate,
+            weights.shapes, weights.tensors, past, taken, step, key,
+            lambda at: [leaf[at] for leaf in minibatch.values()], limit, None, rate,
         )  # fmt: skip
         weights.mark(last)
         after = {name: nest(moment.shaped(moment.tensors)) for name, moment in moments.items()}
@@ -714,6 +729,13 @@ class _Fit(Operation):
         dims = [None if d is None else 0 for d in in_dims[1:]]
         inputs = pytree.tree_unflatten(moved, plan.spec)
         return train_batch(plan, info.batch_size, *zip(inputs, pytree.tree_unflatten(dims, plan.spec), strict=True))
+
+
+def _without_statistics(tree: Tree) -> Tree:
+    """The leaves that a penalty is of, or their batch dimensions."""
+    flat = dict(leaves(tree or {}))
+    moving = {path: leaf for path, leaf in flat.items() if not is_statistic(path)}
+    return tree if len(moving) == len(flat) else nest(moving)
 
 
 def _trainable(tree: Tree, like: Tree) -> Stored:

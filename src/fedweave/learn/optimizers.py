@@ -178,19 +178,46 @@ class Sgd(_Values):
 
 
 @dataclass(frozen=True)
-class RmsProp(_Values):
-    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as torch.optim.RMSprop has it:
-    v ← α v + (1 − α) g², d = g / (√v + ε), or with momentum b ← μ b + d in its place, w ← w − lr d.
+class _Elementwise(_Values):
+    """What torch has no fused kernels for: L2 in the gradient, then w ← w − lr d.
 
     lr:           learning rate.
     weight_decay: λ in g + λ w.
-    momentum:     μ; 0 keeps no b.
-    alpha:        α.
-    eps:          ε.
     """
 
     lr: float = 0.01
     weight_decay: float = 0.0
+
+    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+        """d, of which the tensors are new; moments are changed in place."""
+        raise NotImplementedError
+
+    def move(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        moments: Moments,
+        steps: list[Tensor],
+        rate: Tensor | None = None,
+    ) -> None:
+        """One step in place (see `Optimizer`)."""
+        if self.weight_decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
+        way = self.way(gradients, moments)
+        torch._foreach_mul_(way, _paced(self.lr, rate))
+        torch._foreach_sub_(weights, way)
+
+
+@dataclass(frozen=True)
+class RmsProp(_Elementwise):
+    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as torch.optim.RMSprop has it:
+    v ← α v + (1 − α) g², d = g / (√v + ε), or with momentum b ← μ b + d in its place, w ← w − lr d.
+
+    momentum: μ; 0 keeps no b.
+    alpha:    α.
+    eps:      ε.
+    """
+
     momentum: float = 0.0
     alpha: float = 0.99
     eps: float = 1e-8
@@ -200,17 +227,8 @@ class RmsProp(_Values):
         """The mean of the gradients' squares, and the momentum, if there is any."""
         return ("v", "momentum") if self.momentum else ("v",)
 
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
-        """One step in place (see `Optimizer`)."""
-        if self.weight_decay:
-            gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
+    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+        """d."""
         torch._foreach_mul_(moments["v"], self.alpha)
         torch._foreach_addcmul_(moments["v"], gradients, gradients, 1 - self.alpha)
         way = _divided(gradients, moments["v"], self.eps)
@@ -218,21 +236,17 @@ class RmsProp(_Values):
             torch._foreach_mul_(moments["momentum"], self.momentum)
             torch._foreach_add_(moments["momentum"], way)
             way = list(torch._foreach_mul(moments["momentum"], 1.0))
-        _subtract(weights, way, _paced(self.lr, rate))
+        return way
 
 
 @dataclass(frozen=True)
-class Adagrad(_Values):
+class Adagrad(_Elementwise):
     """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as torch.optim.Adagrad has it:
     v ← v + g², w ← w − lr g / (√v + ε).
 
-    lr:           learning rate.
-    weight_decay: λ in g + λ w.
-    eps:          ε.
+    eps:      ε.
     """
 
-    lr: float = 0.01
-    weight_decay: float = 0.0
     eps: float = 1e-10
 
     @property
@@ -240,19 +254,10 @@ class Adagrad(_Values):
         """The sum of the gradients' squares."""
         return ("v",)
 
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
-        """One step in place (see `Optimizer`)."""
-        if self.weight_decay:
-            gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
+    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+        """g / (√v + ε)."""
         torch._foreach_addcmul_(moments["v"], gradients, gradients)
-        _subtract(weights, _divided(gradients, moments["v"], self.eps), _paced(self.lr, rate))
+        return _divided(gradients, moments["v"], self.eps)
 
 
 def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list[Tensor]:
@@ -260,12 +265,6 @@ def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list
     below = list(torch._foreach_sqrt(squares))
     torch._foreach_add_(below, eps)
     return list(torch._foreach_div(gradients, below))
-
-
-def _subtract(weights: list[Tensor], way: list[Tensor], lr: float | Tensor) -> None:
-    """w ← w − lr d; `way` is changed, too."""
-    torch._foreach_mul_(way, lr)
-    torch._foreach_sub_(weights, way)
 
 
 MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is

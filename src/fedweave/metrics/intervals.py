@@ -36,8 +36,9 @@ def half_width_of_counts(counts: np.ndarray, share: float) -> float:
 def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) -> dict[str, np.ndarray]:
     """The intervals of one model over all clients, float64 [3] each: "intervals/half_width/0", … of every number;
     "intervals/width", their mean width; on each split "intervals/coverage", the mean over clients of the share of
-    examples inside, and "intervals/worst_coverage", that of the client with the lowest. {} where there are too few
-    validation examples.
+    examples inside, and "intervals/worst_coverage", that of the client with the lowest; "intervals/nominal", the share
+    that was to be covered, and "intervals/least_coverage", below which a coverage is no chance. {} where there are too
+    few validation examples.
 
     clients: |y − p| [e, t], NaN where it is not known, and masks bool [3, e] of each. share: to be covered.
     """
@@ -50,7 +51,21 @@ def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) ->
     count = defined.sum(0)
     mean = np.where(defined, inside, 0).sum(0) / np.where(count > 0, count, np.nan)
     worst = np.where(count > 0, np.where(defined, inside, np.inf).min(0), np.nan)
-    return _named(q) | {f"{INTERVALS}/coverage": mean, f"{INTERVALS}/worst_coverage": worst}
+    known = np.array([[(~np.isnan(error[mask])).any(1).sum() for mask in masks] for error, masks in clients])  # [P, 3]
+    parts = np.where(known > 0, 1 / np.maximum(known, 1), 0).sum(0) / np.maximum(count, 1) ** 2
+    least = _least_coverage(share, parts, known[:, VAL].sum())
+    return _named(q) | {f"{INTERVALS}/coverage": mean, f"{INTERVALS}/worst_coverage": worst} | _asked(share, least)
+
+
+def _least_coverage(share: float, parts: np.ndarray, calibration: int) -> np.ndarray:
+    """The coverage [3] that intervals of exchangeable examples reach with a probability of 97.5 %, by the normal
+    approximation. parts: [3], the variance of a coverage over that of one example. calibration: the number of
+    validation examples."""
+    return share - 1.96 * np.sqrt(share * (1 - share) * (parts + 1 / max(calibration, 1)))
+
+
+def _asked(share: float, least: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"{INTERVALS}/nominal": np.full(3, share), f"{INTERVALS}/least_coverage": least}
 
 
 def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarray]:
@@ -63,7 +78,10 @@ def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarra
     inside = (counts * (upper <= q[:, None])).sum((1, 2))
     total = counts.sum((1, 2))
     covered = inside / np.where(total > 0, total, np.nan)
-    return _named(q) | {f"{INTERVALS}/coverage": covered, f"{INTERVALS}/bin_error": np.full(3, BIN_ERROR)}
+    examples = total / counts.shape[1]
+    least = _least_coverage(share, 1 / np.maximum(examples, 1), int(examples[VAL]))
+    more = {f"{INTERVALS}/coverage": covered, f"{INTERVALS}/bin_error": np.full(3, BIN_ERROR)}
+    return _named(q) | more | _asked(share, least)
 
 
 def histograms(outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None) -> Tensor:

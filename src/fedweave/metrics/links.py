@@ -11,36 +11,38 @@ from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
 
 MOST = 20  # items of a user's list that count
+ROUNDING = 1e-3  # the sum of rounded shares of users is less than that from a whole number
 OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
     **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
 }
 
 
-def ranks_of(score: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+def ranks_of(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The rank of each link in its queries, 1 + #{s⁻ > s⁺} + ½ #{s⁻ = s⁺}, float64 [e, 2], and bool [e, 2], which of
-    these there are. score [e]; ranks: `Graph.ranks`, int64 [2, e]. Works under `torch.func.vmap`."""
+    these there are. score [e]; ranks: `Graph.ranks`, int64 [2, e]; behind: the numbers, where they are known
+    (`core.candidates`). Works under `torch.func.vmap`."""
     query = ranks[QUERY]
+    asked = torch.arange(2, device=score.device) < ranks[ASKED][:, None]
+    if behind is not None:
+        return 1 + behind, asked
     there, of = query >= 0, query.clamp(min=0)
     link = score.gather(0, of // 2)
     above = (score > link).to(torch.float64) + 0.5 * (score == link).to(torch.float64)
-    behind = torch.zeros(2 * len(score), dtype=torch.float64, device=score.device)
-    behind = behind.scatter_add(0, of, torch.where(there, above, 0.0))
-    return 1 + behind.view(-1, 2), torch.arange(2, device=score.device) < ranks[ASKED][:, None]
+    total = torch.zeros(2 * len(score), dtype=torch.float64, device=score.device)
+    return 1 + total.scatter_add(0, of, torch.where(there, above, 0.0)).view(-1, 2), asked
 
 
-def per_link(score: Tensor, ranks: Tensor) -> Tree:
-    """{"mrr", "hits_at_1", …: float64 [e, 2], the sum over the queries of each link, and their number}.
-
-    score [e]; ranks: `Graph.ranks`. Works under `torch.func.vmap`.
-    """
-    rank, asked = ranks_of(score, ranks)
+def per_link(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> Tree:
+    """{"mrr", "hits_at_1", …: float64 [e, 2], the sum over the queries of each link, and their number}; arguments as of
+    `ranks_of`. Works under `torch.func.vmap`."""
+    rank, asked = ranks_of(score, ranks, behind)
     number = asked.sum(1).to(torch.float64)
     values = {name: torch.where(asked, on_grid(of(rank)), 0.0).sum(1) for name, of in OF_RANK.items()}
     return {name: torch.stack([value, number], 1) for name, value in values.items()}
 
 
-def per_user(score: Tensor, graph: Graph) -> Tree:
+def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
     """{"recall_at_20", "ndcg_at_20": float64 [e, 2], the share of each link in the sum over users, and in their number}
     where links lead to items, as `torch_geometric.metrics.LinkPredRecall` and `LinkPredNDCG` with k = 20.
 
@@ -48,7 +50,7 @@ def per_user(score: Tensor, graph: Graph) -> Tree:
     other links come in their order. score [e]. Works under `torch.func.vmap`.
     """
     user, link = graph.pairs[SOURCE], (graph.y == 1) & graph.masks[VAL:].any(0)  # type: ignore[index]
-    rank, _ = ranks_of(score, graph.ranks)  # type: ignore[arg-type]
+    rank, _ = ranks_of(score, graph.ranks, behind)  # type: ignore[arg-type]
     group = torch.where(link, user, graph.nodes)
     first = torch.argsort(-score, stable=True)
     order = first.gather(0, torch.argsort(group.gather(0, first), stable=True))
@@ -71,17 +73,24 @@ def per_user(score: Tensor, graph: Graph) -> Tree:
     return {name: torch.stack([on_grid(value), on_grid(share)], 1) for name, value in pairs.items()}
 
 
-def of_graph(logits: Tensor, graph: Graph) -> Tree:
+def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
     """All that is measured of ranks, of each link of a graph: {name: float64 [e, 2]}; {} where no ranks are asked for.
-    logits [e, 2]."""
+    logits [e, 2]; behind: of `core.model.behind`."""
     if graph.ranks is None:
         return {}
     score = logits[:, 1]
-    ranked = per_link(score, graph.ranks)
-    return ranked | (per_user(score, graph) if LISTS in graph.extra else {})
+    ranked = per_link(score, graph.ranks, behind)
+    return ranked | (per_user(score, graph, behind) if LISTS in graph.extra else {})
 
 
 def added(each: Tree, masks: Tensor) -> Tree:
-    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]."""
+    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]. Shares of a user that are all in the set
+    count as one user, to the bit."""
     chosen = masks.to(torch.float64)
-    return {name: chosen @ pair for name, pair in each.items()}
+    return {name: _counted(chosen @ pair) for name, pair in each.items()}
+
+
+def _counted(pair: Tensor) -> Tensor:
+    total, count = pair.unbind(1)
+    whole = count.round()
+    return torch.stack([total, torch.where((count - whole).abs() < ROUNDING, whole, count)], 1)

@@ -342,9 +342,22 @@ def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
     graph = graph.to(device_of(w))
     used = graph.masks.any(0)
     with torch.no_grad():
-        outputs = models.judged(model, w, graph)[used]
-        outputs = from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
-        return {"logits": outputs, "y": graph.y[used], "masks": graph.masks[:, used]}
+        return {"logits": judged_outputs(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
+
+
+def judged_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """What the model says of a graph's examples, [e, c]; of numbers, in the data's units."""
+    outputs = models.judged(model, w, graph)
+    return from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
+
+
+def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
+    """`judged_examples` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are stacked.
+    Rows that only fill a client's examples up are in no split."""
+    used = masks.any(1)
+    sizes = used.sum(1).tolist()
+    columns = (torch.split(tensor[used], sizes) for tensor in (outputs, y, masks.movedim(1, -1)))
+    return [{"logits": logits, "y": truth, "masks": split.T} for logits, truth, split in zip(*columns, strict=True)]
 
 
 def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+TARGETS_APART = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: of links between members

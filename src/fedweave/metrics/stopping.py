@@ -28,6 +28,11 @@ class Stopping:
                 f"patience is {self.patience} and min_delta {self.min_delta}; they must be at least 0, and finite.",
                 code="user.stopping",
             )
+        if self.min_delta and not self.patience:
+            raise UserError(
+                f"min_delta = {self.min_delta:g}: does nothing without patience. Set patience, or leave min_delta out.",
+                code="config.idle",
+            )
 
     def improves(self, metric: str, score: float, best: float) -> bool:
         """Whether a score of a metric is better than the best one before by more than `min_delta`."""

@@ -12,6 +12,7 @@ from fedweave.models.heterophily import ACMGCN, APPNP, GPRGNN, H2GCN
 from fedweave.models.lightgcn import LightGCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
+from fedweave.models.rgcn import RGCN
 from fedweave.models.sage import SAGE
 from fedweave.models.star import Star
 from fedweave.models.transformer import Transformer
@@ -29,6 +30,7 @@ __all__ = [
     "MLP",
     "MODELS",
     "PNA",
+    "RGCN",
     "SAGE",
     "SGC",
     "Ego",
@@ -61,4 +63,5 @@ MODELS: dict[str, type] = {
     "star": Star,
     "embedding": Embedding,
     "lightgcn": LightGCN,
+    "rgcn": RGCN,
 }

@@ -17,10 +17,13 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.models.module import OwnModule
+from fedweave.models.norms import Norm, normalized
 from fedweave.ops import linear as ops
 from fedweave.ops.linear import linear
 
 POOLS = ("none", "sum", "mean")
+Activation = Callable[[Tensor], Tensor]
 
 
 def uniform(key: Tensor, shape: tuple[int, ...], bound: float) -> Tensor:
@@ -129,10 +132,11 @@ def chain(
     layers: int,
     dropout: float,
     pool: str = "none",
+    norm: Norm = "none",
 ) -> Model:
-    """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes, with ReLU and
-    dropout after each but the last; or, with pooling, features -> hidden -> ... -> hidden, with both after each, and
-    `head`.
+    """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes, with a norm,
+    ReLU and dropout after each but the last; or, with pooling, features -> hidden -> ... -> hidden, with these after
+    each, and `head`.
 
     Raises:
         ConfigError: there are no features or no classes.
@@ -140,9 +144,10 @@ def chain(
     check_shape(features, classes)
     if pool != "none":
         convolutions = [convolution(*pair) for pair in pairwise([features, *[hidden] * layers])]
-        return (*(activated(layer, dropout) for layer in convolutions), *head(hidden, classes, dropout, pool))
+        inner = (activated(layer, dropout, norm=norm, width=hidden) for layer in convolutions)
+        return (*inner, *head(hidden, classes, dropout, pool))
     convolutions = [convolution(*pair) for pair in pairwise([features, *[hidden] * (layers - 1), classes])]
-    return (*(activated(layer, dropout) for layer in convolutions[:-1]), convolutions[-1])
+    return (*(activated(layer, dropout, norm=norm, width=hidden) for layer in convolutions[:-1]), convolutions[-1])
 
 
 def kaiming(layer: Layer) -> Layer:
@@ -160,15 +165,18 @@ def kaiming(layer: Layer) -> Layer:
     return layer._replace(init=init)
 
 
-def activated(layer: Layer, rate: float, relu: bool = True) -> Layer:
-    """`layer` followed by ReLU (or not) and dropout."""
+def activated(
+    layer: Layer, rate: float, activation: Activation | None = torch.relu, norm: Norm = "none", width: int = 0
+) -> Layer:
+    """`layer` followed by a `norm` of its `width` columns, an activation (or none) and dropout."""
+    inner = normalized(layer, norm, width)
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        out = layer.apply(w, graph, h, key)
-        out = torch.relu(out) if relu else out
+        out = inner.apply(w, graph, h, key)
+        out = out if activation is None else activation(out)
         return out if key is None or rate == 0 else random.dropout(key, out, rate)
 
-    return layer._replace(apply=apply)
+    return inner._replace(apply=apply)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -294,6 +302,8 @@ def ported(data: Dataset, model: object) -> Dataset:
 def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
+    if isinstance(model, OwnModule):
+        return model.fitted(carried)
     needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
     field_names = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
@@ -305,13 +315,14 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
     """What to say of what edges carry and a model that was `fitted` does not use."""
     if carried is None:
         return []
+    asks = model.asks if isinstance(model, OwnModule) else ()
     lost = {
         "directions": carried.directed and getattr(model, "directed", "none") == "none",
-        "weights": carried.weight is not None and not getattr(model, "weighted", False),
-        "features": bool(carried.width) and not getattr(model, "edge_features", 0),
+        "weights": carried.weight is not None and not (getattr(model, "weighted", False) or "edge_weight" in asks),
+        "features": bool(carried.width) and not (getattr(model, "edge_features", 0) or "edge_attr" in asks),
     }
     remedy = {
-        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',
+        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"; rgcn always does',
         "weights": "gcn takes them; others take them as features (data.edge_features)",
         "features": "gine, pna and gat take them",
     }

@@ -10,15 +10,15 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, EdgeAttributes
 from fedweave.core.graph import Graph
+from fedweave.core.links import Links
 from fedweave.core.model import Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as directed
+from fedweave.models.links import WIDTH, on_links
 from fedweave.ops.linear import linear
-
-WIDTH = 64  # of a model that has no `hidden`
 
 
 @dataclass(frozen=True)
@@ -48,28 +48,43 @@ class OnEdges:
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
-def on_examples(model: Architecture, attributes: EdgeAttributes | None) -> Architecture:
-    """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
+def on_examples(
+    model: Architecture, attributes: EdgeAttributes | None, links: Links | None = None, decoder: str = "dot"
+) -> Architecture:
+    """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them; or
+    with a `decoder`, where they are `links`."""
+    if links is not None:
+        return on_links(model, links, decoder)
     if attributes is None or not attributes.examples:
         return model
     return OnEdges(model, attributes.width + 2 * attributes.ports)
 
 
-def model_for(model: Architecture, attributes: EdgeAttributes | None, features: int, classes: int) -> Model:
-    """The model of the plug-in as what edges carry needs it, with a head where these are the examples.
+def model_for(
+    model: Architecture,
+    attributes: EdgeAttributes | None,
+    features: int,
+    classes: int,
+    links: Links | None = None,
+    decoder: str = "dot",
+) -> Model:
+    """The model of the plug-in as what edges carry needs it, with a head where these, or `links`, are the examples.
 
     Raises:
         ConfigError: it is for edges with other features.
     """
     kind = directed.fitted(model, attributes)
     directed.check_fits(kind, attributes)
-    return on_examples(kind, attributes).build(features, classes)
+    return on_examples(kind, attributes, links, decoder).build(features, classes)
 
 
-def model_told(model: Architecture, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
+def model_told(
+    model: Architecture, form: Mapping[str, int | bool], features: int, classes: int, decoder: str = "dot"
+) -> Model:
     """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
     attributes = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
-    return model_for(model, attributes, features, classes)
+    links = Links(relations=tuple(map(str, range(form["relations"])))) if form.get("relations") else None
+    return model_for(model, attributes, features, classes, links, decoder)
 
 
 def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:

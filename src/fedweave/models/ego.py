@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import torch
+
 from fedweave.core.model import Layer, Model
 from fedweave.core.plugins import noted
 from fedweave.core.settings import Choices
@@ -54,8 +56,8 @@ class Ego(Choices):
         widths = [features, *[self.hidden] * len(kinds)]
         stack = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
         rates = [self.dropout if self.dropped == "all" or i in (0, len(stack) - 1) else 0.0 for i in range(len(stack))]
-        relus = [kind == "mlp" or not self.linear for kind in kinds]
-        layers = (*map(blocks.activated, stack, rates, relus), blocks.affine(self.hidden, classes))
+        activations = [torch.relu if kind == "mlp" or not self.linear else None for kind in kinds]
+        layers = (*map(blocks.activated, stack, rates, activations), blocks.affine(self.hidden, classes))
         return layers if self.initial == "uniform" else tuple(map(blocks.kaiming, layers))
 
     def _layer(self, kind: str, fan_in: int, fan_out: int) -> Layer:

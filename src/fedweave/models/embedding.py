@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedweave.core.model import Model
 from fedweave.core.plugins import noted
@@ -21,6 +22,7 @@ class Embedding(Choices):
     """
 
     hidden: int = 64
+    directed: ClassVar[str] = "both"  # the decoder of links knows source and target
 
     def __post_init__(self) -> None:
         blocks.check_count("hidden", self.hidden, 1 << 20)

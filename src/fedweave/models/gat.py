@@ -5,7 +5,7 @@ Attentive Are Graph Attention Networks?").
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +16,12 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
 from fedweave.models.gine import marks
+from fedweave.models.norms import Normed
 from fedweave.ops.attention import attend, largest
 from fedweave.ops.linear import linear
 
@@ -29,10 +29,8 @@ SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
-class GAT(Choices):
-    """`layers` attention convolutions, with ELU and `dropout` after each but the last.
-
-    Deviation: no dropout on the input features, which are often sparse.
+class AttentionModel(Normed):
+    """A model of convolutions whose attention has several heads.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
     layers:            number of convolutions.
@@ -40,15 +38,9 @@ class GAT(Choices):
     heads:             heads of every hidden layer, side by side.
     output_heads:      heads of the last layer, averaged.
     attention_dropout: share of the attention coefficients that is dropped in training.
-    directed:          "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
-                       weights for either way.
-    edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
-    ports:             two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:           a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
-                       2024); for sampled training alone, and judged on sampled neighborhoods, too.
 
     Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
     hidden: int = 8
@@ -57,6 +49,45 @@ class GAT(Choices):
     heads: int = 8
     output_heads: int = 1
     attention_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+        blocks.check_count("heads", self.heads, 1 << 10)
+        blocks.check_count("output_heads", self.output_heads, 1 << 10)
+        if not 0 <= (rate := self.attention_dropout) <= 0.99:
+            raise ConfigError(
+                f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
+            )
+
+    def stacked(
+        self, make_layer: Callable[..., Layer], features: int, classes: int, activation: blocks.Activation
+    ) -> Model:
+        """Convolutions of `heads` side by side, normalized and activated, and one whose heads are averaged."""
+        blocks.check_shape(features, classes)
+        wide, rate = self.heads * self.hidden, self.attention_dropout
+        fans_in = [features, *[wide] * (self.layers - 1)]
+        hidden = (make_layer(fan_in, self.hidden, self.heads, rate=rate) for fan_in in fans_in[:-1])
+        last = make_layer(fans_in[-1], classes, self.output_heads, concat=False, rate=rate)
+        return (*(blocks.activated(layer, self.dropout, activation, self.norm, wide) for layer in hidden), last)
+
+
+@dataclass(frozen=True)
+class GAT(AttentionModel):
+    """`layers` attention convolutions, with ELU and `dropout` after each but the last.
+
+    Deviation: no dropout on the input features, which are often sparse.
+
+    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
+                   weights for either way.
+    edge_features: how many features edges have, which then count in the attention; None is as many as the data's.
+    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
+    """
+
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
     ports: bool = False
@@ -64,22 +95,17 @@ class GAT(Choices):
 
     def __post_init__(self) -> None:
         ways.check_directed(self.directed, self.edge_features)
-        check_heads(self)
+        super().__post_init__()
 
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
-        wide = self.heads * self.hidden
         first = (marks(),) if self.ego_ids else ()
-        fans_in = [features + len(first), *[wide] * (self.layers - 1)]
-        make_layer = partial(convolution, rate=self.attention_dropout)
+        make_layer: Callable[..., Layer] = convolution
         if ways.read(self) or self.directed != "none":
-            options = {"edge_features": ways.read(self), "directed": self.directed}
-            make_layer = partial(along_edges, rate=self.attention_dropout, **options)  # type: ignore[arg-type]
-        hidden = (make_layer(fan_in, self.hidden, self.heads) for fan_in in fans_in[:-1])
-        last = make_layer(fans_in[-1], classes, self.output_heads, concat=False)
-        return (*first, *(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
+            make_layer = partial(along_edges, edge_features=ways.read(self), directed=self.directed)
+        return (*first, *self.stacked(make_layer, features + len(first), classes, F.elu))
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -186,69 +212,17 @@ def attended(
 
 
 @dataclass(frozen=True)
-class GATv2(Choices):
+class GATv2(AttentionModel):
     """`layers` attention convolutions whose scores see both ends together (Brody et al. 2022, eq. 7), with ELU and
     `dropout` after each but the last.
 
     Deviation: no dropout on the input features, which are often sparse.
-
-    hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
-    layers:            how many convolutions.
-    dropout:           share of a layer's outputs that is dropped in training.
-    heads:             heads of every hidden layer, side by side.
-    output_heads:      heads of the last layer, averaged.
-    attention_dropout: share of the attention coefficients that is dropped in training.
-
-    Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
-
-    hidden: int = 8
-    layers: int = 2
-    dropout: float = 0.5
-    heads: int = 8
-    output_heads: int = 1
-    attention_dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_heads(self)
 
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        return with_heads(self, convolution_v2, features, classes, _elu)
-
-
-def check_heads(model: Any) -> None:
-    """Refuse impossible sizes of a model with `heads`, `output_heads` and `attention_dropout`.
-
-    Raises:
-        ConfigError: names the setting.
-    """
-    blocks.check(model.hidden, model.layers, model.dropout)
-    blocks.check_count("heads", model.heads, 1 << 10)
-    blocks.check_count("output_heads", model.output_heads, 1 << 10)
-    if not 0 <= model.attention_dropout <= 0.99:
-        rate = model.attention_dropout
-        raise ConfigError(
-            f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
-        )
-
-
-def with_heads(
-    model: Any,
-    make_layer: Callable[..., Layer],
-    features: int,
-    classes: int,
-    activation: Callable[[Layer], Layer],
-) -> Model:
-    """Convolutions of `heads` side by side, and the last one's averaged."""
-    blocks.check_shape(features, classes)
-    fans_in = [features, *[model.heads * model.hidden] * (model.layers - 1)]
-    rate = model.attention_dropout
-    hidden = (make_layer(fan_in, model.hidden, model.heads, rate=rate) for fan_in in fans_in[:-1])
-    last = make_layer(fans_in[-1], classes, model.output_heads, concat=False, rate=rate)
-    return (*(blocks.activated(activation(layer), model.dropout, relu=False) for layer in hidden), last)
+        return self.stacked(convolution_v2, features, classes, F.elu)
 
 
 def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -281,10 +255,3 @@ def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, r
 def head_sums(heads: int, columns: int, like: Tensor) -> Tensor:
     """[heads * columns, heads]: a product with it adds up each head's columns."""
     return torch.eye(heads, dtype=like.dtype, device=like.device).repeat_interleave(columns, 0)
-
-
-def _elu(layer: Layer) -> Layer:
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        return F.elu(layer.apply(w, graph, h, key))
-
-    return layer._replace(apply=apply)

@@ -15,16 +15,16 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
+from fedweave.models.norms import Normed
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCN(Choices):
+class GCN(Normed):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.
@@ -65,9 +65,12 @@ class GCN(Choices):
         if self.weighted or self.directed != "none":
             make_layer = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
         if self.linear:
-            convolutions = blocks.chain(make_layer, features, self.hidden, self.hidden, self.layers, self.dropout)
+            convolutions = blocks.chain(
+                make_layer, features, self.hidden, self.hidden, self.layers, self.dropout, norm=self.norm
+            )
             return (*convolutions, blocks.affine(self.hidden, classes))
-        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        sizes = features, classes, self.hidden, self.layers
+        return blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
 
 
 def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
@@ -96,29 +99,48 @@ def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
 
 
 @dataclass(frozen=True)
-class SGC(Choices):
+class SGC(Normed):
     """S^K X W + b with S = D~^-1/2 (A + I) D~^-1/2 (eq. 8, and a bias, as in PyG's `SGConv`).
 
     Computed as S (… S (X W)) + b, the same product from the right, in which sparse features meet W once and messages
     are as wide as there are classes: a linear layer, and K that pass messages.
 
-    layers: number of times that messages pass, K.
+    layers:  number of times that messages pass, K.
+    hidden:  width of the layers between, of which each is then an `SGConv` with K = 1, with ReLU and `dropout` after
+             each but the last, as in OpenFGL's model; 0 for the paper's model, of one weight matrix.
+    dropout: share of a hidden layer's outputs that is dropped in training.
 
     Raises:
-        ConfigError: no layers, or too many.
+        ConfigError: no layers, or too many, a negative width, a dropout outside [0, 0.99], or a norm without `hidden`.
     """
 
     layers: int = 2
+    hidden: int = 0
+    dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        blocks.check_count("layers", self.layers, 1 << 12)
+        blocks.check(self.hidden or 1, self.layers, self.dropout)
+        if self.norm != "none" and not self.hidden:
+            raise ConfigError(
+                f"model.norm = {self.norm!r}: without hidden there is no layer to normalize. Set model.hidden, such as "
+                "64, or leave norm out.",
+                code="config.value",
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 1 layers."""
+        """The model from `features` columns to `classes` logits: `layers` + 1 layers, or `layers` of them with
+        `hidden`."""
         blocks.check_shape(features, classes)
+        if self.hidden:
+            return blocks.chain(_simple, features, classes, self.hidden, self.layers, self.dropout, norm=self.norm)
         first = blocks.product(lambda key: blocks.lecun(key, (features, classes), features))
         return (first, *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
+
+
+def _simple(fan_in: int, fan_out: int) -> Layer:
+    """`convolution`, initialized like PyG's `SGConv`."""
+    return convolution(fan_in, fan_out)._replace(init=blocks.affine(fan_in, fan_out).init)
 
 
 def _pass(bias: int) -> Layer:
@@ -135,7 +157,7 @@ def _pass(bias: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class MLP(Choices):
+class MLP(Normed):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:  width of the layers between.
@@ -161,4 +183,5 @@ class MLP(Choices):
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        return blocks.chain(blocks.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        sizes = features, classes, self.hidden, self.layers
+        return blocks.chain(blocks.affine, *sizes, self.dropout, self.pool, self.norm)

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from torch import Tensor
 
 from fedweave.core import random
@@ -19,10 +20,10 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import looped
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.norms import Normed
 from fedweave.ops.linear import affine
 
 SUM, SPREAD = "kinds_sum", "kinds_spread"
@@ -87,12 +88,12 @@ def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndar
 
 
 @dataclass(frozen=True)
-class GIN(Choices):
+class GIN(Normed):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 
-    As in FairGraphFL and GCFL: epsilon is 0 and fixed, no batch norm, and the graph's embedding is the pooled last
-    layer, where Xu et al. join those of all layers (eq. 4.2).
+    As in FairGraphFL and GCFL: epsilon is 0 and fixed, no batch norm unless `norm` says so; the graph's embedding is
+    the pooled last layer, where Xu et al. join those of all layers (eq. 4.2).
 
     hidden:  width of all layers but the classifier.
     layers:  number of convolutions.
@@ -117,8 +118,10 @@ class GIN(Choices):
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
-        layers = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
-        convolutions = (blocks.activated(layer, self.dropout, relu=False) for layer in layers)
+        plain = self.norm == "none"  # then the convolution's last product takes ReLU with it
+        layers = (convolution(self.hidden, self.hidden, plain, opens=not i) for i in range(self.layers))
+        activation = None if plain else torch.relu
+        convolutions = (blocks.activated(layer, self.dropout, activation, self.norm, self.hidden) for layer in layers)
         first = blocks.affine(features, self.hidden)
         return (first, *convolutions, *blocks.head(self.hidden, classes, self.dropout, self.pool))
 

@@ -15,11 +15,11 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
+from fedweave.models.norms import Norm, Normed
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
@@ -59,7 +59,7 @@ def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GINE(Choices):
+class GINE(Normed):
     """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 
@@ -97,7 +97,8 @@ class GINE(Choices):
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, edge_features=ways.read(self), along=self.directed)
-        return around(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
+        sizes = features, classes, self.hidden, self.layers
+        return around(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
 
 
 def around(
@@ -109,8 +110,10 @@ def around(
     dropout: float,
     pool: str,
     ego_ids: bool,
+    norm: Norm = "none",
 ) -> Model:
-    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with ReLU and dropout, and `blocks.head`;
+    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with a norm, ReLU and dropout, and
+    `blocks.head`;
     with `ego_ids`, `ego_ids.marks` before them.
 
     Raises:
@@ -118,7 +121,7 @@ def around(
     """
     if features < 1 or classes < 1:
         raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-    convolutions = (blocks.activated(made(hidden, hidden), dropout) for _ in range(layers))
+    convolutions = (blocks.activated(made(hidden, hidden), dropout, norm=norm, width=hidden) for _ in range(layers))
     first = (marks(),) if ego_ids else ()
     read = blocks.affine(features + len(first), hidden)
     return (*first, read, *convolutions, *blocks.head(hidden, classes, dropout, pool))

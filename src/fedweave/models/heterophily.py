@@ -231,7 +231,7 @@ class H2GCN(Choices):
         blocks.check_shape(features, classes)
         wide = self.hidden * (2 ** (self.layers + 1) - 1)
         between = (_round(k) for k in range(self.layers - 1))
-        last = blocks.activated(_joined(self.layers - 1), self.dropout, relu=False)
+        last = blocks.activated(_joined(self.layers - 1), self.dropout, None)
         first = blocks.activated(blocks.product(lambda key: blocks.glorot(key, features, self.hidden)), 0.0)
         return (first, *between, last, blocks.product(lambda key: blocks.glorot(key, wide, classes)))
 

@@ -1,26 +1,28 @@
 """Heads by which any model of nodes says whether two nodes are joined: decoders of pairs of embeddings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import FOREIGN, Graph
+from fedweave.core.candidates import Compare, Queries, counting
+from fedweave.core.graph import FOREIGN, QUERIES, TARGET, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, relations
-from fedweave.models.edges import WIDTH
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import gather_rows
 
+WIDTH = 64  # of a model that has no `hidden`
 AT_ONCE = 1 << 17  # pairs that are decoded together
 Decoded = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
+Leads = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,27 @@ class OnPairs:
 
 def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> Architecture:
     """The plug-in `model`, with a decoder where links are the examples."""
-    return model if links is None else OnPairs(model, decoder, max(1, len(links.relations)))
+    if links is None:
+        return model
+    relations = max(1, len(links.relations))
+    if getattr(model, "relations", 0) is None:  # of a model that passes messages by relation
+        model = replace(model, relations=relations)  # type: ignore[type-var]
+    return OnPairs(model, decoder, relations)
 
 
-def decoding(init: Callable[[Tensor], Tree], score: Decoded) -> Layer:
+def decoding(
+    init: Callable[[Tensor], Tree],
+    score: Decoded,
+    compare: Compare,
+    lead: Leads = lambda w, first, relation, last: first,
+    weights: tuple[str, ...] = (),
+) -> Layer:
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
 
-    score: (weights, h_u [m, k], h_v [m, k], relation int64 [m], 0 at padding) -> s [m].
+    score:   (weights, h_u [m, k], h_v [m, k], relation int64 [m], 0 at padding) -> s [m].
+    compare: the same of many at once, of what `lead` gives for m ends u [m, k], of all candidates v [n, k] and of the
+             `weights` of these names: [m, n].
+    lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
     """
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
@@ -84,15 +100,25 @@ def decoding(init: Callable[[Tensor], Tree], score: Decoded) -> Layer:
         s = torch.cat(scores)
         return torch.stack([torch.zeros_like(s), s], 1)
 
-    return Layer(init, apply, operator=PAIRS)
+    count = counting(compare)
+
+    def behind(w: Tree, graph: Graph, h: Tensor) -> Tensor:
+        asked = Queries.of(graph)
+        if asked is None:
+            raise ValueError("this graph asks for no ranks among all nodes")
+        stays, _, relation = asked.ends
+        wanted = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
+        return count(*asked, wanted, h, *(w[name] for name in weights))
+
+    return Layer(init, apply, operator=PAIRS, behind=behind)
 
 
-def dot(width: int, relations: int) -> Layer:
+def dot(width: int, kinds: int) -> Layer:
     """s = h_u · h_v."""
-    return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1))
+    return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1), relations.products)
 
 
-def mlp(width: int, relations: int) -> Layer:
+def mlp(width: int, kinds: int) -> Layer:
     """s = w^T ReLU(W (h_u ⊙ h_v) + b) + c."""
 
     def init(key: Tensor) -> Tree:
@@ -103,11 +129,16 @@ def mlp(width: int, relations: int) -> Layer:
             "bias_out": blocks.lecun(random.fold(key, "bias_out"), (1,), width),
         }
 
+    names = ("weight", "bias", "weight_out", "bias_out")
+
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
         inner = torch.relu(affine(first * second, w["weight"], w["bias"]))
         return affine(inner, w["weight_out"], w["bias_out"])[:, 0]
 
-    return decoding(init, score)
+    def compare(wanted: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor, last: Tensor) -> Tensor:
+        return torch.stack([(torch.relu((row * rows) @ weight + bias) @ out + last)[:, 0] for row in wanted])
+
+    return decoding(init, score, compare, weights=names)
 
 
 def relational(name: str) -> Callable[[int, int], Layer]:
@@ -124,7 +155,11 @@ def relational(name: str) -> Callable[[int, int], Layer]:
         def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
             return decoder.score(first, gather_rows(w["relation"], relation), second)
 
-        layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score)
+        def lead(w: Tree, first: Tensor, relation: Tensor, last: Tensor) -> Tensor:
+            r = gather_rows(w["relation"], relation)
+            return decoder.lead(first, torch.where(last, r, decoder.back(r)))
+
+        layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score, decoder.near, lead)
         return layer._replace(by_relation=("relation",))
 
     return with_vectors

@@ -1,29 +1,37 @@
-"""A user's own `torch.nn.Module` as a model of one layer, by `torch.func.functional_call`.
+"""A user's own `torch.nn.Module` as a model, by `torch.func.functional_call`.
 
-Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward(x,
-edge_index)` takes x float [n, features] and edge_index int64 [2, E], both directions of every edge, and returns logits
-[n, classes]; n counts a client's nodes without padding, so that layers may compare all nodes. It runs for one client
-after the other (`runs_alone`) and reads numbers of nodes and keys on the host, which takes longer than the models here.
-Dropout and first weights are drawn from the run's keys.
+Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward` takes x
+float [n, features] and edge_index int64 [2, E], both directions of every edge, and by name those of `INPUTS` that it
+has; it returns logits [n, classes], or of small graphs [e, classes]. n counts a client's nodes without padding, so that
+layers may compare all nodes. It runs for one client after the other (`runs_alone`) and reads numbers of nodes and keys
+on the host, which takes longer than the models here. Dropout and first weights are drawn from the run's keys.
+
+Buffers that `core.tree.is_statistic` names, such as BatchNorm's, are leaves beside the weights; what a training step
+makes of them is what training sets them to (`norms.RunningStatistic`). Other buffers are constants of the module. With
+`embed`, which `forward` calls, a model is two layers, of which the first gives embeddings; the second has no weights.
 """
 
 import copy
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import get_type_hints
+from typing import NamedTuple, get_type_hints
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedweave.core.graph import Graph
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.edges import EdgeList
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import Maker, note, noted
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, is_statistic
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, raised_at
+from fedweave.models.norms import RunningStatistic
 from fedweave.ops.sparse import Sparse
 
 
@@ -71,48 +79,79 @@ class ModuleKind:
         return self.module.__doc__
 
 
+INPUTS = ("edge_attr", "edge_weight", "batch")  # what a forward may also take, by these names
+
+
 @dataclass(frozen=True)
 class OwnModule:
-    """A module and its settings."""
+    """A module and its settings.
+
+    edges: what the data's edges carry, once that is known.
+    """
 
     module: type[nn.Module]
     values: Values
+    edges: EdgeAttributes | None = None
 
     @property
     def kind(self) -> ModuleKind:
         """What made it."""
         return ModuleKind(self.module)
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """Which of `INPUTS` its forward takes.
+
+        Raises:
+            ConfigError: it takes something else that clients do not have.
+        """
+        return tuple(_asked(self.module))
+
+    def fitted(self, edges: EdgeAttributes | None) -> "OwnModule":
+        """The plug-in for data whose edges carry these; a setting `edge_features` that nobody gave is their number.
+
+        Raises:
+            ConfigError: its forward cannot do without what they do not carry.
+        """
+        width = 0 if edges is None else edges.width
+        weighted = edges is not None and edges.weight is not None
+        _check_given(self.module, [*["edge_attr"] * bool(width), *["edge_weight"] * weighted])
+        known = {"edge_features": width} if "edge_features" in self.kind.fields else {}
+        inputs = {name: value for name, value in self.values.items() if value is not None}
+        return dataclasses.replace(self, values={**self.values, **known, **inputs}, edges=edges)
+
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model.
 
         Raises:
-            ConfigError: the module refuses its settings, has no weights or unlike ones (`_check_weights`), fails on a
-                small graph, gives it no logits [n, classes], or remembers one graph when it sees the next.
+            ConfigError: the module refuses its settings, has no weights or unlike ones (`_check_weights`), asks for
+                what clients do not have, fails on a small graph, gives it no logits [n, classes], or remembers one
+                graph when it sees the next.
         """
         try:
             with _seeded(0):
                 module = self.module(features, classes, **self.values)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"model {self.module.__name__}: {error}") from error
+            raise ConfigError(f"model {self.module.__name__}: {error}{raised_at(error)}") from error
         _check_weights(module)
-        _try_out(module, features, classes)
+        width = int(self.values.get("edge_features") or (0 if self.edges is None else self.edges.width))
+        pooled = _try_out(
+            module, Form(features, classes, width, self.edges is not None and self.edges.weight is not None)
+        )
 
         def init(key: Tensor) -> Tree:
             with _seeded(int(key)):
                 fresh = self.module(features, classes, **self.values)
-            return {name: value.detach().to(key.device) for name, value in fresh.named_parameters()}
+            return {name: value.to(key.device) for name, value in _leaves(fresh).items()}
 
-        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-            return _applied(module, w, graph, h, key)
-
-        return (Layer(init, apply, runs_alone=True, reads="graph"),)
+        return _layers(module, init, pooled)
 
 
 def as_model(model: Model | nn.Module) -> Model:
     """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
-    the module's own weights, whatever the key. The module itself is not trained.
+    the module's own weights, whatever the key. The module itself is not trained. If its forward takes `batch` and does
+    not say otherwise by `pools = False`, its examples are small graphs.
 
     Raises:
         ConfigError: the module has no weights or unlike ones, it is the class, or what is given has yet to be built.
@@ -125,48 +164,251 @@ def as_model(model: Model | nn.Module) -> Model:
             "or a torch.nn.Module."
         )
     _check_weights(model)
-    module, tried = copy.deepcopy(model), list[bool]()
-    start = {name: value.detach() for name, value in module.named_parameters()}
+    module = copy.deepcopy(model)
+    start = _leaves(module)
 
     def init(key: Tensor) -> Tree:
         return {name: value.clone() for name, value in start.items()}
 
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        out = _applied(module, w, graph, h, key)
-        if not tried:  # now the numbers of features and classes are known
-            _try_out(module, h.shape[1], out.shape[-1])
-            tried.append(True)
+    pooled = bool(getattr(model, "pools", "batch" in _asked(type(module))))
+    return note(_layers(module, init, pooled, untried=True), Maker(model, ()))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The layers, and how they run.
+
+
+class Form(NamedTuple):
+    """Sizes of what a module reads and gives: columns of features, classes, features of edges, and whether edges have a
+    weight."""
+
+    features: int
+    classes: int
+    edge_features: int
+    weighted: bool
+
+
+def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, untried: bool = False) -> Model:
+    """One layer, or with `embed` two; `pooled`: its examples are small graphs. An `untried` module is tried out when
+    the first data says how many features and classes there are."""
+    tried = [not untried]
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+        out = _applied(module, w, graph, h, key, pooled)
+        if not tried[0]:
+            carried, classes = _edge_list(graph).carried, (out["logits"] if isinstance(out, dict) else out).shape[1]
+            weighted = carried is not None and carried.weight is not None
+            pools = _try_out(module, Form(h.shape[1], classes, 0 if carried is None else carried.width, weighted))
+            if pools != pooled:
+                raise ConfigError(
+                    f"model {type(module).__name__} takes batch, and has a row of logits for each "
+                    f"{'small graph' if pools else 'node'}. Say so in its class: pools = {pools}.",
+                    code="config.module",
+                )
+            tried[0] = True
         return out
 
-    return note((Layer(init, apply, runs_alone=True, reads="graph"),), Maker(model, ()))
+    def last(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        logits: Tensor = h["logits"]
+        return logits
+
+    operator = "pool_mean" if pooled else None  # so that its examples are small graphs (`core.model.pools`)
+    norms = tuple(name for name in _leaves(module) if name.rpartition(".")[0] in _norms(module))
+    layer = Layer(init, apply, operator=operator, runs_alone=True, reads="graph", norms=norms)
+    if not _embeds(module):
+        return (layer,)
+    return layer, Layer(lambda key: {}, last, runs_alone=True, reads="graph")
 
 
-def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-    """Logits of the module with weights w on a client's nodes, and zeros for padding."""
-    nodes = int(graph.real.sum())
-    x, edges = _dense(h)[:nodes], _edge_index(graph)
-    module.train(key is not None)
-    with _seeded(0 if key is None else int(key), graph.device):
-        out = torch.func.functional_call(module, w, (x, edges))
-    return torch.nn.functional.pad(out, (0, 0, 0, graph.nodes - nodes))
+def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | None, pooled: bool) -> Hidden:
+    """Logits of the module with weights w for a client's examples, and zeros for padding; with `embed`, a tree of
+    embeddings "h" and "logits". Small graphs that do not train are left out of training."""
+    training, nodes = key is not None, int(graph.real.sum())
+    asked, edge_list = _asked(type(module)), _edge_list(graph)
+    index, inputs = _edges(module, edge_list, graph.device, h.dtype)
+    x, batch = _dense(h)[:nodes], None if graph.graph_of is None else graph.graph_of[:nodes]
+    chosen = None
+    if pooled and training and batch is not None:
+        chosen = graph.masks[TRAIN].nonzero()[:, 0]
+    if chosen is not None and batch is not None and len(chosen):  # with none the step has no loss, whatever it sees
+        x, index, batch, inputs = _of_graphs(chosen, x, index, batch, inputs)
+    else:
+        chosen = None
+    if "batch" in asked:
+        inputs["batch"] = x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch
+    leaves = {name: leaf for name, leaf in w.items() if not is_statistic(name)}
+    buffers = {name: value.detach().clone().to(graph.device) for name, value in module.named_buffers()}
+    for name, value in buffers.items():
+        if is_statistic(name):
+            held = w[name].detach().clone()
+            buffers[name] = held if value.is_floating_point() else held.round().to(value.dtype)
+        elif value.is_floating_point():
+            buffers[name] = value.to(h.dtype)
+    module.train(training)
+    state = {**leaves, **buffers}
+    with _seeded(0 if key is None else int(key), graph.device), _embedding(module) as embedded:
+        logits = torch.func.functional_call(module, state, (x, *([index] if _reads_edges(module) else [])), inputs)
+    if training and torch.is_grad_enabled():
+        for name in (name for name in buffers if is_statistic(name)):
+            logits = RunningStatistic.apply(logits, w[name], state[name].detach().to(w[name].dtype))
+    rows, padded = len(graph.y) if pooled else graph.nodes, Tree()
+    for name, out in {"logits": logits, **({"h": embedded[-1]} if embedded else {})}.items():
+        if chosen is None:
+            padded[name] = torch.nn.functional.pad(out, (0, 0, 0, rows - len(out)))
+        else:
+            padded[name] = torch.index_put(out.new_zeros(rows, out.shape[1]), (chosen,), out)
+    return padded if _embeds(module) else padded["logits"]
+
+
+def _of_graphs(
+    chosen: Tensor, x: Tensor, index: Tensor, batch: Tensor, inputs: dict[str, Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor | None]]:
+    """Nodes and edges of the small graphs int64 [c] that are `chosen`, numbered anew."""
+    place = batch.new_full((int(batch.max()) + 1 if len(batch) else 0,), -1)
+    place[chosen] = torch.arange(len(chosen), device=batch.device)
+    nodes = place[batch] >= 0
+    number, edges = nodes.cumsum(0) - 1, nodes[index[0]]
+    some = {name: value if value is None else value[edges] for name, value in inputs.items()}
+    return x[nodes], number[index[:, edges]], place[batch[nodes]], some
+
+
+def _edges(
+    module: nn.Module, edge_list: EdgeList, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """int64 [2, E], both directions of every edge, and what of "edge_attr" [E, k] and "edge_weight" [E] the module
+    asks for; None where the edges have none.
+
+    Raises:
+        ConfigError: the module cannot do without.
+    """
+    asked, carried = _asked(type(module)), edge_list.carried
+    index, inputs = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
+    if not {"edge_attr", "edge_weight"} & asked.keys():
+        return index, inputs
+    held: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
+    if carried is not None:
+        ends, edge = edge_list.messages.listed("undirected")
+        index = torch.tensor(ends, dtype=torch.int64, device=device)
+        held["edge_attr"] = carried.read[edge] if carried.width or carried.ports else None
+        held["edge_weight"] = None if carried.weight is None else carried.weight[edge]
+    for name, values in held.items():
+        if name in asked:
+            inputs[name] = None if values is None else torch.from_numpy(values).to(device, dtype)
+    _check_given(type(module), [name for name, values in inputs.items() if values is not None])
+    return index, inputs
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a module takes, and what it is made of.
+
+
+def _asked(module: type[nn.Module]) -> dict[str, bool]:
+    """{those of `INPUTS` that its forward takes: whether it cannot do without}.
+
+    Raises:
+        ConfigError: it cannot do without something else.
+    """
+    parameters = list(inspect.signature(module.forward).parameters.values())[1:]
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    first = 2 if len(named) > 1 and named[1].name not in INPUTS else 1
+    rest = {one.name: one.default is one.empty for one in named[first:]}
+    if odd := [name for name, required in rest.items() if required and name not in INPUTS]:
+        raise ConfigError(
+            f"model {module.__name__}: its forward takes {', '.join(odd)}, which clients do not have. It may take x, "
+            f"edge_index, {', '.join(INPUTS)}, and others that have defaults.",
+            code="config.module",
+        )
+    return {name: required for name, required in rest.items() if name in INPUTS}
+
+
+def _reads_edges(module: nn.Module) -> bool:
+    """Whether its forward takes edge_index, or whatever the second one is called."""
+    parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return True
+    return (
+        len(parameters) > 1
+        and parameters[1].kind is parameters[1].POSITIONAL_OR_KEYWORD
+        and parameters[1].name not in INPUTS
+    )
+
+
+def _check_given(module: type[nn.Module], there: Collection[str]) -> None:
+    """Refuse a module that cannot do without what the data's edges do not carry.
+
+    Raises:
+        ConfigError: names it.
+    """
+    words = {"edge_attr": "features (data.edge_features)", "edge_weight": "weight"}
+    if missing := [
+        name for name, required in _asked(module).items() if required and name in words and name not in there
+    ]:
+        raise ConfigError(
+            f"model {module.__name__}: its forward takes {missing[0]}, and the data's edges have no "
+            f"{words[missing[0]]}. Write {missing[0]}=None and do without, or take other data.",
+            code="config.module",
+        )
+
+
+def _leaves(module: nn.Module) -> dict[str, Tensor]:
+    """Its weights, and its running statistics as numbers of the same type, by the module's names."""
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    dtype = next(iter(weights.values())).dtype
+    return weights | {name: value.detach().to(dtype) for name, value in module.named_buffers() if is_statistic(name)}
+
+
+def _norms(module: nn.Module) -> set[str]:
+    """Names of the layers within it that normalize: by their class's name, PyTorch's, PyG's and others' alike."""
+    norms = {
+        name for name, part in module.named_modules() if any("Norm" in kind.__name__ for kind in type(part).__mro__)
+    }
+    return {
+        name for name, _ in module.named_modules() if any(f"{name}.".startswith(f"{norm}.") for norm in norms if norm)
+    }
+
+
+def _embeds(module: nn.Module) -> bool:
+    return callable(getattr(type(module), "embed", None))
+
+
+@contextmanager
+def _embedding(module: nn.Module) -> Iterator[list[Tensor]]:
+    """What the module's `embed` gives while it runs."""
+    rows = list[Tensor]()
+    if not _embeds(module):
+        yield rows
+        return
+
+    def embed(*inputs: object, **named: object) -> Tensor:
+        rows.append(type(module).embed(module, *inputs, **named))  # type: ignore[attr-defined]
+        return rows[-1]
+
+    module.embed = embed  # type: ignore[assignment]
+    try:
+        yield rows
+    finally:
+        del module.embed
 
 
 def _check_weights(module: nn.Module) -> None:
-    """Refuse a module that has nothing to train, or what cannot be averaged like a weight."""
+    """Refuse a module that has nothing to train, what cannot be averaged like a weight, or asks for what no client
+    has."""
     name = type(module).__name__
+    _asked(type(module))
     weights = dict(module.named_parameters())
     if not weights:
         raise ConfigError(f"model {name} has no weights, so that there is nothing to train.", code="config.module")
-    if lazy := [path for path, weight in weights.items() if isinstance(weight, nn.parameter.UninitializedParameter)]:
+    tensors = weights | dict(module.named_buffers())
+    if lazy := [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
             "sizes, of which features and classes are the constructor's first two parameters.",
             code="config.module",
         )
-    if buffers := [path for path, _ in module.named_buffers()]:
+    if odd := [path for path in weights if is_statistic(path)]:
         raise ConfigError(
-            f"model {name} has buffers ({', '.join(buffers)}), which are no weights and would stay as they began; take "
-            "layers without any, such as LayerNorm for BatchNorm.",
+            f"model {name} has weights ({', '.join(odd)}) whose names are those of running statistics, which no "
+            "gradient moves; call them otherwise.",
             code="config.module",
         )
     if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
@@ -177,13 +419,17 @@ def _check_weights(module: nn.Module) -> None:
         )
 
 
-def _try_out(module: nn.Module, features: int, classes: int) -> None:
-    """Run copies of it on a path of three nodes and on one of four: the second must depend neither on the first nor, in
-    evaluation, on chance."""
+# ----------------------------------------------------------------------------------------------------
+# Trying it out, before any client runs it.
+
+
+def _try_out(module: nn.Module, form: Form) -> bool:
+    """Run copies of it on small graphs, paths of nodes: the second must depend neither on the first nor, in evaluation,
+    on chance, and training may change running statistics alone. Gives whether it has a row for each small graph."""
     used, fresh, another = (copy.deepcopy(module).eval() for _ in range(3))
-    _tried(used, features, classes, 3)
+    pooled = len(_tried(used, form, 3)) == 1
     after, reference, drawn = (
-        _tried(instance, features, classes, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
+        _tried(instance, form, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
     )
     if not torch.equal(after.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
@@ -197,28 +443,60 @@ def _try_out(module: nn.Module, features: int, classes: int) -> None:
             "training=self.training, or take a dropout module, which evaluation switches off.",
             code="config.module",
         )
+    trained, before = copy.deepcopy(module).train(), dict(module.named_buffers())
+    if before:
+        _tried(trained, form, 4)
+        after_training = dict(trained.named_buffers())
+        if odd := [
+            name
+            for name, value in before.items()
+            if not is_statistic(name) and not torch.equal(value, after_training[name])
+        ]:
+            raise ConfigError(
+                f"model {type(module).__name__} changes its buffers ({', '.join(odd)}) as it trains. Call them "
+                "running_…, as BatchNorm does, so that they travel with the weights.",
+                code="config.module",
+            )
+    return pooled
 
 
-def _tried(module: nn.Module, features: int, classes: int, nodes: int, seed: int = 0) -> Tensor:
+def _tried(module: nn.Module, form: Form, nodes: int, seed: int = 0) -> Tensor:
     """Its logits for a path of some nodes; what it draws comes from `seed`."""
     name, ends = type(module).__name__, torch.arange(nodes - 1, device="cpu")
     edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
     dtype = next(module.parameters()).dtype
-    x = torch.linspace(-1, 1, nodes * features, dtype=dtype, device="cpu").view(nodes, features)
+    x = torch.linspace(-1, 1, nodes * form.features, dtype=dtype, device="cpu").view(nodes, form.features)
+    asked, count = _asked(type(module)), edges.shape[1]
+    held = {"batch": torch.zeros(nodes, dtype=torch.int64, device="cpu")}
+    if form.edge_features or asked.get("edge_attr"):
+        held["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=dtype, device="cpu")
+    if form.weighted or asked.get("edge_weight"):
+        held["edge_weight"] = torch.ones(count, dtype=dtype, device="cpu")
+    inputs = {argument: held.get(argument) for argument in asked}
     try:
-        with torch.no_grad(), _seeded(seed):
-            out = module(x, edges)
+        with torch.no_grad(), _seeded(seed), _embedding(module) as embedded:
+            out = module(x, *([edges] if _reads_edges(module) else []), **inputs)
     except Exception as error:
         raise ConfigError(
             f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
             "forward takes x [n, features] and edge_index [2, E].",
             code="config.module",
         ) from error
-    if not isinstance(out, Tensor) or out.shape != (nodes, classes):
+    rows = {nodes} | ({1} if "batch" in asked else set())
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) not in rows or out.shape[1] != form.classes:
         got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ConfigError(
-            f"model {name} gave {got} for a graph of {nodes} nodes and {classes} classes; its forward must return "
-            f"logits [n, classes], here [{nodes}, {classes}].",
+            f"model {name} gave {got} for a graph of {nodes} nodes and {form.classes} classes; its forward must return "
+            f"logits [n, classes], here [{nodes}, {form.classes}].",
+            code="config.module",
+        )
+    if _embeds(module) and not (
+        embedded and isinstance(embedded[-1], Tensor) and embedded[-1].dim() == 2 and len(embedded[-1]) == len(out)
+    ):
+        got = list(embedded[-1].shape) if embedded and isinstance(embedded[-1], Tensor) else "nothing"
+        raise ConfigError(
+            f"model {name}: its embed gave {got} for a graph of {nodes} nodes. forward must call self.embed, which "
+            f"must return embeddings [n, width], a row for each row of logits, here {len(out)}.",
             code="config.module",
         )
     return out
@@ -228,10 +506,9 @@ def _dense(h: "Tensor | Sparse") -> Tensor:
     return torch.from_numpy(h.blocks.members[0].scipy().toarray()).to(h.device, h.dtype) if isinstance(h, Sparse) else h
 
 
-def _edge_index(graph: Graph) -> Tensor:
+def _edge_list(graph: Graph) -> EdgeList:
     edges = graph.own_edges
-    edge_list = edges.members[0].seen(edges.split)
-    return torch.tensor(edge_list.index, device=graph.device)  # a copy, as others' layers may write into it
+    return edges.members[0].seen(edges.split)
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
 from fedweave.models.gine import around
+from fedweave.models.norms import Normed
 from fedweave.ops.attention import largest
 from fedweave.ops.linear import affine, linear
 
@@ -26,7 +26,7 @@ LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the val
 
 
 @dataclass(frozen=True)
-class PNA(Choices):
+class PNA(Normed):
     """A linear layer, `layers` convolutions that join the mean, least, largest and standard deviation of the messages,
     each as it is, amplified and attenuated by a node's degree, with ReLU and `dropout`, then as `gine`.
 
@@ -70,7 +70,8 @@ class PNA(Choices):
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
-        return around(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
+        sizes = features, classes, self.hidden, self.layers
+        return around(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:

@@ -52,11 +52,40 @@ def _norm(rows: Tensor, p: float) -> Tensor:
     return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
 
 
+# The same scores in two steps: where a relation leads from one end, and how near candidates for the other end are.
+
+
+def _complex(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+    """x times a complex number, elementwise."""
+    first, second = _halves(x)
+    return torch.cat([first * real - second * imaginary, first * imaginary + second * real], -1)
+
+
+def _conjugate(r: Tensor) -> Tensor:
+    real, imaginary = _halves(r)
+    return torch.cat([real, -imaginary], -1)
+
+
+def products(wanted: Tensor, rows: Tensor) -> Tensor:
+    """[c, m]: the product of each of wanted [c, k] with each of rows [m, k]."""
+    return wanted @ rows.mT
+
+
+def _distances(p: float) -> Callable[[Tensor, Tensor], Tensor]:
+    exact = "donot_use_mm_for_euclid_dist"
+    return lambda wanted, rows: -torch.cdist(wanted, rows, p, exact)
+
+
 class Decoder(NamedTuple):
-    """score: of h, r and t. width: how many numbers a relation has, of the width of an entity's vector. bound: of its
-    first numbers, uniform between ± that, by the width. halves: whether an entity's vector is complex."""
+    """score: of h, r and t. lead: (x, r) -> what the other end is compared with; back: r -> the relation read from tail
+    to head; near: (what `lead` gives [c, d], rows [m, d]) -> scores [c, m]. width: how many numbers a relation has, of
+    the width of an entity's vector. bound: of its first numbers, uniform between ± that, by the width. halves: whether
+    an entity's vector is complex."""
 
     score: Callable[[Tensor, Tensor, Tensor], Tensor]
+    lead: Callable[[Tensor, Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
+    near: Callable[[Tensor, Tensor], Tensor]
     width: Callable[[int], int]
     bound: Callable[[int], float]
     halves: bool = False
@@ -75,9 +104,23 @@ def _xavier(width: int) -> float:
     return math.sqrt(6 / width)
 
 
+def _turned(x: Tensor, r: Tensor) -> Tensor:
+    return _complex(x, r.cos(), r.sin())
+
+
 DECODERS: dict[str, Decoder] = {
-    "distmult": Decoder(distmult, _whole, _xavier),
-    "complex": Decoder(complex_product, _whole, _xavier, halves=True),
-    "transe": Decoder(transe, _whole, _xavier),
-    "rotate": Decoder(rotate, lambda width: width // 2, lambda width: math.pi, halves=True),
+    "distmult": Decoder(distmult, torch.mul, lambda r: r, products, _whole, _xavier),
+    "complex": Decoder(
+        complex_product,
+        lambda x, r: _complex(x, *_halves(r)),
+        _conjugate,
+        products,
+        _whole,
+        _xavier,
+        halves=True,
+    ),
+    "transe": Decoder(transe, torch.add, torch.neg, _distances(1.0), _whole, _xavier),
+    "rotate": Decoder(
+        rotate, _turned, torch.neg, _distances(2.0), lambda width: width // 2, lambda width: math.pi, halves=True
+    ),
 }

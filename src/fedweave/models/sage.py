@@ -11,15 +11,15 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.norms import Normed
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class SAGE(Choices):
+class SAGE(Normed):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     hidden:            width of the layers between.
@@ -48,7 +48,8 @@ class SAGE(Choices):
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, share_root_weight=self.share_root_weight)
-        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        sizes = features, classes, self.hidden, self.layers
+        return blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:

@@ -13,48 +13,30 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.gat import attended, check_heads, head_sums, with_heads
+from fedweave.models.gat import AttentionModel, attended, head_sums
 from fedweave.ops.linear import linear
 
 _PROJECTIONS = ("query", "key", "value", "skip")
 
 
 @dataclass(frozen=True)
-class Transformer(Choices):
+class Transformer(AttentionModel):
     """`layers` convolutions of attention with keys, queries and values over neighbors, with ReLU and `dropout` after
     each but the last.
 
-    Deviation: no dropout on the input features, which are often sparse, no layer norm and no gate of the skipping
-    connection.
-
-    hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
-    layers:            how many convolutions.
-    dropout:           share of a layer's outputs that is dropped in training.
-    heads:             heads of every hidden layer, side by side.
-    output_heads:      heads of the last layer, averaged.
-    attention_dropout: share of the attention coefficients that is dropped in training.
-
-    Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    Deviation: no dropout on the input features, which are often sparse, no layer norm unless `norm` says so,
+    and no gate of the skipping connection.
     """
 
     hidden: int = 16
-    layers: int = 2
-    dropout: float = 0.5
     heads: int = 4
-    output_heads: int = 1
-    attention_dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_heads(self)
 
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        return with_heads(self, convolution, features, classes, _relu)
+        return self.stacked(convolution, features, classes, torch.relu)
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -82,10 +64,3 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         return out + blocks.leading(skip, rows)
 
     return Layer(init, apply, _PROJECTIONS, operator=named("sum", way), reads="entries", along=(way,))
-
-
-def _relu(layer: Layer) -> Layer:
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        return torch.relu(layer.apply(w, graph, h, key))
-
-    return layer._replace(apply=apply)

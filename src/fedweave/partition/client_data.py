@@ -273,6 +273,19 @@ def scaled_targets(data: Dataset, partition: Partition) -> Dataset:
     return replace(data, target_scale=scale)
 
 
+def targets_apart(data: Dataset, partition: Partition) -> float | None:
+    """How far the means of numbers are apart between members that each scale by their own: the deviation of these means
+    over the typical deviation of a member's numbers, the largest over numbers; None where fewer than two members do."""
+    if data.target_scale is None or data.target_scaling != "own":
+        return None
+    parts = [part for part in partition.parts if len(data.y[part.examples[part.masks[TRAIN]]])]
+    scales = [scale for part in parts if (scale := target_scale_of(data, part)) is not None]
+    if len(scales) < 2:
+        return None
+    shifts, divisors = (np.stack([scale[row] for scale in scales]) for row in (SHIFT, DIVISOR))
+    return float((shifts.std(0) / np.sqrt((divisors**2).mean(0))).max())
+
+
 SCALE = "(scale)"
 TARGET_SCALE = "(target scale)"
 _MOMENTS = {

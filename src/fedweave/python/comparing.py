@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedweave.core.shown import Shown
+from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
 from fedweave.python.training import SavedRun
-from fedweave.report.cells import HIGHER, interval, paired_differences, sign, unlike
-from fedweave.report.compare import NOTE, compared, headlines, metrics_compared, over_conditions
+from fedweave.report.cells import interval, unlike
+from fedweave.report.compare import NOTE, compared, headlines, metrics_compared, over_conditions, verdicts
 from fedweave.report.conditions import conditions, incomparable
 from fedweave.report.drawing import Figure
-from fedweave.report.figures import client_accuracy, curves, traffic
+from fedweave.report.embeddings import check as check_embeddings
+from fedweave.report.embeddings import picture
+from fedweave.report.figures import accuracy_over_bytes, client_accuracy, curves, traffic
 from fedweave.report.html import drawn, render
 from fedweave.report.reading import Group, Run, grouped, read_runs
 from fedweave.report.tables import gains
@@ -60,13 +63,16 @@ class Results(Shown):
     runs:      a row per run: its directory, what tells its experiment from the others, algorithm, data, seed, and every
                number of its summary.
     sentences: what the command says first. notes: what tables are to be read with.
-    figures:   by name: "curves" over rounds, "clients" by their accuracy, "traffic" in bytes.
+    figures:   by name: "curves" over rounds, "clients" by their accuracy, "bytes" for the accuracy over what clients
+               sent, "traffic" for bytes over rounds.
+    clients:   a row per run and client: every metric of the client's test examples in the run's last evaluation.
     """
 
     runs: pa.Table
     sentences: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     figures: Mapping[str, Picture] = field(default_factory=dict)
+    clients: pa.Table = field(default_factory=lambda: pa.table({}))
 
     @property
     def table(self) -> pa.Table:
@@ -89,7 +95,8 @@ class Results(Shown):
 
     def facts(self) -> dict[str, object]:
         """How many runs there are, and what is words of them."""
-        return {"": f"{len(self.runs):,} runs", "says": " ".join(self.sentences)}
+        words = {"says": " ".join(self.sentences)} if self.sentences else {}
+        return {"": counted(len(self.runs), "run"), **words}
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*self.sentences, *self.notes))
@@ -101,7 +108,7 @@ class Comparison(Results):
     """Runs against those given first, paired over the seeds that both have.
 
     paired: a row for each group of runs but the first, and each metric: the mean difference, its 95 % interval, over
-            how many seeds, and whether that leaves out 0 ("better", "worse" or "" for a metric with a best way).
+            how many seeds, and the verdict "better" or "worse" where the page has a mark, else "".
     """
 
     paired: pa.Table = field(default_factory=lambda: pa.table({}))
@@ -153,19 +160,29 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
     several = len(comparison) > 1
     paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
     notes = (NOTE, *(note for one in comparison for note in unlike(one.groups)))
-    return Comparison(table_of(groups), words, notes, figures_of(groups), paired)
+    return Comparison(table_of(groups), words, notes, figures_of(groups), clients_of(groups), paired)
 
 
-def report(*runs: RunPath | Sequence[RunPath]) -> ReportPage:
+def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPage:
     """A page about one or several runs, with their table and figures: results, clients, fairness, split, and what left
     whom.
 
+    embeddings: "tsne" or "pca" also draws what the last layer reads of test examples, of the first run of each
+    experiment; the figure "embeddings" is of the first one.
+
     Raises:
-        UserError: a directory is not a run's.
+        UserError: a directory is not a run's, there is no such picture, or a run has no embeddings.
     """
+    if embeddings:
+        check_embeddings(embeddings)
     read = read_runs(_directories(runs))
     groups = grouped(read)
-    return ReportPage(table_of(groups), figures=figures_of(groups), page=render(read))
+    pictures = figures_of(groups)
+    if embeddings and (figure := picture(groups[0].first, embeddings)) is not None:
+        pictures["embeddings"] = Picture(str(drawn(figure, "embeddings")))
+    return ReportPage(
+        table_of(groups), figures=pictures, clients=clients_of(groups), page=render(read, embeddings=embeddings)
+    )
 
 
 def check_several(groups: Sequence[Group]) -> None:
@@ -207,6 +224,16 @@ def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run
     return rows_of({"group": label, **_row(run), **more(run), **_numbers(run)} for label, run in known)
 
 
+def clients_of(groups: Sequence[Group]) -> pa.Table:
+    """A row per run and client (`Results.clients`)."""
+    rows = list[Record]()
+    for group in groups:
+        for run in group.runs:
+            about = {"group": group.label, **_row(run)}
+            rows += ({**about, "client": client, **values} for client, values in run.of_clients().items())
+    return rows_of(rows)
+
+
 def rows_of(rows: Any) -> pa.Table:
     """A table of {column: value}; null where a row lacks a column."""
     rows = [*rows]
@@ -224,19 +251,14 @@ def _column(values: list[object]) -> pa.Array:
 
 def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
     """A row for each group but the first and each metric that the page compares (`Comparison.paired`)."""
-    first, *others = groups
     rows: list[Record] = []
     where = {"condition": condition} if condition else {}
-    for other in others:
-        for name in metrics_compared(groups):
-            differences = paired_differences(other.by_seed(name), first.by_seed(name))
-            if not differences:
-                continue
+    for name in metrics_compared(groups):
+        for group, differences, way in verdicts(groups, name):
             low, high = interval(differences)
-            surely = sign(differences) * (1 if name.rpartition("/")[2] in HIGHER else -1)
-            row = where | {"group": other.label, "against": first.label, "metric": name, "seeds": len(differences)}
+            row = where | {"group": group.label, "against": groups[0].label, "metric": name, "seeds": len(differences)}
             row |= {"difference": statistics.fmean(differences), "low": low, "high": high}
-            rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[surely]})
+            rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[way]})
     return rows
 
 
@@ -245,6 +267,7 @@ def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
     draw: dict[str, Callable[[], Figure | None]] = {
         "curves": partial(curves, groups),
         "clients": partial(client_accuracy, groups),
+        "bytes": partial(accuracy_over_bytes, groups),
         "traffic": partial(traffic, groups),
     }
     pictures = {name: figure for name, make in draw.items() if (figure := make()) is not None}

@@ -202,7 +202,10 @@ def run(
 
 def _is_watched(progress: bool | None) -> bool:
     """Whether somebody looks at what is printed."""
-    return (sys.stdout.isatty() or "ipykernel" in sys.modules) if progress is None else progress
+    if progress is not None:
+        return progress
+    shell = sys.modules.get("IPython")  # of a notebook, if one runs this; libraries may only have loaded it
+    return sys.stdout.isatty() or (shell is not None and shell.get_ipython() is not None)
 
 
 def train(

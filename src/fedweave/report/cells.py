@@ -40,6 +40,32 @@ def sign(found: Sequence[float]) -> int:
     return int(low > 0) - int(high < 0)
 
 
+LEVEL = 0.05
+
+
+def signs(several: Sequence[Sequence[float]]) -> list[int]:
+    """What paired tests say of the differences of several groups to the same one, as `sign` does of one: 1, -1 or 0, at
+    a level of 5 % for all of them together (Holm 1979, "A simple sequentially rejective multiple test procedure").
+
+    several: differences of each group, one for each seed; groups of fewer than `LEAST_SEEDS` are not tested.
+    """
+    ways = [sign(differences) for differences in several]
+    order = sorted((_p(differences), at) for at, differences in enumerate(several) if len(differences) >= LEAST_SEEDS)
+    while order and order[0][0] <= LEVEL / len(order):
+        order.pop(0)
+    for _, at in order:
+        ways[at] = 0
+    return ways
+
+
+def _p(values: Sequence[float]) -> float:
+    """Of the two-sided t-test that the mean of independent normal values is 0."""
+    from scipy.stats import t  # slow to import
+
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    return float(not mean) if not error else 2 * float(t.sf(abs(mean) / error, len(values) - 1))
+
+
 def surely_above(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> bool:
     """Whether the paired test over their common seeds says that one is above the other (`sign`)."""
     return sign(paired_differences(one, other)) > 0
@@ -80,6 +106,9 @@ NOTES = {
     "coverage": "share of test examples inside their interval, mean over members",
     "worst_coverage": "of the member with the lowest",
     "width": "mean width of the intervals",
+    "nominal": "share that the intervals are to cover",
+    "least_coverage": "coverage below which chance does not explain the difference from that share",
+    "apart": "of members' means of the target, in its typical deviations, where each member scales by its own",
     "bin_error": "how much too wide intervals may be, by the bins of the sum",
     "f1": "micro average",
     "macro_f1": "mean over classes",

@@ -20,6 +20,7 @@ from fedweave.report.cells import (
     paired_differences,
     sign,
     signed,
+    signs,
 )
 from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
 from fedweave.report.notes import WHOSE, hits
@@ -122,8 +123,8 @@ COMPARED = (
 )
 NOTE = (
     "Differences between runs with the same seed: their mean over the seeds that both have, and its two-sided 95 % "
-    "interval by Student's t. ★ better, ▽ worse where the interval leaves out 0, as one in twenty does by chance, "
-    "and is of three seeds or more: fewer say nothing about others."
+    "interval by Student's t. ★ better, ▽ worse where the paired t-test says so over three seeds or more, at a level "
+    "of 5 % for all groups of a metric together (Holm). One metric in twenty has such a mark by chance."
 )
 
 
@@ -157,31 +158,45 @@ def metrics_compared(groups: Sequence[Group]) -> list[str]:
 def compared(groups: Sequence[Group], names: Sequence[str] | None = None) -> ResultTable:
     """A row for every metric and every group but the first, which the others are compared with. names: of the metrics,
     by default what decides and then `COMPARED`."""
-    rows, names = [], metrics_compared(groups) if names is None else names
-    first, *others = groups
-    for name in names:
-        base = first.by_seed(name)
-        for group in others:
-            if differences := paired_differences(group.by_seed(name), base):
-                low, high = interval(differences)
-                mean = statistics.fmean(differences)
-                between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
-                void = name.startswith("groups/") and (alike(first) or alike(group))
-                star = "" if void else mark(name, differences, judged_alike([first, group]))
-                cell = Cell(f"{star}{signed(mean)}", repr(mean))
-                rows.append((Cell(readable(name)), Cell(group.label), cell, Cell(between), Cell(str(len(differences)))))
+    rows, first = [], groups[0]
+    for name in metrics_compared(groups) if names is None else names:
+        for group, differences, way in verdicts(groups, name):
+            low, high = interval(differences)
+            mean = statistics.fmean(differences)
+            between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
+            cell = Cell(f"{MARKS[way]}{signed(mean)}", repr(mean))
+            rows.append((Cell(readable(name)), Cell(group.label), cell, Cell(between), Cell(str(len(differences)))))
     return ResultTable(
         ("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2
     )
 
 
-def mark(name: str, found: Sequence[float], by: str) -> str:
-    """ "★ " or "▽ " where the differences of seeds say that a metric is better, or worse (`cells.sign`); else "", as of
-    accuracies where these judge nothing."""
-    last, way = name.rpartition("/")[2], sign(found)
-    if last not in judging(by) or not way:
-        return ""
-    return "★ " if (way > 0) == (last in HIGHER) else "▽ "
+MARKS = {1: "★ ", -1: "▽ ", 0: ""}
+
+
+def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float], int]]:
+    """Each group but the first that has the metric and a seed of the first one's; its differences, paired over seeds;
+    and what they say (`cells.signs`): 1 better, -1 worse, 0 neither. Gaps of a model that predicts one class for nearly
+    everybody say nothing."""
+    first, *others = groups
+    base = first.by_seed(name)
+    pairs = [(group, paired_differences(group.by_seed(name), base)) for group in others]
+    pairs = [(group, differences) for group, differences in pairs if differences]
+    void = [name.startswith("groups/") and (alike(first) or alike(group)) for group, _ in pairs]
+    ways = signs([() if empty else differences for (_, differences), empty in zip(pairs, void, strict=True)])
+    return [
+        (group, differences, verdict(name, way, judged_alike([first, group])))
+        for (group, differences), way in zip(pairs, ways, strict=True)
+    ]
+
+
+def verdict(name: str, way: int, by: str) -> int:
+    """Whether a difference of this sign is better, 1, or worse, -1, where runs are judged `by` a metric; 0 for metrics
+    that say neither, such as accuracies where another metric judges."""
+    last = name.rpartition("/")[2]
+    if last not in judging(by):
+        return 0
+    return way if last in HIGHER else -way
 
 
 def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
+from fedweave.errors import listed
 from fedweave.experiment.config import flat
 from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
 from fedweave.report.cells import (
@@ -24,11 +25,13 @@ from fedweave.report.cells import (
     number,
     paired_differences,
     signed,
+    signs,
 )
 from fedweave.report.drawing import Dots, Figure, Panel, of_run
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
 
 UNDECIDED = "No significant difference"
+TOO_FEW = f"an interval needs {LEAST_SEEDS} seeds"
 MANY = 8  # runs that a sentence names
 NEXT = 3  # of those that the best is compared with
 
@@ -46,17 +49,24 @@ class Effect:
     seeds: int
 
     @property
+    def tested(self) -> bool:
+        """Whether there are enough seeds for an interval."""
+        return self.seeds >= LEAST_SEEDS
+
+    @property
     def significant(self) -> bool:
         """Whether the interval leaves out 0, and is of enough seeds."""
-        if self.low is None or self.high is None or self.seeds < LEAST_SEEDS:
+        if self.low is None or self.high is None or not self.tested:
             return False
         return not self.low <= 0 <= self.high
 
     @property
     def sureness(self) -> str:
-        """ "95 % interval −0.440 to +0.288, 2 seeds", or "one seed, not tested"."""
+        """ "95 % interval −0.440 to +0.288, 3 seeds", or of fewer that it is not tested."""
         if self.low is None or self.high is None:
             return "one seed, not tested"
+        if not self.tested:
+            return f"{counted(self.seeds, 'seed')}, not tested: {TOO_FEW}"
         return f"95 % interval {signed(self.low, three)} to {signed(self.high, three)}, {counted(self.seeds, 'seed')}"
 
 
@@ -111,15 +121,21 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
-    if behind := [label for label, own in ahead.items() if own.significant and rank(metric, own.mean) < 0]:
+    if behind := [label for label, gap in ahead.items() if gap.significant and rank(metric, gap.mean) < 0]:
         return f"Not all runs have the same seeds; over those in common {behind[0]} is ahead of {best.label}: {ranks}."
-    level = {label: own for label, own in ahead.items() if not own.significant}
+    enough = {label: gap for label, gap in ahead.items() if gap.tested}
+    if not enough:
+        seeds = counted(max(gap.seeds for gap in ahead.values()), "seed")
+        return f"Not tested, {seeds}; {TOO_FEW}: {ranks}."
+    missing = [label for label in ahead if label not in enough]
+    ranks += f". Not tested against {listed(missing)}: {TOO_FEW}" if missing else ""
+    level = {label: gap for label, gap in enough.items() if not gap.significant}
     if level:
-        shown = [f"{label} ({signed(own.mean, three)}; {own.sureness})" for label, own in [*level.items()][:NEXT]]
+        shown = [f"{label} ({signed(gap.mean, three)}; {gap.sureness})" for label, gap in [*level.items()][:NEXT]]
         more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
         return f"{UNDECIDED} between {best.label} and {', '.join(shown)}{more}: {ranks}."
-    label, own = next(iter(ahead.items()))
-    return f"{best.label} is ahead of {label} by {three(abs(own.mean))} ({own.sureness}): {ranks}."
+    label, gap = next(iter(enough.items()))
+    return f"{best.label} is ahead of {label} by {three(abs(gap.mean))} ({gap.sureness}): {ranks}."
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -345,15 +361,24 @@ def overview(one: Condition) -> ResultTable:
     columns = {one.shown: f"test {title_of(metric)}, mean over clients"}
     columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
     held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
+    unpaired = bool(incomparable(one.groups))
+    pairs = (
+        {}
+        if unpaired
+        else {
+            group.label: differences
+            for group in one.groups[1:]
+            if (differences := paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)))
+        }
+    )
+    ways = dict(zip(pairs, signs([*pairs.values()]), strict=True))
     rows = []
     for group in one.groups:
         cells = [measured(group.values(name), number) for name in held]
-        unpaired = group is first or bool(incomparable(one.groups))
-        found = [] if unpaired else paired_differences(group.by_seed(one.shown), first.by_seed(one.shown))
         told = [Cell(NONE), Cell("")]
-        if found:
-            gap = effect(found)
-            star = ("★ " if gap.mean > 0 else "▽ ") if gap.significant else ""
+        if group.label in pairs:
+            gap, way = effect(pairs[group.label]), rank(metric, ways[group.label])
+            star = "★ " if way > 0 else "▽ " if way < 0 else ""
             told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
     head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")

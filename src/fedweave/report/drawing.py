@@ -146,7 +146,19 @@ class Dots:
     labels: Sequence[str] = ()
 
 
-Mark = LineSeries | Bars | Dots
+@dataclass(frozen=True)
+class Cloud:
+    """Many small marks at (x, y), which share one description."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    tone: str
+    symbol: str = "circle"
+    errors: ClassVar[Sequence[float]] = ()
+
+
+Mark = LineSeries | Bars | Dots | Cloud
 
 
 @dataclass(frozen=True)
@@ -156,7 +168,7 @@ class Panel:
     title, below, beside: words above, under and beside it. names: what stands across, () for numbers. ticks: {place:
     word} below the axis in place of the names, places among which need not be whole.
     low, high: of the upright axis; None follows the marks. levels: heights of dotted lines across.
-    stacked: bars stand on one another, else side by side. form: of numbers on the upright axis.
+    stacked: bars stand on one another, else side by side. form, across: of numbers on the upright axis and below.
     """
 
     title: str
@@ -169,6 +181,7 @@ class Panel:
     levels: tuple[float, ...] = ()
     stacked: bool = False
     form: Callable[[float], str] = plainly
+    across: Callable[[float], str] = plainly
     ticks: Mapping[float, str] = field(default_factory=dict)
 
     @property
@@ -284,7 +297,7 @@ def _panel(shown: Panel) -> Iterator[str]:
     if labels:
         yield from _names(labels, [across.place(at) for at in range(len(labels))], end)
     else:
-        ticks = shown.ticks or {tick: f"{tick:.6g}" for tick in across.ticks}
+        ticks = shown.ticks or {tick: shown.across(tick) for tick in across.ticks}
         yield from (_text(across.place(at), end + 15, word, "middle") for at, word in ticks.items())
     if shown.below:
         yield _text((left + WIDTH - RIGHT) / 2, HEIGHT - 5, shown.below, "middle")
@@ -293,6 +306,8 @@ def _panel(shown: Panel) -> Iterator[str]:
     for mark in shown.marks:
         if isinstance(mark, LineSeries):
             yield from _line(mark, shown, across, up)
+        elif isinstance(mark, Cloud):
+            yield _cloud(mark, across, up)
         elif isinstance(mark, Dots):
             yield from (*_dots(mark, shown, across, up), *_labels(mark, across, up))
 
@@ -311,7 +326,7 @@ def _range(shown: Panel) -> tuple[float, float]:
     return min(known) if shown.low is None else shown.low, max(known) if shown.high is None else shown.high
 
 
-def _reach(mark: LineSeries | Bars | Dots, sign: int) -> np.ndarray:
+def _reach(mark: Mark, sign: int) -> np.ndarray:
     if isinstance(mark, LineSeries):
         return np.asarray((mark.low if sign < 0 else mark.high) or mark.y, float)
     result: np.ndarray = np.asarray(mark.y, float) + sign * np.asarray(mark.errors or 0.0, float)
@@ -321,12 +336,12 @@ def _reach(mark: LineSeries | Bars | Dots, sign: int) -> np.ndarray:
 def _across(shown: Panel, left: float) -> Axis:
     if shown.names:
         return _Places(len(shown.names), left, WIDTH - RIGHT)
-    x = [at for mark in shown.marks if isinstance(mark, LineSeries | Dots) for at in mark.x] or [0, 1]
+    x = [at for mark in shown.marks if isinstance(mark, LineSeries | Dots | Cloud) for at in mark.x] or [0, 1]
     x += [
         at + more for mark in shown.marks if isinstance(mark, Dots) for at, more in zip(mark.x, mark.wide, strict=False)
     ]
     last = Axis(min(0, *x), max(x), left, WIDTH - RIGHT, parts=5)
-    room = _wide(f"{last.ticks[-1]:.6g}") / 2  # the last number stands in the middle below its tick
+    room = _wide(shown.across(last.ticks[-1])) / 2  # the last number stands in the middle below its tick
     return Axis(min(0, *x), max(x), left, WIDTH - max(RIGHT, room), parts=5)
 
 
@@ -422,7 +437,7 @@ def _line(mark: LineSeries, shown: Panel, across: Axis, up: Axis) -> Iterator[st
         around = _path([(across.place(x), up.place(y)) for x, y in edge])
         yield f'<path class="band" style="--c:{mark.tone}" d="{around}Z"/>'
     last = f"{mark.y[-1]:.4g}" if shown.form is plainly else shown.form(mark.y[-1])
-    title = _title(f"{mark.name}: {last} at {mark.x[-1]:g}")
+    title = _title(f"{mark.name}: {last} at {shown.across(mark.x[-1])}")
     if len(points) == 1:
         yield f'<g style="--c:{mark.tone}">{_mark("circle", *points[0])}{title}</g>'
     else:
@@ -435,7 +450,7 @@ def _dots(mark: Dots, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
         if not math.isfinite(y):
             continue
         at = across.place(x) + mark.shift * step
-        where = shown.names[round(x)] if shown.names else f"{x:g}"
+        where = shown.names[round(x)] if shown.names else shown.across(x)
         if mark.errors:
             yield _whisker(at, y, mark.errors[i], up)
         if mark.wide:
@@ -444,6 +459,21 @@ def _dots(mark: Dots, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
         title = _title(f"{where}{f', {mark.name}' if mark.name else ''}: {shown.form(y)}")
         small = " small" if len(mark.x) > 2 * NAMED else ""
         yield f'<g class="dot{small}" style="--c:{mark.tone}">{_mark(mark.symbol, at, up.place(y))}{title}</g>'
+
+
+SMALL = {
+    "circle": "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0 -4 0z",
+    "diamond": "m0 -2.8l2.8 2.8l-2.8 2.8l-2.8 -2.8z",
+    "square": "m-2 -2h4v4h-4z",
+    "triangle": "m0 -2.8l2.8 5h-5.6z",
+    "cross": "m-.8 -2.8h1.6v2h2v1.6h-2v2h-1.6v-2h-2v-1.6h2z",
+}
+
+
+def _cloud(mark: Cloud, across: Axis, up: Axis) -> str:
+    points = zip(mark.x, mark.y, strict=True)
+    path = "".join(f"M{across.place(x):.1f} {up.place(y):.1f}{SMALL[mark.symbol]}" for x, y in points)
+    return f'<path class="bar" style="--c:{mark.tone}" d="{path}">{_title(f"{mark.name}: {len(mark.x):,}")}</path>'
 
 
 def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:

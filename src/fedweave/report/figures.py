@@ -5,7 +5,8 @@ was spent.
 import json
 import math
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -44,6 +45,32 @@ def traffic(groups: Sequence[Group]) -> Figure | None:
     if not panels:
         return None
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
+
+
+SENT = "sent by all clients in training"
+
+
+def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
+    """What judges the runs, the mean over clients on test examples, over the bytes that clients had sent in training;
+    a dot for runs that sent none. Mean and a band of one deviation over seeds. None where nothing was sent."""
+    metric = judged_alike(groups) or PLAIN
+    lines = []
+    for at, group in enumerate(groups):
+        line = _line(group.label, at, [run.curve(metric, "test", False) for run in group.runs])
+        sent = [run.sent() for run in group.runs]
+        x = [mean_sent(sent, int(round)) for round in line.x]
+        last = slice(0 if x and x[-1] else -1, None)
+        lines.append(replace(line, x=x[last], y=line.y[last], low=line.low[last], high=line.high[last]))
+    if not any(line.x and line.x[-1] for line in lines):
+        return None
+    title = f"Test {title_of(metric)}, mean over clients"
+    panel = Panel(title, tuple(lines), below=SENT, across=lambda value: decimal(round(value)))
+    return Figure((panel,), legend_of(panel.marks) if len(groups) > 1 else ())
+
+
+def mean_sent(sums: Sequence[Mapping[int, float]], round: int) -> float:
+    """The mean over runs of what was sent up to a round, of each run's {round: up to it} (`Run.sent`)."""
+    return statistics.fmean(max((size for at, size in one.items() if at <= round), default=0.0) for one in sums)
 
 
 def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -18,6 +19,7 @@ from fedweave.report.compare import NOTE, compared, headlines, tradeoff
 from fedweave.report.compliance import disclose, ledger, spent
 from fedweave.report.conditions import Condition, conditions, incomparable, overview, picture, ranks, rounds
 from fedweave.report.drawing import Figure
+from fedweave.report.embeddings import picture as picture_of_embeddings
 from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
@@ -38,13 +40,18 @@ class SelectedRuns:
 
 
 def render(
-    runs: Sequence[Run], more: Sequence[str] = (), choice: SelectedRuns | None = None, keys: Sequence[str] = ()
+    runs: Sequence[Run],
+    more: Sequence[str] = (),
+    choice: SelectedRuns | None = None,
+    keys: Sequence[str] = (),
+    embeddings: str = "",
 ) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
     Runs in several conditions are compared within each (`conditions`).
 
     more: further warnings, such as of runs that failed. choice: of a sweep, whose `runs` are those that were chosen.
-    keys: of the configuration, that make a condition.
+    keys: of the configuration, that make a condition. embeddings: how those of each group's first run are drawn
+    (`report.embeddings.WAYS`); "" not at all.
     """
     groups = grouped(runs)
     section = conditions(groups, keys, choice is not None)
@@ -52,17 +59,17 @@ def render(
     if len(section) < 2:
         own, shown = gain.gains(groups), section[0].shown if section else ""
         leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own, shown)
-        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups)}
+        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups, embeddings)}
         return rendered("report.html", **head)
     placed = ranks(section)
-    parts = [_part(one, f"part{at}-") for at, one in enumerate(section)]
+    parts = [_part(one, f"part{at}-", embeddings) for at, one in enumerate(section)]
     return rendered(
         "report.html",
         **head | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()},
     )
 
 
-def _part(one: Condition, at: str) -> Record:
+def _part(one: Condition, at: str, embeddings: str) -> Record:
     """A condition on the page: what comes first, and all else."""
     groups = one.groups
     return {
@@ -72,11 +79,11 @@ def _part(one: Condition, at: str) -> Record:
         "warnings": _warnings(groups),
         "overview": overview(one),
         "figure": drawn(picture(one), f"{at}means"),
-        "body": _body(groups, at),
+        "body": _body(groups, embeddings, at),
     }
 
 
-def _body(groups: Sequence[Group], at: str = "") -> Markup:
+def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
     """All that a page shows of runs that can be compared, or of one; at: before the names of sections and figures."""
     owners = [(group, run) for group in groups for run in group.runs]
     seeds = any(len(group.runs) > 1 for group in groups)
@@ -85,7 +92,7 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         "sections.html",
         at=at,
         facts=tables.facts(groups),
-        per_class=tables.metrics(groups, ("per_class", "per_target")),
+        each={noun: tables.metrics(groups, (family,)) for family, noun in tables.EACH.items()},
         costs=tables.costs(groups),
         paired=compared(groups) if comparable and seeds else ResultTable((), ()),
         paired_note=NOTE,
@@ -111,6 +118,10 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         ],
         pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
         confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
+        embeddings=_of_first(groups, partial(picture_of_embeddings, way=embeddings), f"{at}embeddings")
+        if embeddings
+        else [],
+        over_bytes=drawn(figures.accuracy_over_bytes(groups), f"{at}bytes"),
         traffic=drawn(figures.traffic(groups), f"{at}traffic"),
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
@@ -127,6 +138,7 @@ def _of_clients(groups: Sequence[Group], judged: str, at: str) -> Record:
         "accuracy_caption": _caption(groups, judged),
         "extremes": tables.extremes(groups),
         "spreads": tables.spreads(groups),
+        "by_client": tables.by_client(groups),
     }
 
 

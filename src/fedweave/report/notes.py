@@ -16,6 +16,7 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
+    TARGETS_APART,
     WITHOUT_GRAPH,
     judged_by,
     lower,
@@ -157,7 +158,9 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         sentences["alike"] = "all test examples are of one class, so that no score says anything."
     if metric == PLAIN and alike:
         sentences |= _below_constant(metrics)
-    sentences |= _worse_than_mean(metrics) | _by_chance(metrics)
+    sentences |= _worse_than_mean(metrics) | _by_chance(metrics) | _missing_coverage(metrics)
+    if "global/rmse" in metrics:  # one model of all members
+        sentences |= units_differ(metrics.get(TARGETS_APART))
     sentences |= _below_features(metrics) | _below_references(metrics)
     if missing := metrics.get("scores/missing"):
         sentences["missing"] = (
@@ -250,6 +253,37 @@ def _worse_than_mean(metrics: Mapping[str, float | None]) -> dict[str, str]:
         if reached is not None and constant is not None and reached > constant:
             sentences[kind] = words.format(reached, constant)
     return sentences
+
+
+APART = 0.25  # of the typical deviation, by which members' means may differ without a word
+
+
+def units_differ(apart: float | None) -> dict[str, str]:
+    """Where members' own units of a number differ much, so that one model learns another target from each.
+
+    apart: see `partition.client_data.targets_apart`.
+    """
+    if apart is None or apart <= APART:
+        return {}
+    return {
+        "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
+        "target by its own numbers. One model for all then learns another number from each. Compare on validation "
+        'with data.target_normalise = "all", one scale for all: members then tell their counts, sums and sums of '
+        "squares, and the ledger lists them."
+    }
+
+
+def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where prediction intervals cover fewer test examples than they promise, beyond chance."""
+    names = ("coverage", "nominal", "least_coverage")
+    coverage, nominal, least = (metrics.get(f"intervals/{name}") for name in names)
+    if coverage is None or nominal is None or least is None or coverage >= least:
+        return {}
+    return {
+        "coverage": f"prediction intervals cover {coverage:.1%} of test examples, and {nominal:.0%} were asked for. "
+        f"From {least:.1%} on the difference could be chance. Test examples are unlike the validation examples that "
+        "set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
+    }
 
 
 def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -137,10 +137,25 @@ class Run:
             values.setdefault(row["client"], {})[row["round"]] = row["value"]
         return values
 
+    def sent(self) -> dict[int, float]:
+        """{round: bytes that clients sent in training up to it}, to the server and to each other, by the ledger."""
+        ways, purposes = (self.ledger[name].cast(pa.string()) for name in ("direction", "purpose"))
+        mine = self.ledger.filter(pc.and_(pc.not_equal(ways, "down"), pc.not_equal(purposes, EVALUATION)))
+        sums = mine.group_by("round").aggregate([("bytes", "sum")]).sort_by("round")
+        return dict(zip(sums["round"].to_pylist(), np.cumsum(sums["bytes_sum"].to_numpy()).tolist(), strict=True))
+
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
         """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
         rows = _rows(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
+
+    def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
+        """{client: {metric: value}} of the last evaluation."""
+        known = pc.field("round") == self.evaluated, pc.field("split") == split, pc.field("client") != GLOBAL
+        values = dict[str, dict[str, float]]()
+        for row in self.metrics.filter(known[0] & known[1] & known[2]).to_pylist():
+            values.setdefault(row["client"], {})[row["metric"]] = row["value"]
+        return values
 
 
 @dataclass(frozen=True)

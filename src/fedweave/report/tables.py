@@ -32,7 +32,7 @@ from fedweave.report.cells import (
     recipe,
     signed,
 )
-from fedweave.report.conditions import UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
+from fedweave.report.conditions import TOO_FEW, UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
 from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
@@ -182,7 +182,7 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
             how = "of" if group[0].way == 1 else "less" if change.mean > 0 else "more"
             words = f"With {group[0].group.label}, joining {does} {three(abs(change.mean))} {how} {metric} on average"
         else:
-            begin = f"{UNDECIDED} with" if change.seeds > 1 else "With"
+            begin = f"{UNDECIDED} with" if change.tested else "With"
             by = signed(group[0].way * change.mean, three)
             words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
         words += f" ({about}); {len(up):,} of {len(values):,} {who} {'gains' if len(up) == 1 else 'gain'}"
@@ -215,12 +215,12 @@ def headline(found: Sequence[Gain]) -> str:
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
-        "Not tested, one seed: against training alone,": {},
+        f"Not tested, {TOO_FEW}: against training alone,": {},
     }
     sure, undecided, alone = ways
     way_of = {gain.group.label: gain.way for gain in found}
     for label, change in changes.items():
-        ways[sure if change.significant else undecided if change.seeds > 1 else alone][label] = change
+        ways[sure if change.significant else undecided if change.tested else alone][label] = change
     return " ".join(
         f"{way} joining changes members' mean {metrics} by {_told(own, way_of)}." for way, own in ways.items() if own
     )
@@ -230,7 +230,7 @@ def _told(changes: Mapping[str, Effect], ways: Mapping[str, int]) -> str:
     """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
     way = min(ways.values(), default=1)
     means = {
-        f"{label}; {turned(change, way).sureness}" if change.seeds > 1 else label: change.mean
+        f"{label}; {turned(change, way).sureness}" if change.tested else label: change.mean
         for label, change in changes.items()
     }
     return ranked(means, lambda value: signed(way * value, three))
@@ -415,8 +415,7 @@ def metrics(
         cells = [measured(group.values(name), form) for group in groups]
         if marks:
             cells = marked(cells, [group.by_seed(name) for group in groups], last, metric)
-        title = readable(last if family in ("fairness", "per_class") else name)
-        title = target_named(groups[0].first, name) if family == "per_target" else title
+        title = of_one(groups[0].first, name) if family in EACH else readable(last if family == "fairness" else name)
         rows.append((Cell(title, note=explained(name)), *cells))
     return ResultTable(heads(groups), tuple(_merged(rows)))
 
@@ -468,6 +467,20 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
+
+
+def by_client(groups: Sequence[Group]) -> ResultTable:
+    """Each client's result by what runs are judged by, side by side: a row per client, a column per group; of very many
+    the first and the last. Empty of one group, and where groups have other clients."""
+    each = [[run.clients(run.judged) for run in group.runs] for group in groups]
+    names = [[*dict.fromkeys(client for values in runs for client in values)] for runs in each]
+    if len(groups) < 2 or not names[0] or any(set(other) != set(names[0]) for other in names):
+        return ResultTable((), ())
+    rows = [
+        (Cell(client), *(measured([values.get(client) for values in runs], number) for runs in each))
+        for client in names[0]
+    ]
+    return ResultTable(heads(groups), ends(rows))
 
 
 def spreads(groups: Sequence[Group]) -> ResultTable:
@@ -625,12 +638,16 @@ def heads(groups: Sequence[Group]) -> tuple[str, ...]:
     )
 
 
-def target_named(run: Run, name: str) -> str:
-    """What a row of "per_target/rmse/0" is called: "RMSE of logS", or "RMSE of target 0" without a name."""
-    _, metric, number = name.split("/")
-    names = run.summary.get("targets", ())
-    called = names[int(number)] if int(number) < len(names) else f"target {number}"
-    return f"{title_of(metric)} of {called}"
+EACH = {"per_class": "class", "per_target": "target"}  # families of metrics of one class, or one target
+
+
+def of_one(run: Run, name: str) -> str:
+    """What a row of "per_target/rmse/0" or "per_class/f1/0" is called: "RMSE of logS", "F1 of fraud", or "RMSE of
+    target 0" without a name."""
+    family, metric, number = name.split("/")
+    names = run.classes if family == "per_class" else run.summary.get("targets", ())
+    called = names[int(number)] if int(number) < len(names) else f"{EACH[family]} {number}"
+    return f"{readable(title_of(metric))} of {called}"
 
 
 def readable(name: str) -> str:

@@ -22,13 +22,13 @@ from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
 from fedweave.experiment.runs.run import RunObserver
 from fedweave.privacy.accountant import bounds
 
-EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's directory
+EVENTS, MLFLOW_RUN, WANDB_RUN = "tensorboard", "mlflow.json", "wandb.json"  # in a run's directory
 
 
 class Tracker(Protocol):
     """What keeps the numbers of a run somewhere else."""
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """What was measured after a round, by name."""
         ...
 
@@ -133,9 +133,9 @@ class TensorBoard:
         self._writer = SummaryWriter(str(directory / EVENTS), purge_step=done + 1 if done else None)
         self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in flat(settings).items()))
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        for name, value in found.items():
+        for name, value in values.items():
             self._writer.add_scalar(name, value, round)
 
     def close(self, finished: bool) -> None:
@@ -168,21 +168,64 @@ class MLflow:
         params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
         self._client.log_batch(self._run, params=params)
 
-    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
         from mlflow.entities import Metric
 
         at = int(1000 * time.time())
-        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in found.items()])
+        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in values.items()])
 
     def close(self, finished: bool) -> None:
         """See `Tracker`."""
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
 
+class WandB:
+    """An offline run of Weights & Biases in `directory`/wandb, of the project "fedweave"; it is continued where
+    the run is. Nothing is sent, whatever WANDB_MODE says: to send it, give the folder to `wandb sync`."""
+
+    def __init__(self, directory: Path, settings: Document, done: int) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # its own reports of errors, which it would send
+        import wandb
+
+        file = directory / WANDB_RUN
+        if not done:
+            shutil.rmtree(directory / "wandb", ignore_errors=True)
+        known = json.loads(file.read_text()) if done and file.exists() else {}
+        about = wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            quiet=True,
+            silent=True,
+            x_disable_machine_info=True,
+            x_disable_stats=True,
+        )
+        self._run = wandb.init(
+            project="fedweave",
+            name=directory.name,
+            id=known.get("run"),
+            dir=str(directory),
+            config=flat(settings),
+            mode="offline",
+            reinit="create_new",
+            settings=about,
+        )
+        file.write_text(json.dumps({"run": self._run.id}))
+
+    def numbers(self, round: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        self._run.log(dict(values), step=round)
+
+    def close(self, finished: bool) -> None:
+        """See `Tracker`."""
+        self._run.finish(exit_code=0 if finished else 1)
+
+
 TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
     "tensorboard": (TensorBoard, "tensorboard"),
     "mlflow": (MLflow, "mlflow"),
+    "wandb": (WandB, "wandb"),
 }
 
 
@@ -195,7 +238,8 @@ def tracked(names: Sequence[str]) -> Tracked:
     for name in names:
         if name not in TRACKERS:
             raise UserError(
-                f"--track {name}: there is no such tracker; choose {' or '.join(TRACKERS)}.", code="user.no-tracker"
+                f"--track {name}: there is no such tracker; choose one of {', '.join(TRACKERS)}.",
+                code="user.no-tracker",
             )
         if find_spec(TRACKERS[name][1]) is None:
             raise UserError(

@@ -525,7 +525,8 @@ class Minibatches:
         """
         if models.needs_graph(model):
             raise ValueError(
-                "h2gcn and a torch.nn.Module cannot read sampled neighbors; choose model sage, gcn, gat, gine or pna"
+                "h2gcn and a torch.nn.Module cannot read sampled neighbors; choose model sage, gcn, gat, gine or pna, "
+                "without graph or batch norm, which compare all nodes"
             )
         if models.pools(model):
             raise ValueError(

@@ -1,6 +1,6 @@
 """A sweep from Python: `fedweave.sweep(…)`, as the command of that name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,22 @@ from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.session import watched
-from fedweave.python.comparing import Results, figures_of, table_of
+from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
+from fedweave.report.conditions import conditions
 from fedweave.report.reading import Run, grouped
 from fedweave.report.terminal import screen
 from fedweave.sweep import plan
 from fedweave.sweep import search as seek
-from fedweave.sweep.results import SweepOptions, describe_numbers, finish, lost
+from fedweave.sweep.results import (
+    SweepOptions,
+    by_condition,
+    compared_lines,
+    describe_numbers,
+    figures,
+    finish,
+    latex,
+    lost,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,16 +37,37 @@ class Sweep(Results):
 
     directory: where its runs are, and the page `report.html`. grid: the keys that were tried, which are columns of
     `runs`, beside "chosen": whether a run has the setting that is best on validation examples. failed: why runs failed.
+    choices: the setting chosen for each algorithm in each condition, such as a data set and a cut.
     """
 
     directory: Path = Path()
     grid: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    choices: tuple[plan.Chosen, ...] = ()
 
     @property
     def chosen(self) -> pa.Table:
         """The runs with the setting chosen for their algorithm."""
         return self.runs.filter(self.runs["chosen"])
+
+    @property
+    def conditions(self) -> pa.Table:
+        """A row for each condition and algorithm: mean and deviation over seeds, in the round that is best on
+        validation examples, rank, and the paired difference to the first algorithm with its 95 % interval."""
+        return rows_of(by_condition(self.choices))
+
+    @property
+    def latex(self) -> str:
+        """The table for a paper, as --latex writes it; "" where nothing could be chosen."""
+        return latex(self.choices) if self.choices else ""
+
+    def save_figures(self, folder: str | Path) -> list[Path]:
+        """Write curves and charts, with captions, as SVG, PDF and .tex, as --figures does; the files written.
+
+        Raises:
+            UserError: matplotlib is not installed, or the folder cannot be written.
+        """
+        return figures(self.choices, Path(folder).expanduser())
 
 
 def sweep(
@@ -72,7 +103,7 @@ def sweep(
     if not isinstance(experiment, str | Path):
         write_document(file, document)
     changed = [f"{key}={_value(value)}" for key, value in (settings or {}).items()]
-    tried = [f"{key}={_values(values)}" for key, values in (grid or {}).items()]
+    tried = [f"{key}={_values(key, values)}" for key, values in (grid or {}).items()]
     names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     numbers = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
     ranges = plan.tries(file, changed, tried)
@@ -102,11 +133,14 @@ def sweep(
         values = flat(run.config)
         return {**{key: values.get(key) for key in options.keys}, "chosen": first[run.directory] in best}
 
-    words = tuple(plan.describe_choices(chosen))
-    notes = (*about, *describe_numbers(groups, chosen))
+    selected = bool(options.keys and chosen)
+    compared = grouped([run for one in chosen for run in one.group.runs]) if selected else groups
+    lines = compared_lines(compared, conditions(compared, plan.conditions(options.keys, options.over), selected))
+    words = tuple(line for line in lines if isinstance(line, str))
+    notes = (*about, *plan.describe_choices(chosen), *describe_numbers(groups, chosen))
     failures = tuple(lost(runs, failed, options.keys))
-    shown = figures_of(grouped([run for one in chosen for run in one.group.runs]) if chosen else groups)
-    return Sweep(table_of(groups, known), words, notes, shown, folder, options.keys, failures)
+    table, shown, each = table_of(groups, known), figures_of(compared), clients_of(groups)
+    return Sweep(table, words, notes, shown, each, folder, options.keys, failures, tuple(chosen))
 
 
 def write_document(file: Path, document: Document) -> None:
@@ -125,7 +159,14 @@ def _named(experiment: "str | Path | Document | Config") -> tuple[str, Document]
     return Path(experiment).stem, {}
 
 
-def _values(values: Sequence[object] | str) -> str:
+def _values(key: str, values: Sequence[object] | str) -> str:
+    """Values of the grid as the command has them.
+
+    Raises:
+        UserError: they are no list.
+    """
+    if not isinstance(values, Iterable):
+        raise UserError(f"grid[{key!r}] = {values!r}: one value. Give a list of values to try.", code="user.value")
     return values if isinstance(values, str) else ",".join(map(_value, values))
 
 

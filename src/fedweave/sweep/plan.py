@@ -5,7 +5,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -163,9 +163,23 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
     return documents, notes
 
 
-def keys_of(grid: Iterable[str]) -> tuple[str, ...]:
-    """The keys of which any algorithm tries several values."""
-    return tuple(dict.fromkeys(scoped(key)[1] for key in grid))
+def keys_of(grid: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The keys of which any algorithm tries several values; of whole sections, "partition" with tables, those in which
+    the tables differ."""
+    keys: list[str] = []
+    for key, values in grid.items():
+        document: Document = {}
+        tables = []
+        for value in values if "." not in scoped(key)[1] else ():
+            override(document, f"{key}={value}")
+            tables.append(document[key])
+        if tables and all(isinstance(table, dict) for table in tables):
+            names = dict.fromkeys(name for table in tables for name in table)
+            differ = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
+            keys += [f"{key}.{name}" for name in differ]
+        else:
+            keys.append(scoped(key)[1])
+    return tuple(dict.fromkeys(keys))
 
 
 def check_over(over: Sequence[str], keys: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
@@ -25,10 +25,21 @@ from fedweave.metrics.selection import METRICS, PLAIN, rank, title_of
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
-from fedweave.report.cells import LEAST_SEEDS, Cell, ResultTable, marked, measured, number, paired_differences, unlike
+from fedweave.report.cells import (
+    LEAST_SEEDS,
+    Cell,
+    ResultTable,
+    marked,
+    measured,
+    number,
+    paired_differences,
+    signs,
+    unlike,
+)
 from fedweave.report.compare import headlines, over_conditions
 from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
 from fedweave.report.drawing import COLORS, DASHES
+from fedweave.report.figures import mean_sent
 from fedweave.report.html import SelectedRuns, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
 from fedweave.report.tables import gains
@@ -66,7 +77,8 @@ def latex(choices: Sequence[Chosen]) -> str:
     columns = list(dict.fromkeys(said(one.condition) for one in choices))
     at = {(one.algorithm, said(one.condition)): one for one in choices}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    heads = [escaped(column or worded(choices[0].metric)) for column in columns]
+    named = {said(one.condition): _head(one.condition) for one in choices}
+    heads = [escaped(named[column] or worded(choices[0].metric)) for column in columns]
     order = placed_over(choices)
     if order is not None:
         cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
@@ -94,6 +106,12 @@ def latex(choices: Sequence[Chosen]) -> str:
     return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
 
 
+def _head(condition: Values) -> str:
+    """A condition above a column: "cora, louvain, clients = 5"."""
+    words = (str(value) if key.endswith(".name") else said({key: value}) for key, value in condition.items())
+    return ", ".join(words)
+
+
 def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     """The algorithms' ranks over the conditions; None of fewer than two, or of one algorithm."""
     means: dict[str, dict[str, float]] = {}
@@ -107,24 +125,32 @@ def placed_over(found: Sequence[Chosen]) -> Ranks | None:
     return order if order is not None and len(order.places) else None
 
 
-def by_condition(found: Sequence[Chosen]) -> str:
-    """A line of CSV per condition and algorithm: its result, its rank, and the paired difference to the first one."""
-    order, lines = placed_over(found), []
-    for one in found:
+def by_condition(choices: Sequence[Chosen]) -> list[Record]:
+    """A row for each condition and algorithm: its result, its rank, and the paired difference to the first one, with
+    whether that is significant at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
+    order, lines = placed_over(choices), []
+    together: dict[str, list[Chosen]] = {}
+    for one in choices:
+        together.setdefault(said(one.condition), []).append(one)
+    gaps_of = {
+        where: [paired_differences(one.by_seed(), alike[0].by_seed()) for one in alike[1:]]
+        for where, alike in together.items()
+    }
+    ways = {where: signs(gaps) for where, gaps in gaps_of.items()}
+    for one in choices:
         where = said(one.condition)
-        first = next(other for other in found if said(other.condition) == where)
+        first, place = together[where][0], together[where].index(one)
         mean, deviation, seeds = spread(one.values())
         line = {"condition": where, "algorithm": one.algorithm, "metric": one.metric, "seeds": seeds, "mean": mean}
         line |= {"deviation": deviation}
         if order is not None and where in order.titles:
             line["rank"] = order.places[order.titles.index(where), order.names.index(one.algorithm)]
-        gaps = [] if one is first else paired_differences(one.by_seed(), first.by_seed())
-        if gaps:
+        if one is not first and (gaps := gaps_of[where][place - 1]):
             gap = effect(gaps)
             line |= {"against": first.algorithm, "difference": gap.mean, "low": gap.low, "high": gap.high}
-            line |= {"pairs": gap.seeds, "significant": int(gap.significant)}
+            line |= {"pairs": gap.seeds, "significant": int(ways[where][place - 1] != 0)}
         lines.append(line)
-    return _csv(lines)
+    return lines
 
 
 def _column(choices: Sequence[Chosen | None]) -> list[str]:
@@ -162,13 +188,23 @@ def caption(choices: Sequence[Chosen], what: str) -> str:
         f"Model: {_same('model', configs, varied | {key for one in choices for key in one.setting})}.",
         f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
     ]
-    tuned = [f"{_named(one)}: {said(one.setting)}" for one in choices if one.setting]
+    settings: dict[str, dict[str, list[Chosen]]] = {}
+    for one in choices:
+        if one.setting:
+            settings.setdefault(one.algorithm, {}).setdefault(said(one.setting), []).append(one)
+    tuned = [
+        f"{algorithm if len(values) == 1 else _named(one)}: {value}"
+        for algorithm, values in settings.items()
+        for value, alike in values.items()
+        for one in (alike[:1] if len(values) == 1 else alike)
+    ]
+    some = " where several were tried" if any(one.tried == 1 for one in choices) else ""
     fixed = [words for key in _TRAINING if (words := _fixed(key, choices))]
     return " ".join(
         [
             *parts,
             *([f"Training: {'; '.join(fixed)}."] if fixed else []),
-            *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else []),
+            *([f"Settings, chosen by validation{some}: {'; '.join(tuned)}."] if tuned else []),
         ]
     )
 
@@ -290,6 +326,10 @@ class Chart:
     lines: dict[str, list[Point]] = field(default_factory=dict)
 
 
+SENT_MB = "MB sent by all clients"
+CURVES = ("round", SENT_MB)  # over which lines are drawn without marks
+
+
 def charts(choices: Sequence[Chosen]) -> list[Chart]:
     """One over each key of which there are several numbers, for every combination of the other conditions."""
     result = []
@@ -317,25 +357,38 @@ def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
     return Chart(file_name(f"over {key} {where}"), unit, over, where, caption(alike, what), lines)
 
 
-def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
+def over_rounds(choices: Sequence[Chosen]) -> list[Chart]:
     """The metric on test examples, mean over clients, by round, in every condition."""
+    return _curves(choices, "round", "rounds", lambda one: table.mean_curve(_tests(one)))
+
+
+def over_bytes(choices: Sequence[Chosen]) -> list[Chart]:
+    """The same by what all clients had sent in training, in every condition in which they sent something."""
+
+    def line(one: Chosen) -> list[Point]:
+        sums = [run.sent() for run in one.group.runs]
+        points = table.mean_curve(_tests(one))
+        return [point._replace(at=mean_sent(sums, int(point.at)) / 1e6) for point in points]
+
+    charts = _curves(choices, SENT_MB, "bytes", line)
+    return [chart for chart in charts if any(line and line[-1].at for line in chart.lines.values())]
+
+
+def _tests(one: Chosen) -> list[dict[int, float]]:
+    return [run.curve(one.metric, "test", False) for run in one.group.runs]
+
+
+def _curves(choices: Sequence[Chosen], over: str, name: str, line: Callable[[Chosen], list[Point]]) -> list[Chart]:
     together: dict[str, list[Chosen]] = {}
-    for one in found:
+    for one in choices:
         together.setdefault(said(one.condition), []).append(one)
-    return [
-        Chart(
-            file_name(f"rounds {where}"),
-            (unit := f"test {worded(alike[0].metric)}"),
-            "round",
-            where,
-            caption(alike, f"{unit.capitalize()} over rounds, mean over clients"),
-            {
-                one.algorithm: table.mean_curve([run.curve(one.metric, "test", False) for run in one.group.runs])
-                for one in alike
-            },
-        )
-        for where, alike in together.items()
-    ]
+    charts = []
+    for where, alike in together.items():
+        unit = f"test {worded(alike[0].metric)}"
+        what = caption(alike, f"{unit.capitalize()} over {name}, mean over clients")
+        lines = {one.algorithm: line(one) for one in alike}
+        charts.append(Chart(file_name(f"{name} {where}"), unit, over, where, what, lines))
+    return charts
 
 
 def draw(found: Sequence[Chart], folder: Path) -> list[str]:
@@ -410,7 +463,7 @@ def _drawn(chart: Chart) -> "Figure":
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
         style: Record = {"color": COLORS[at % len(COLORS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
-        if chart.over == "round":
+        if chart.over in CURVES:
             axes.plot(x, y, label=name, **style)
             low, high = (
                 [mean + sign * deviation for mean, deviation in zip(y, error, strict=True)] for sign in (-1, 1)
@@ -444,7 +497,7 @@ def _beside(chart: Chart, at: int) -> float:
 
 
 def _with_caption(chart: Chart) -> str:
-    several = chart.over != "round" and len(chart.lines) > 1
+    several = chart.over not in CURVES and len(chart.lines) > 1
     beside = " Marks of one value stand a little beside one another." if several else ""
     lines = [
         "% \\usepackage{graphicx}",
@@ -600,11 +653,16 @@ def finish(
     return groups, chosen
 
 
+def compared_lines(groups: Sequence[Group], found: Sequence[Condition]) -> list[str | ResultTable]:
+    """How groups of runs compare, in each condition and over all of several."""
+    if len(found) > 1:
+        return over_conditions(found)
+    return [*headlines(groups, gains(groups), found[0].shown if found else "")] if len(groups) > 1 else []
+
+
 def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
     """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
-    lines: list[str | ResultTable] = over_conditions(found) if len(found) > 1 else []
-    if len(found) < 2 <= len(groups):
-        lines += headlines(groups, gains(groups), found[0].shown if found else "")
+    lines = compared_lines(groups, found)
     for line in lines:
         if isinstance(line, ResultTable):
             show_cells(console, line)
@@ -624,6 +682,16 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
             run.summary["metrics"] |= {key: value for key, value in values.items() if math.isfinite(value)}
             columns |= {f"own/local/{result.name}": f"{result.name}, test", f"own/pooled/{result.name}": "pooled"}
     return columns
+
+
+def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
+    """Write every chart of a sweep and its curves, with captions, into the folder; the files written.
+
+    Raises:
+        UserError: matplotlib is not installed, or the folder cannot be written.
+    """
+    check()
+    return [Path(path) for path in save([*charts(choices), *over_rounds(choices), *over_bytes(choices)], folder)]
 
 
 def _for_papers(
@@ -646,9 +714,9 @@ def _for_papers(
     if options.csv:
         files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, options.keys)))
         if len({said(one.condition) for one in chosen}) > 1:
-            files.append(_save(folder / "sweep-conditions.csv", by_condition(chosen)))
+            files.append(_save(folder / "sweep-conditions.csv", _csv(by_condition(chosen))))
     if options.figures is not None:
-        files += [Path(path) for path in save([*over, *over_rounds(chosen)], options.figures)]
+        files += figures(chosen, options.figures)
     return files
 
 

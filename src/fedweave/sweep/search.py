@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedweave.core.settings import nearest
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
@@ -108,7 +109,11 @@ def check(sampler: str) -> None:
         ConfigError: there is no such sampler. UserError: Optuna is not installed; says how to install it.
     """
     if sampler not in SAMPLERS:
-        raise ConfigError(f"--sampler {sampler}: choose one of {', '.join(SAMPLERS)}.")
+        raise ConfigError(
+            f"--sampler {sampler}: there is no such sampler.{nearest(sampler, SAMPLERS)} Choose one of "
+            f"{', '.join(SAMPLERS)}.",
+            code="config.unknown-name",
+        )
     try:
         import optuna  # noqa: F401
     except ImportError as error:

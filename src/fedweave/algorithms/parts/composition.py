@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
-from fedweave.algorithms.parts.conflicts import called, check, mechanisms, shown
+from fedweave.algorithms.parts.conflicts import called, check, mechanisms, of_algorithm, shown
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy
 from fedweave.algorithms.parts.packing import Packing, packing_of
@@ -31,13 +31,14 @@ from fedweave.algorithms.parts.part import (
     has,
     is_recorded,
 )
+from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph, GraphArrays, graph_arrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, add, leaves, map_leaves, not_finite
+from fedweave.core.tree import Tree, add, is_statistic, leaves, map_leaves, nest, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
@@ -122,7 +123,8 @@ class Composition(dict[str, Part]):
         if not round.w:
             return {}
         if not (owner := self.owner("aggregate")):
-            return round.weighted()
+            weighted: Tree = round.weighted()
+            return weighted
         update = self[owner].aggregate(memory[owner], round)
         return objective.alike(f"{owner}.aggregate", "the joint update", update, round.w)
 
@@ -144,7 +146,7 @@ class Composition(dict[str, Part]):
             FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
                 shape; names the part.
         """
-        if not (owner := self.owner("weigh")):
+        if self.sums or not (owner := self.owner("weigh")):
             return None
         weights, count = self[owner].weigh(memory[owner], round), len(round.at)
         if weights is None and self.owner("aggregate"):
@@ -245,7 +247,32 @@ class Composition(dict[str, Part]):
         result = self[name].release(ctx.at(name), update)
         return objective.alike(f"{name}.release", "the update", result, update, dtypes=False)  # words are integers
 
-    def reported(self, name: str, ctx: Context) -> Tree:
+    def reports(self, ctx: Context) -> Tree:
+        """What all parts report; in a secure sum, that in words."""
+        reply, sums = Tree(), self.sums
+        for name, part in self.items():
+            report = {} if name == sums else self._reported(name, ctx)
+            means = {key: report[key] for key in self._sum.declared(part) if key in report} if sums else {}
+            reply |= self._sum.hidden(ctx.at(sums), means) if means else {} if sums else report
+        return reply | (self._reported(sums, ctx) if sums else {})
+
+    @property
+    def sums(self) -> str:
+        """The name of the part that adds up what leaves in a secure sum; "" if there is none."""
+        return next((name for name, part in self.items() if isinstance(part, SecureSum)), "")
+
+    @property
+    def _sum(self) -> SecureSum:
+        return next(part for part in self.values() if isinstance(part, SecureSum))
+
+    def opened(self, memory: Tree, round: Round) -> Tree:
+        """What a secure sum says besides the joint update; {} without one."""
+        if not self.sums:
+            return {}
+        declared = {key: sends for part in self.values() for key, sends in self._sum.declared(part).items()}
+        return self._sum.opened(memory[self.sums], round, declared)
+
+    def _reported(self, name: str, ctx: Context) -> Tree:
         """What a part reports.
 
         Raises:
@@ -287,8 +314,9 @@ class Composition(dict[str, Part]):
         forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
         if forgetful and (keeps := [name for name in self if name in state]):
             raise ConfigError(
-                f"parts: {keeps[0]} keeps something at clients, and {forgetful} with everyone = false is of what they "
-                "make of the present message alone; set everyone = true"
+                f"parts: {called(self[keeps[0]])} keeps something at clients, and {called(self[forgetful])} with "
+                "everyone = false is of what they make of the present message alone; set everyone = true"
+                + of_algorithm(self, (keeps[0], forgetful))
             )
 
     @cached_property
@@ -446,7 +474,10 @@ class Composition(dict[str, Part]):
     @property
     def sends(self) -> dict[str, Sends | str]:
         """What the parts report, and what it reveals."""
-        return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
+        others = [part for name, part in self.items() if name != self.sums]
+        by_part = [self._sum.declared(part) if self.sums else part.sends for part in others]
+        by_part += [self._sum.sends] if self.sums else []
+        return {key: meaning for sends in by_part for key, meaning in sends.items()}
 
     @property
     def client_learns(self) -> dict[str, str]:
@@ -557,7 +588,7 @@ class ServerHooks:
         round = Round(replies, at, w, self.model, held or {})
         memory = parts.remembered("observe", memory, round)
         round = replace(round, factors=parts.factors(memory, round))
-        round = replace(round, weights=parts.weights(memory, round))
+        round = replace(round, weights=parts.weights(memory, round), opened=parts.opened(memory, round))
         if not parts.personal:
             round = replace(round, delta=parts.joint(memory, round))
         round = replace(round, value=parts.value(memory, round))
@@ -586,7 +617,9 @@ class ServerHooks:
         if shapes[0] != shapes[1]:
             message = "the new weights are to have the leaves and shapes of those that it gets"
             raise ConfigError(f"{owner}.step: {message}", code="config.step")
-        return {"w": result[0]}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
+        mean = dict(leaves(add(round.w, round.delta)))  # where running statistics go, whatever the server's optimizer
+        w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
+        return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
 
     def _warn(self, memory: Tree) -> None:
         """Warn of what parts say after a round; a device is waited for once."""

@@ -8,13 +8,28 @@ from typing import Literal
 
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.packing import Packs, Quantize, TopK
-from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, TriesModels, has
+from fedweave.algorithms.parts.part import (
+    BoundsExamples,
+    ChangesData,
+    FollowsData,
+    JoinsSum,
+    OwnCount,
+    Part,
+    Trains,
+    TriesModels,
+    counts_itself,
+    has,
+)
+from fedweave.algorithms.parts.secure_sum import SecureSum
+from fedweave.core import model as models
 from fedweave.core import plugins
+from fedweave.core.algorithm import NO_LINKS
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
+from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.settings import nearest
-from fedweave.errors import SettingError
+from fedweave.errors import ConfigError, SettingError
 
 # ----------------------------------------------------------------------------------------------------
 # What parts are called: in settings, from which they are made, and in messages.
@@ -117,6 +132,8 @@ class Combination:
     participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
                    that is one step, from the received weights. pace: {setting: value} of what makes local training
                    something else than local_steps steps at the rate lr (`part.Needs.excludes`).
+    statistics:    where running statistics of batch norm are, as `part.Needs.statistics` has it: "home", or "any" where
+                   they are shared; "none" if there are none.
     """
 
     share: bool
@@ -127,6 +144,7 @@ class Combination:
     lr: float
     one_step: bool
     pace: Mapping[str, object] = field(default_factory=dict)
+    statistics: Literal["any", "home", "none"] = "none"
 
     def excluded(self, part: Part) -> str:
         """The setting that a part cannot go with, and its value; "" if there is none."""
@@ -170,7 +188,29 @@ def _tries(part: Part) -> bool:
 
 
 def _looks(part: Part) -> bool:
-    return bool(part.sends) or _has(*LOOKS)(part) or _tries(part)
+    return bool(part.sends) or _looks_beyond_sends(part)
+
+
+def _looks_beyond_sends(part: Part) -> bool:
+    return _has(*LOOKS)(part) or _tries(part)
+
+
+def _adds_up(part: Part) -> bool:
+    return isinstance(part, SecureSum)
+
+
+def _looks_beyond_means(part: Part) -> bool:
+    """Whether the server looks at more than means, and how updates count."""
+    alone = (sends for sends in part.sends.values() if not (isinstance(sends, Sends) and sends.mean))
+    return (not counts_itself(part) and any(alone)) or _looks_beyond_sends(part)
+
+
+def _weighs_otherwise(part: Part) -> bool:
+    return has(part, "weigh") and not counts_itself(part)
+
+
+def _joins_no_sum(part: Part) -> bool:
+    return _remakes_data(part) and not isinstance(part, JoinsSum)
 
 
 def _becomes(part: Part) -> bool:
@@ -211,6 +251,12 @@ Order = Literal["any", "first behind", "first before"]
 # A first part, a second one, which of them is listed first, and why they do not go together.
 BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
     (
+        _adds_up,
+        _weighs_otherwise,
+        "any",
+        "{other} decides how updates count by what the server sees of each, which {one} hides; leave out one of them",
+    ),
+    (
         _tries,
         _has("step", "aggregate"),
         "any",
@@ -242,14 +288,26 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "leave out one of them",
     ),
     (
-        _hides,
+        lambda part: _adds_up(part) and part.needs.alike,
+        lambda part: isinstance(part, OwnCount) and has(part, "weigh") and bool(part.counted),
+        "any",
+        "{one} with weights = 'equal' and {other} both decide how updates count; leave out weights",
+    ),
+    (
+        _adds_up,
+        _looks_beyond_means,
+        "any",
+        "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
+    ),
+    (
+        lambda part: _hides(part) and not _adds_up(part),
         _looks,
         "any",
         "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
     ),
     (
         lambda part: part.needs.tells_gradients,
-        lambda part: bool(mechanisms(part)),
+        lambda part: bool(mechanisms(part)) and not _adds_up(part),
         "any",
         "{one} sends gradients besides the update, which {other} does not protect; leave out one of them, or "
         "set option = 2 of scaffold, which sends none",
@@ -262,8 +320,15 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "alone; set everyone = true",
     ),
     (
-        _hides,
+        _of_the_message_alone,
         _remakes_data,
+        "any",
+        "{other} has clients train on data of an earlier message, and {one} with everyone = false is of the present "
+        "one alone; set everyone = true",
+    ),
+    (
+        _hides,
+        _joins_no_sum,
         "any",
         "{other} changes clients' data by what each of them is told, and {one} is of what all are told alike; leave "
         "out one of them",
@@ -385,6 +450,17 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
         lambda part, settings: settings.excluded(part),
         "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
     ),
+    (
+        lambda part: part.needs.statistics == "home",
+        lambda part, settings: settings.statistics == "any",
+        "{one} makes something else of updates than their mean, which running statistics of batch norm cannot be in; "
+        "add the part own_norms, so that they stay at their client, or set model.norm = 'layer'",
+    ),
+    (
+        lambda part: part.needs.statistics == "none",
+        lambda part, settings: settings.statistics != "none",
+        "{one} computes with weights, of which running statistics of batch norm are none; set model.norm = 'layer'",
+    ),
 )
 
 
@@ -412,6 +488,25 @@ def check_settings(parts: Parts, given: Combination) -> None:
             if concerned(part) and conflicting(part, given):
                 words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
                 raise ValueError("parts: " + sentence.format(**words))
+
+
+def check_links(parts: Parts, model: Model) -> None:
+    """Refuse parts that are about classes or nodes, where links are the examples.
+
+    Raises:
+        ConfigError: names the first, and what to set.
+    """
+    if models.example(model) != "link":
+        return
+    for name, part in parts.items():
+        needs = part.needs
+        if needs.nodes or needs.sens or part.protection.plain_loss or (has(part, "objective") and not needs.links):
+            preset = _maker(part)
+            remedy = "Leave it out of algorithm.parts." if not preset else 'Set algorithm.name = "fedavg" or "fedprox".'
+            of = f' of algorithm.name = "{preset}"' if preset else ""
+            raise ConfigError(
+                f'data.task = "links": the part {name}{of} is about classes or nodes. {remedy}', code=NO_LINKS
+            )
 
 
 def check_exchange(parts: Parts) -> None:
@@ -464,7 +559,8 @@ def _deciding(parts: Parts) -> Iterator[str]:
 
 
 def _meanings(parts: Parts) -> Iterator[str]:
-    """A key, or what is looked for in the data, in two senses."""
+    """A key, or what is looked for in the data, in two senses; of a sum, others' keys are in it or refused."""
+    parts = {name: part for name, part in parts.items() if not _adds_up(part)}
     for key in {key: None for part in parts.values() for key in part.sends}:
         meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
         if len(meanings) > 1:
@@ -479,7 +575,7 @@ def _meanings(parts: Parts) -> Iterator[str]:
 
 def _uncalled(parts: Parts) -> Iterator[str]:
     """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
-    kinds = (Part, ChangesData, FollowsData, Trains, BoundsExamples)
+    kinds = (Part, OwnCount, JoinsSum, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name
         for kind in kinds

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedweave.algorithms.parts.part import Context, Part, Protection, Training
+from fedweave.algorithms.parts.part import Context, Needs, Part, Protection, Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
@@ -56,6 +56,7 @@ class Normalised(Part):
     """
 
     gamma: float = 0.5
+    needs = Needs(statistics="home")
 
     def __post_init__(self) -> None:
         if self.gamma <= 0:
@@ -96,6 +97,7 @@ class MemberNoise(Part):
     epsilon: float | None = None
     delta: float = 1e-5
     target_rounds: int | None = None
+    needs = Needs(statistics="home")
 
     def __post_init__(self) -> None:
         check_positive(clip=self.clip, sigma=self.sigma, epsilon=self.epsilon, target_rounds=self.target_rounds)

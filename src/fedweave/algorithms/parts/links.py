@@ -135,7 +135,7 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     head = random.bits(random.fold(key, "head"), links.shape[1]) & 1 == 0
     for attempt in range(TRIES):
         words = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
-        first, second = words.view(2, -1).unbind(0)
+        first, second = words.view(-1, 2).unbind(1)  # of a link by its place alone, however many there are
         first = first % nodes
         second = second % nodes if items is None else items.gather(0, second % (items >= 0).sum().clamp(min=1)).clamp(0)
         if items is not None:

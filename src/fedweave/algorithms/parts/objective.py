@@ -24,12 +24,11 @@ from fedweave.algorithms.parts.part import (
 )
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import NO_LINKS
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import check_least
-from fedweave.core.tree import Tree, check, leaves, nest, sub
+from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
 from fedweave.ops.touched import Sparsified, TouchedRows
@@ -233,8 +232,6 @@ class Objective:
         for name, part in self.parts.items():
             if part.needs.nodes and models.example(self.training.model) == "edge":
                 raise ValueError(f"{name} is about nodes and their neighbors, but the examples are edges; take another")
-            if models.example(self.training.model) == "link":
-                check_links(name, part)
             part.check(self.training)
             if part.protection.plain_loss and not self.training.loss.plain:
                 raise ValueError(
@@ -333,7 +330,10 @@ class Objective:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
         plain step of length 1 subtracts."""
         inputs = {name: value for name, value in (given or {}).items() if name != RATE}
-        return sub(w, self._one_step.fit(w, client, key, inputs).w)
+        slope = sub(w, self._one_step.fit(w, client, key, inputs).w)
+        if not models.statistics(self.training.model):
+            return slope
+        return nest({path: 0 * leaf if is_statistic(path) else leaf for path, leaf in leaves(slope)})
 
     @cached_property
     def _one_step(self) -> "Objective":
@@ -371,21 +371,6 @@ class Objective:
                 "Count leaves that are not in w as 0, or let the part say needs = Needs(whole_features=True).",
                 code="step-failed.part-of-weights",
             ) from error
-
-
-def check_links(name: str, part: Part) -> None:
-    """Refuse a part that is of classes or nodes, where links are the examples.
-
-    Raises:
-        ConfigError: it is.
-    """
-    needs = part.needs
-    if needs.nodes or needs.sens or part.protection.plain_loss or (has(part, "objective") and not needs.links):
-        raise ConfigError(
-            f"parts: {name} is about classes or nodes, but the examples are links. Leave it out, or take fedavg, "
-            "fedprox, scaffold or another algorithm that is of weights alone.",
-            code=NO_LINKS,
-        )
 
 
 def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:

@@ -4,17 +4,19 @@ Both come from settings of the FedAvg family and of local training, not from a l
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part, batches
+from fedweave.algorithms.parts.part import Part, batches, copied
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
+from fedweave.core.mechanism import SecureSum
 from fedweave.core.ranges import Whole
+from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 
@@ -100,6 +102,7 @@ class LocalEpochs(Part):
     """
 
     batch: int = 32
+    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
     client_learns: ClassVar = {"batches": "how many mini-batches any member's training examples make at most"}
 
     @property
@@ -107,18 +110,55 @@ class LocalEpochs(Part):
         """The longest pass is agreed upon."""
         return (self.count,)
 
-    @on_client(sends={"batches": _STEPS})
+    def joined(self, within: SecureSum) -> Part:
+        """With the longest pass found by a sum."""
+        return copied(self, within=within)
+
+    @on_client(sends=lambda self: {"batches": told_batches(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
         """{"batches"}: of one pass, scalar."""
-        return {"batches": batches(client.graph.masks[TRAIN].sum(), self.batch)}
+        return {"batches": tell_batches(batches(client.graph.masks[TRAIN].sum(), self.batch), self.within)}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """How many mini-batches any client has at most."""
-        return {"batches": max(1, int(fed.map(self.count).stack("batches").max()))}
+        return {"batches": most_batches(fed.map(self.count), "batches", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """That."""
         return {"batches": state["batches"]}, {}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The longest pass that any client makes: the largest number that one tells or, where updates are in a secure sum, the
+# power of two above it, which follows from how many clients have how many mini-batches, to a factor of two.
+
+
+_POWERS = 41
+
+
+def told_batches(plain: Sends, within: SecureSum | None) -> Sends:
+    """What leaves of a number of mini-batches, in the clear as `plain` says."""
+    if within is None:
+        return plain
+    reveals = "nothing by itself; with the others' how many clients have 1, 2, up to 4, up to 8, … mini-batches"
+    return Sends(reveals, replace(within, bits=64, fraction=0))
+
+
+def tell_batches(count: Tensor, within: SecureSum | None) -> Tensor:
+    """The number, or in a sum int64 [41]: 1 at the least k with count ≤ 2^k."""
+    if within is None:
+        return count
+    powers = 1 << torch.arange(_POWERS, device=count.device)
+    above = (powers >= count).long()
+    return above - torch.nn.functional.pad(above[:-1], (1, 0))
+
+
+def most_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
+    """The most mini-batches, at least 1, of what clients told."""
+    if within is None:
+        return max(1, int(replies.stack(key).max()))
+    most: int = 1 << int(replies.total(key).nonzero().max())
+    return most
 
 
 def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:

@@ -1,10 +1,11 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
-from fedweave.core.mechanism import Mechanism
+from fedweave.core.mechanism import Mechanism, SecureSum
 from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
@@ -463,6 +464,9 @@ class Needs:
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
                     neighborhoods cannot give.
     tells:          clients tell each other something of each global model (`TellsPeers`).
+    statistics:     running statistics of batch norm that it goes with: "any"; "home", those alone that stay at their
+                    client, as it makes something else of updates than a mean; or "none", as it computes with weights at
+                    clients.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -495,6 +499,7 @@ class Needs:
     classes: bool = False
     whole_graphs: bool = False
     tells: bool = False
+    statistics: Literal["any", "home", "none"] = "any"
     bounds: tuple[str, ...] = ("batch",)
 
 
@@ -518,6 +523,7 @@ class Protection:
     most_rounds: int | None = None
 
 
+P = TypeVar("P", bound="Part")
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
 
@@ -661,6 +667,38 @@ class Part(Settings):
         return ctx.start
 
 
+class OwnCount(Part):
+    """A part by which update i counts n_i / Σ n_k with an n_i that its client knows by itself, so that it can travel
+    inside a secure sum (`SecureSum`).
+
+    counted: what Σ n_k tells; "" where every n_i is 1, and nothing is counted.
+    """
+
+    counted: ClassVar[str] = ""
+
+    def counts(self, graph: Graph) -> Tensor:
+        """n_i, int64 scalar."""
+        raise NotImplementedError
+
+    def scaled(self, ctx: Context) -> Tensor | None:
+        """By what the client multiplies its update before the mean is taken, float64 scalar; None by nothing."""
+        return None
+
+    def rescaled(self, round: Round) -> Tensor | None:
+        """By what the server multiplies the mean; None by nothing."""
+        return None
+
+
+@runtime_checkable
+class JoinsSum(Protocol):
+    """A part that can have in a secure sum what it would send before the first round in the clear."""
+
+    def joined(self, within: SecureSum) -> Part:
+        """The part where updates leave in a secure sum of this form: what its steps send is in such sums, too, and all
+        clients are told the same."""
+        ...
+
+
 @runtime_checkable
 class ChangesData(Protocol):
     """A part that changes clients' data from round to round."""
@@ -782,6 +820,21 @@ def has(part: Part | type[Part], hook: str) -> bool:
         if hook in base.__dict__:
             return base.__dict__[hook] is not Part.__dict__.get(hook)
     return False
+
+
+def copied(part: P, **known: object) -> P:
+    """The same part, which knows something of those that it is combined with: class variables of it that are no
+    settings."""
+    result = copy.copy(part)
+    for name, value in known.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def counts_itself(part: Part) -> bool:
+    """Whether a part is an `OwnCount`, and its `weigh` is by that: a class with another one has `counts` of its own."""
+    decides: type = next((kind for kind in type(part).__mro__ if "weigh" in vars(kind)), Part)
+    return isinstance(part, OwnCount) and "counts" in vars(decides)
 
 
 def is_recorded(part: Part) -> bool:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Needs, Part
+from fedweave.algorithms.parts.part import Context, Needs, OwnCount, Part
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
 from fedweave.errors import UserError
@@ -40,10 +41,15 @@ class TellsExamples(Part):
 
 
 @dataclass(frozen=True)
-class BySize(TellsExamples):
+class BySize(TellsExamples, OwnCount):
     """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
 
     recorded = True
+    counted = "the number of all training examples"
+
+    def counts(self, graph: Graph) -> Tensor:
+        """n_i."""
+        return graph.masks[TRAIN].sum()
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """Proportional to n."""
@@ -51,11 +57,16 @@ class BySize(TellsExamples):
 
 
 @dataclass(frozen=True)
-class UniformTrained(Part):
+class UniformTrained(OwnCount):
     """1 each of the clients that have training examples, divided by how many these are; uniform if none has."""
 
     recorded = True
+    counted = "how many have training examples"
     sends: ClassVar = {"trains": "whether the client has training examples"}
+
+    def counts(self, graph: Graph) -> Tensor:
+        """1 of a client with training examples."""
+        return graph.masks[TRAIN].any().long()
 
     def report(self, ctx: Context) -> Tree:
         """{"trains"}, bool scalar."""
@@ -67,10 +78,14 @@ class UniformTrained(Part):
 
 
 @dataclass(frozen=True)
-class Uniform(Part):
+class Uniform(OwnCount):
     """1 / P, the plain mean that the code of FedEgo, FedSage, FedGCN and F2GNN takes."""
 
     recorded = True
+
+    def counts(self, graph: Graph) -> Tensor:
+        """1."""
+        return torch.ones((), dtype=torch.int64, device=graph.device)
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """All equal."""

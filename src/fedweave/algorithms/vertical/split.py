@@ -168,7 +168,8 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     """
     if models.needs_graph(model):
         raise ValueError(
-            "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read; choose model gcnii"
+            "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read; choose model gcnii, without "
+            "graph or batch norm, which compare all nodes"
         )
     passing = [i for i, layer in enumerate(model) if layer.operator is not None]
     count = len(passing)

@@ -34,8 +34,10 @@ from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
 from fedweave.datasets.base import EXCHANGE, Dataset
 from fedweave.datasets.features import AUTO
+from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING
 from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.entities import COUNTING, UNITING
 from fedweave.deploy.flare.holdings import JOINING
 from fedweave.deploy.flare.policy import (
     SCORES,
@@ -49,14 +51,14 @@ from fedweave.deploy.flare.policy import (
 )
 from fedweave.deploy.flare.requests import RESERVED
 from fedweave.deploy.flare.scores import COUNTED, scoring_of, scoring_steps
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData, read_site_file
+from fedweave.deploy.flare.sitefile import LEARNED, SITE_FILE, Rules, SiteData, read_site_file
 from fedweave.errors import CallRefused, ConfigError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import Choice, Config, Document, General, own_parameters, registry, resolve
 from fedweave.experiment.config.toml import check_name, nearest
 from fedweave.experiment.rounds import evaluated
 from fedweave.metrics import classification, groups
-from fedweave.models import MODELS
+from fedweave.models import GCN, MODELS
 from fedweave.models.edges import model_for
 from fedweave.partition.external import ADDING
 
@@ -176,14 +178,14 @@ def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
     steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_default_algorithm(name, kind))}
     steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
-    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
+    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 
 @cache
 def known() -> frozenset[str]:
     """All declared keys of replies, of algorithms and parts with their default settings."""
-    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING}
+    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
     for name, kind in ALGORITHMS.items():
         for step in _steps(_default_algorithm(name, kind)):
             keys |= step_info(step).sends.keys()
@@ -200,9 +202,9 @@ def _within(path: str, key: str) -> bool:
 
 def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
     """An algorithm of that name with its defaults and the first model that it takes."""
-    for model in MODELS.values():
+    for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
         try:
-            return kind(model().build(4, 2))
+            return kind(plugin.build(4, 2))
         except (ValueError, TypeError):
             continue
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
@@ -425,7 +427,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
     attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), attributes, width, data.outputs)
+    model = model_for(config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
     requirements.check_examples(config, data)
     requirements.check_pooling(config, data, model)
     requirements.check_edges(config, model)
@@ -437,6 +439,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     requirements.check_scaling(scaling, algorithm, ("example", "node"))
     requirements.check_target(data, algorithm, config.algorithm.name)
     requirements.check_target_scaling(data, algorithm)
+    requirements.check_users(data, algorithm)
     return algorithm
 
 
@@ -487,6 +490,27 @@ def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> 
     if wanted:
         least_told(rules)
         check_told(rules, SHARING, sites)
+
+
+def check_task(data: SiteData, config: Config) -> None:
+    """Refuse a job that predicts links, or learns entities' vectors, unless the site's own file says so, of the same
+    kinds of nodes and relations; and any other, where it does. The owner says what of the data is used, not the server.
+
+    Raises:
+        ConfigError: the two differ.
+    """
+    of_site = (data.task == LINKS, data.users, data.items, data.relation, data.features == LEARNED)
+    links = config.links
+    asked = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
+    names = (f"task = {LINKS!r}", "users", "items", "relation", f"features = {LEARNED!r}")
+    if odd := [
+        name for name, here, wanted in zip(names, of_site, (*asked, config.learned), strict=True) if here != wanted
+    ]:
+        raise ConfigError(
+            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items, relation and "
+            "features alike into [data] of the experiment and of every site.toml.",
+            code="config.links",
+        )
 
 
 def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:

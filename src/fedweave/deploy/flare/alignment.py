@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import compact, normalise, of_party, without_sens
+from fedweave.datasets.features import AUTO, compact, normalise, of_party, rescaled, without_sens
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.holdings import (
     HASH,
@@ -296,7 +297,7 @@ def read_own(
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_ids_key(folder) if data.ids else b""
     if site.split == HASH:
-        data = replace(data, public=_hashed(path, data, site.shares, key))
+        data = replace(data, public=_hashed(path, data, site.ratios, key))
     check_split(path, data)
     meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, of_party(site.normalise))
@@ -328,14 +329,16 @@ class Exchange:
 
     data: its own, not scaled, with columns that are to be filled (`partition.external.member_data`). told: of how many
     of the first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it
-    tells a sum. scaling: of the features once there are all.
+    tells a sum. site: what its file says. then: how a run's features were scaled whose models are to predict
+    (`DataForm.scaling`).
     """
 
     data: Dataset
     told: int
     meeting: IntersectionParty
     least: int
-    scaling: str
+    site: SiteData
+    then: Record
     _slots: int = -1
     _own: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
     _other: dict[int, int] = field(default_factory=dict)  # {slot: place among the names elsewhere}
@@ -389,8 +392,8 @@ class Exchange:
                 padded[at] += pad
         return {SUMS: torch.from_numpy(matrix)}
 
-    def take(self, told: Tree, sites: int) -> Dataset:
-        """The data with what others told of its nodes, scaled.
+    def take(self, told: Tree, sites: int) -> "np.ndarray | sp.csr_matrix":
+        """The features float32 [n, d] with what others told of its nodes, not scaled.
 
         Raises:
             CallRefused: what the server `told` is not what others told of these nodes.
@@ -403,8 +406,13 @@ class Exchange:
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
         heard = means(plain, len(ways(self._outside.carried.directed)))
-        x = beside(self.data.x[:, : -self.width], heard)
-        return replace(self.data, x=normalise(x, self.scaling, self.data.name))
+        return beside(self.data.x[:, : -self.width], heard)
+
+    def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
+        """Features [n, d] as a model reads them: by numbers over them or, with "auto", by those of its training."""
+        if self.site.normalise == AUTO and "shift" in self.then:
+            return rescaled(x, **self.then)
+        return normalise(x, self.site.normalise, self.data.name)
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: what others told of a node, without their pads."""
@@ -436,15 +444,19 @@ def _listed(numbers: object) -> list[int]:
     return [int(one) for one in numbers]
 
 
-def entered(folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, scaling: str) -> Exchange:
+def entered(
+    folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, site: SiteData, then: Record
+) -> Exchange:
     """The part of the site `name` in what a job exchanges over edges of its data, features not scaled.
+
+    site, then: see `Exchange`.
 
     Raises:
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
     """
     identity, key = read_identity(folder, rules.members), read_ids_key(folder)
     meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
-    return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
+    return Exchange(whole, columns_told(whole), meeting, least_told(rules), site, then)
 
 
 def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:

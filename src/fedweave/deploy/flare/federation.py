@@ -22,11 +22,15 @@ from fedweave.datasets.check import refuse
 from fedweave.deploy.flare.alignment import BLINDING, CLAIMING, HEARD, MEETING, Ask, matched, meet
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.chain import Heads, behind, heads_in
+from fedweave.deploy.flare.entities import CELLS, COUNTING, UNITE, read_union, rows_of
+from fedweave.deploy.flare.entities import HEARS as LISTED
+from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.holdings import (
     FLAGS,
     JOINING,
     KINDS,
     OF_EDGES,
+    RELATIONS,
     TARGET,
     fingerprint,
     global_test,
@@ -93,6 +97,8 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
         UserError: see `common_number`.
     """
     form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
+    if any(RELATIONS in replies[site] for site in replies.clients):
+        form["relations"] = common_number(replies, RELATIONS)
     return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
 
 
@@ -322,12 +328,15 @@ class Flare(Engine):
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
         exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
-        tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
+        unites = document.get("data", {}).get("features") == "learned" and after < 0 and not predict
+        tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else COUNTING if unites else JOINING
         replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, {} if flags is None else flags._asdict()))
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
 
+        if unites:
+            replies = self._united(replies, more)
         if not vertical:
             odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
             replies = self._left_out(replies, odd)
@@ -341,7 +350,7 @@ class Flare(Engine):
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        info = StepInfo.of(tells, True, hears=HEARD | FLAGS)
+        info = StepInfo.of(tells, True, hears=HEARD | LISTED | FLAGS)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
         if "split" in tells:
             replies = self._left_out(replies, misshapen(replies))
@@ -359,6 +368,17 @@ class Flare(Engine):
         total = self._sums.opened(ADD, SHARING, about, arrived, broadcast, notes).total(SUMS)
         rows = {site: {TOTALS: total[slots]} for site, slots in held.items()}
         self._arrive("(take)", {}, request | {"kind": "take"}, rows)
+
+    def _united(self, replies: Replies, more: Record) -> Replies:
+        """Have the sites number their entities alike (`entities.Entities`)."""
+        everyone = list(replies.clients)
+        request, broadcast = {"pin": self._pin} | more, {"rows": rows_of({site: replies[site] for site in everyone})}
+        message = dict.fromkeys(everyone, broadcast)
+        about = {"kind": ADD, "step": UNITE, "again": 0, "sum": self._sums.prepare(UNITE, UNITING, everyone)} | request
+        arrived, notes = self._call(f"({UNITE})", UNITING, about, encoded(message), message, everyone)
+        total = self._sums.opened(UNITE, UNITING, about, arrived, broadcast, notes).total(CELLS)
+        listed = {"listed": read_union(total, len(everyone))}
+        return self._arrive(ALIGN, JOINING, {"kind": "align"} | request, dict.fromkeys(everyone, listed))
 
     def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
         self._out |= odd

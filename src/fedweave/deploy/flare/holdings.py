@@ -13,6 +13,7 @@ import torch
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
+from fedweave.core.links import Links
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.sizes import agreed, least_rows
@@ -34,10 +35,13 @@ from fedweave.datasets.features import (
     without_sens,
 )
 from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.links import TASK as LINKS
+from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.schema import refuse_stray
 from fedweave.datasets.tables import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.targets import Targeted
-from fedweave.deploy.flare.sitefile import Rules, SiteData
+from fedweave.datasets.triples import knowledge_graph, learned, read_triples
+from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_until
 from fedweave.experiment.config import Config
@@ -80,7 +84,7 @@ class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
     features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
     whole: the data with features not scaled, where more is to be heard of its nodes (`alignment.Exchange`). apart: a
-    party's nodes that not all parties have, which are none of these."""
+    party's nodes that not all parties have, which are none of these. pairs: a table of pairs to predict, of links."""
 
     graph: Graph
     test: Graph | None
@@ -89,6 +93,7 @@ class Holdings:
     version: LabelVersion | None = None
     whole: Dataset | None = None
     apart: int = 0
+    pairs: Path | None = None
 
     @property
     def features(self) -> int:
@@ -110,33 +115,42 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     """
     dtype = DTYPES[config.engine.values["dtype"]]
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
-    data, model = own_graph(site, folder, whole, noted), config.model.make()
-    data = ported(data, fitted(model, data.carried))
+    links = None if config.links is None else replace(config.links, seed=config.general.seed)
+    data, model = own_graph(site, folder, whole, noted, links), config.model.make()
+    data = ported(learned(data) if config.learned else data, fitted(model, data.carried))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
+    pairs = None if site.pairs is None else folder / site.pairs
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole, pairs=pairs)
 
 
-def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: DataForm | None = None) -> Dataset:
+def own_graph(
+    site: SiteData,
+    folder: Path,
+    whole: Dataset | None = None,
+    noted: DataForm | None = None,
+    links: Links | None = None,
+) -> Dataset:
     """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
-    noted: see `hold`; by its numbers features are scaled that "auto" scales.
+    noted: see `hold`; by its numbers features are scaled that "auto" scales. links: what the experiment says of
+    these, where they are predicted.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
     """
     path = folder / site.path
     check_meant(path, site)
-    if site.split == HASH:
+    if site.split == HASH and site.task != LINKS:
         raise ConfigError(
-            f"data.split = {HASH!r}: it is of a party of a vertical run. Give the data a column split, or set "
-            "train_until and val_until."
+            f"data.split = {HASH!r}: it is of a party of a vertical run, and of links. Give a column split, or "
+            "set train_until and val_until."
         )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalise in OVER_NODES and "shift" in scaling
     site = replace(site, edge_normalise="none") if like else site
     as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
     site = replace(site, normalise="none") if "shift" in as_then else site
-    data = read_graph(path, site) if whole is None else _scaled(whole, site)
+    data = read_graph(path, site, folder, links) if whole is None else _scaled(whole, site)
     check_split(path, data)
     if "shift" in as_then:
         data = replace(data, x=rescaled(data.x, **as_then))
@@ -167,6 +181,7 @@ def with_own_units(path: Path, data: Dataset) -> Dataset:
 def kinds_of(site: SiteData) -> tuple[str, ...]:
     """What the site's file names in an order that all sites must share, besides the classes and groups."""
     lists = {"node_labels": site.node_labels, "edge_labels": site.edge_labels}
+    lists |= {"relation": site.labels} if site.task == LINKS else {}
     lists |= {f"category {column}": tuple(values) for column, values in sorted((site.categories or {}).items())}
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
@@ -221,8 +236,9 @@ def marks(data: Dataset, scaling: str) -> Record:
     }
 
 
-def read_graph(path: Path, site: SiteData) -> Dataset:
-    """The graph, or the small graphs, in an .npz file or a folder of tables.
+def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
+    """The graph, or the small graphs, in an .npz file or a folder of tables; folder: the site's. links: see
+    `own_graph`.
 
     Raises:
         DataError: it is absent or refused, or has a label beyond `site.class_count`.
@@ -230,7 +246,7 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
     """
     if site.external != REFUSE:
         return _scaled(across(path, site), site)
-    data = _read(path, site)
+    data = _read(path, site, folder, links)
     check_inside(data)
     return data
 
@@ -251,20 +267,42 @@ def _scaled(data: Dataset, site: SiteData) -> Dataset:
     return by_holder(scaled_by_holders(data, site.normalise, data.name))
 
 
-def _read(path: Path, site: SiteData) -> Dataset:
+def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
     """What the file or folder itself holds, divided by time where `site` says so: in the place of its own split, and
     with features of edges scaled by those that training sees."""
+    data = _undivided(path, replace(site, edge_normalise="none") if site.timed else site)
+    if site.task == LINKS:
+        data = linked(path, data, site, folder or path.parent, links or Links())
     if not site.timed:
-        return _undivided(path, site)
-    data = _undivided(path, replace(site, edge_normalise="none"))
+        return data
     by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
     timed = None if data.carried is None else data.carried._replace(until=part.until)
     return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalise, part.until)
 
 
+def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
+    """The `data` of `path` with its links as the examples. Where it says no split, one is by a hash of both ends' names
+    that is keyed with `ids.key`, so that a link that two sites know is in the same split at both. No server has a say
+    in it, and it is the same in all runs: two that differ in a link would tell of it.
+
+    Raises:
+        DataError, ConfigError: the data cannot have links as examples, or has a split of its own that is to be another;
+            or there is no key.
+    """
+    if site.split == HASH and has_split(data):
+        problem = f"its edges have a split, and site.toml says data.split = {HASH!r}"
+        refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
+    key = b"" if site.timed or has_split(data) else read_ids_key(folder)
+    settings = replace(links, ratios=site.ratios, users=site.users, items=site.items, relation=site.relation, seed=0)
+    data = as_links(data, settings, key)
+    return replace(data, links=replace(data.links or settings, seed=links.seed))
+
+
 def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
+        if (triples := read_triples(path)) is not None:
+            return knowledge_graph(*triples, path.name, site.labels or ())
         if not is_of_graphs(path):
             return by_holder(tables(site).load(path, 0))
         of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
@@ -274,8 +312,9 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     asked = {field.name: vars(site)[field.name] for field in fields(Targeted)}
     data = without_sens(npz.read(path, path.stem, loops=site.loops, target=Targeted(**asked)), path, site.sens_feature)
     data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
-    data = numbered(path, data, site) if data.target == CLASS else data
-    if site.class_count is None and data.target == CLASS:
+    classed = data.target == CLASS and (site.task != LINKS or data.example == "edge")  # of links, their relations
+    data = numbered(path, data, site) if classed else data
+    if site.class_count is None and classed:
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
     attributes = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
@@ -442,12 +481,14 @@ def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
 
 
 TARGET = "target"  # told where no class is predicted
+RELATIONS = "relations"  # told where links are predicted
 KINDS: tuple[Kind, ...] = (CLASS, NUMBER, LABELS)
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     TARGET: Sends("whether numbers (1) or several labels (2) are predicted, and no class", within=Whole(-1, 2)),
+    RELATIONS: Sends("of how many relations the links are that are predicted", within=WIDTH),
     "edge_features": Sends("how many features edges have", within=WIDTH),
     "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
     "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
@@ -473,7 +514,7 @@ FLAGS = {
     "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
 }
 # What says how the data is made up, and nothing of a record in it.
-FORM = ("features", "classes", TARGET, *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
+FORM = ("features", "classes", TARGET, RELATIONS, *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
 
 
 def fingerprint(labels: Sequence[str]) -> int:
@@ -488,6 +529,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "features": data.features,
         "classes": data.outputs,
         **({} if data.target == CLASS else {TARGET: KINDS.index(data.target)}),
+        **({} if data.links is None else {RELATIONS: data.edge_form["relations"]}),
         **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
         "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels or data.targets),
@@ -496,7 +538,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
-        "split": masks.sum(1),
+        "split": (masks if data.links is None else masks & (holdings.graph.y == 1)).sum(1),  # no pairs drawn beside
         "labels": _label_counts(holdings.graph, data),
     }
     return kept_back(counts, deny)

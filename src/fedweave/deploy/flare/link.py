@@ -74,6 +74,7 @@ class CollabLink:
         self._sites = {proxy.name for proxy in collab.clients}
         self._running: list[_Call] = []
         self._lost: dict[str, str] = {}
+        self._silent: frozenset[str] = frozenset()
         self._asked: list[_Call] = []
         self._numbers, self._repeated = 0, False
         self._log = logging.getLogger("fedweave.server")
@@ -82,6 +83,11 @@ class CollabLink:
     def lost(self) -> dict[str, str]:
         """{site: why} of the sites whose process or connection is gone or never was, for as long as this job lasts."""
         return dict(self._lost)
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """The sites that were not there for the last call, or gave no answer in time."""
+        return self._silent
 
     @property
     def owing(self) -> tuple[str, ...]:
@@ -101,6 +107,7 @@ class CollabLink:
         self._probe(self._running)
         self._running = [call for call in self._running if call.waiting]
         busy = {site: "it is still at work on an earlier call" for call in self._running for site in call.waiting}
+        self._silent = frozenset(busy | self._lost)
         return busy | self._lost
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
@@ -125,7 +132,9 @@ class CollabLink:
         overdue = {site for call in calls for site in call.waiting}
         self._running += [call for call in calls if call.waiting]
         lost = {site: self._lost[site] for site in here if site in self._lost}
-        return answers, absent | lost | dict.fromkeys(overdue, f"no answer within {self._timeout:g} s")
+        missing = absent | lost | dict.fromkeys(overdue, f"no answer within {self._timeout:g} s")
+        self._silent = self._silent | missing.keys()
+        return answers, missing
 
     def _start(self, sites: list[str], request: str, blob: bytes) -> _Call:
         self._numbers += 1
@@ -144,7 +153,8 @@ class CollabLink:
         call.results |= dict.fromkeys(sites, group.call(*call.asked, call.number))
 
     def _probe(self, calls: list[_Call]) -> None:
-        """Note those sites that owe an answer but are dead, and ask those again that are not at work on it."""
+        """Note those sites that owe an answer but are dead, and ask those again that are not at work on it. One that
+        stalls, so that nothing comes back though the connection stands, has until the end of `timeout`."""
         owing = sorted({site for call in calls for site in call.waiting})
         if not owing:
             return
@@ -154,6 +164,8 @@ class CollabLink:
             for site in sorted(call.waiting & at_work.keys()):
                 self._look(call, site, at_work[site] == call.number)
         for site, error in replies.failures.items():
+            if isinstance(error.cause, TimeoutError):
+                continue
             self._lost[site] = f"it is gone ({error.cause})"
             for call in calls:
                 call.waiting.discard(site)

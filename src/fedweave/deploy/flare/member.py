@@ -22,7 +22,7 @@ from fedweave.core.graph import DTYPES
 from fedweave.core.mechanism import Mechanism, release_of
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.accounts import CallLog
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -30,6 +30,8 @@ from fedweave.deploy.flare.admission import (
     check_exchange,
     check_sites,
     check_target,
+    check_task,
+    check_told,
     read_checked,
 )
 from fedweave.deploy.flare.alignment import (
@@ -42,8 +44,9 @@ from fedweave.deploy.flare.alignment import (
     read_openings,
     read_own,
 )
-from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.chain import told_heads
+from fedweave.deploy.flare.entities import COUNTING, ENTITIES, NUMBERED, UNITE, Entities
+from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN
 from fedweave.deploy.flare.folder import LOG, SITE_FILE, read_about
 from fedweave.deploy.flare.holdings import (
@@ -59,7 +62,7 @@ from fedweave.deploy.flare.holdings import (
     site_lengths,
     withheld,
 )
-from fedweave.deploy.flare.participation import Participation
+from fedweave.deploy.flare.participation import BEFORE, Participation
 from fedweave.deploy.flare.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.policy import (
     PolicyViolation,
@@ -67,7 +70,6 @@ from fedweave.deploy.flare.policy import (
     check_calls,
     check_lists,
     check_reply,
-    check_summed,
     least_told,
 )
 from fedweave.deploy.flare.predicted import leave, note_form, noted_form, read_flags, set_aside
@@ -88,7 +90,7 @@ from fedweave.deploy.flare.requests import (
     read_request,
 )
 from fedweave.deploy.flare.scores import models_scored
-from fedweave.deploy.flare.sitefile import SECRET, Rules, read_secret
+from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
 from fedweave.deploy.flare.sums import data, tensor
 from fedweave.engines.calls import Watched, check_declared, check_permanent, check_way, find_step, of_client
 from fedweave.engines.data import taken
@@ -97,7 +99,6 @@ from fedweave.engines.messages import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed, raised_at
 from fedweave.experiment.graphs import graph_of
 from fedweave.ops import hashing
-from fedweave.partition.external import ADD, SUMS
 
 # ----------------------------------------------------------------------------------------------------
 # How a site answers what is asked after it has joined: before the first step it finds common nodes with others,
@@ -206,25 +207,43 @@ def answered(
     if isinstance(request, Blind):
         return BLIND, _blinded(job, request.turn, message), BLINDING.sends
     if request.kind == "align":
-        return ALIGN, _aligned(job, message, log), JOINING
+        align = _aligned if job.entities is None else _numbered
+        return ALIGN, align(job, message, log), JOINING
     if request.kind == "pad":
         job.pad(message)
     elif request.kind == "match":
         _exchange(job).match(message)
     else:
-        _take(job, _exchange(job).take(message, len(job.asked.sites)))
+        _take(job, message)
     return f"({request.kind})", {}, {}
 
 
 def added(job: Participation, request: Add, message: Tree) -> Tree:
-    """What the site tells of the nodes that its edges lead to, not masked yet.
+    """What the site tells of the nodes that its edges lead to, or of its entities, not masked yet.
 
     Raises:
         CallRefused, PolicyViolation: see `answered`.
     """
     check_begun(job, request)
-    check_summed(job.rules, SUMS, SHARING, len(job.asked.sites))
+    check_told(job.rules, BEFORE[request.step], len(job.asked.sites))
+    if request.step == UNITE:
+        if job.entities is None:
+            raise CallRefused("entities: sites number them once, right after they have joined")
+        return job.entities.table(message)
     return _exchange(job).add(message, len(job.asked.sites))
+
+
+def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
+    """Take up the numbers that all sites give to entities (`entities.Entities`)."""
+    holdings = job.found
+    if job.entities is None or not isinstance(holdings, Holdings):
+        raise CallRefused("entities: sites number them once, right after they have joined")
+    data = job.entities.numbered(message, job.run_folder / NUMBERED, log)
+    job.entities = None
+    graph = graph_of(data, data.features, DTYPES[job.config.engine.values["dtype"]])
+    job.begin(replace(holdings, graph=graph, data=data), data.features)
+    reply = kept_back(site_lengths(job.needed), withheld(job.rules))
+    return describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules)) | reply
 
 
 def check_begun(job: Participation, request: Add | Blind | Settle) -> None:
@@ -242,11 +261,14 @@ def _exchange(job: Participation) -> Exchange:
     return job.exchange
 
 
-def _take(job: Participation, dataset: Dataset) -> None:
+def _take(job: Participation, message: Tree) -> None:
     """Go on with the data to which others have told what they know of its nodes."""
-    holdings, dtype = job.found, DTYPES[job.config.engine.values["dtype"]]
+    holdings, dtype, exchange = job.found, DTYPES[job.config.engine.values["dtype"]], _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
+    raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
+    note_form(job.asked, exchange.site, job.folder, raw)
+    dataset = replace(raw, x=exchange.scaled(raw.x))
     job.exchange = None
     job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, dtype), data=dataset, whole=None))
 
@@ -397,10 +419,12 @@ class Member:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
         check_exchange(rules, data, config, len(request.sites))
+        check_task(data, config)
+        noted = None if vertical else noted_form(request, self._folder)
         holdings = (
             read_own(data, self._folder, request.run, request.sites, self._name, rules.members)
             if vertical
-            else hold(data, self._folder, config, noted_form(request, self._folder))
+            else hold(data, self._folder, config, noted)
         )
         who = data.random_id or self._name, self._name, self._submitter
         job = self._job = Participation(self._folder, request, config, holdings, rules, policy, *who)
@@ -409,10 +433,15 @@ class Member:
         job.go_back()
         job.check_version(request.data[self._name].version if self._name in request.data else 0)
         if isinstance(holdings, Holdings):
-            job.check_marks(marks(holdings.data, data.normalise))
-            note_form(request, data, self._folder, holdings.data)
+            known = marks(holdings.data, data.normalise)
+            job.check_marks(known | ({"features": "learned"} if config.learned else {}))
+            own_units = data.normalise in BY_NODES and data.features != LEARNED
+            note_form(request, data, self._folder, None if own_units else holdings.data)
+            if config.learned:
+                return self._join_learned(job, request, holdings)
             if holdings.whole is not None:
-                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data.normalise)
+                then = noted.scaling if noted is not None else {}
+                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, then)
             job.begin(holdings, holdings.features, data.normalise)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
             if request.predict:  # how many new records there are is the site's own affair
@@ -422,6 +451,23 @@ class Member:
             reply |= kept_back(job.exchange.greeting(), withheld(rules))
             return self._tell(request.round, JOIN, reply, {**JOINING, **CLAIMING})
         return self._tell(request.round, JOIN, kept_back(holdings.greeting(), withheld(rules)), MEETING)
+
+    def _join_learned(self, job: Participation, request: Join, holdings: Holdings) -> bytes:
+        """Say how many entities there are, which the sites then number alike; or go on with the numbers of before."""
+        entities = Entities.of(holdings.data, self._folder)
+        if request.round < 0 and not request.predict:
+            check_told(job.rules, UNITING, len(request.sites))
+            job.join_crowd()
+            job.entities = entities
+            return self._tell(request.round, JOIN, entities.greeting(), COUNTING)
+        job.entities, listed = None, entities.as_noted(job.run_folder / NUMBERED)
+        graph = graph_of(listed, listed.features, DTYPES[job.config.engine.values["dtype"]])
+        job.begin(replace(holdings, graph=graph, data=listed), listed.features)
+        reply = describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules))
+        reply |= kept_back(site_lengths(job.needed), withheld(job.rules))
+        if request.predict:
+            reply = {key: reply[key] for key in FORM if key in reply}
+        return self._tell(request.round, JOIN, reply, JOINING)
 
     def _warn(self, job: Participation) -> None:
         """Say which lines of the site's journals count for nothing."""
@@ -436,10 +482,12 @@ class Member:
         return self._send(request.round, f"({request.kind})", reply, info, job.rules.freed(info.sends))
 
     def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
-        """Tell, in a secure sum, of the nodes that edges lead to (`alignment.Exchange`)."""
-        reply, heard = added(job, request, message), fingerprint(message)
-        reply = job.masking.masked(request, SHARING, heard, reply)
-        return self._send(request.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
+        """Tell, in a secure sum, of the nodes that edges lead to (`alignment.Exchange`), or of entities."""
+        if request.step not in BEFORE:
+            raise CallRefused(f"{request.step} is nothing that sites add up before the first step")
+        info, reply, heard = BEFORE[request.step], added(job, request, message), fingerprint(message)
+        reply = job.masking.masked(request, info, heard, reply)
+        return self._send(request.round, f"({request.step})", reply, info), json.dumps({HEARD: heard})
 
     def _tell(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
@@ -447,7 +495,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
         denied_keys = withheld(self._job.rules)
-        free = self._job.rules.freed((*FORM, "signed", "signature", *denied_keys))
+        free = self._job.rules.freed((*FORM, ENTITIES, "signed", "signature", *denied_keys))
         return self._send(round, name, reply, StepInfo.of(as_kept_back(sends, denied_keys), ragged=True), free)
 
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:

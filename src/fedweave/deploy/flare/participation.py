@@ -35,6 +35,8 @@ from fedweave.deploy.flare.admission import (
 )
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.alignment import Exchange, PartyData
+from fedweave.deploy.flare.entities import INFO as UNITING
+from fedweave.deploy.flare.entities import UNITE, Entities
 from fedweave.deploy.flare.folder import private_folder
 from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, fitting
 from fedweave.deploy.flare.journal import Journal, journal_path
@@ -57,6 +59,7 @@ from fedweave.partition.client_data import finders_of
 from fedweave.partition.external import ADD
 
 RUNS, MARKS = "runs", "marks.json"
+BEFORE = {ADD: SHARING, UNITE: UNITING}  # what is added up before the first step
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
 MOST_FILLED = 1 << 30
 
@@ -75,6 +78,7 @@ class Participation:
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
+    entities: Entities | None = None  # that the sites are about to number alike, until that is done
     target: Mapping[str, int] = MappingProxyType({})  # see `admission.targeted`
 
     def __init__(
@@ -174,6 +178,11 @@ class Participation:
         return int(saved)
 
     @property
+    def run_folder(self) -> Path:
+        """Where what the site keeps of the run is."""
+        return self.folder / RUNS / self.run
+
+    @property
     def begun(self) -> tuple[int, bool]:
         """The round to go on from, and whether the job is one of prediction, as the server said at joining."""
         return self.asked.round, self.asked.predict
@@ -205,7 +214,7 @@ class Participation:
         Raises:
             FedweaveError: it is not, or there are none.
         """
-        path, resumes = self.folder / RUNS / self.run / MARKS, self.asked.round >= 0
+        path, resumes = self.run_folder / MARKS, self.asked.round >= 0
         self._digest = sha256(json.dumps(marks.get("data", marks), sort_keys=True).encode()).hexdigest()
         if not self.asked.predict and not (resumes and path.exists()):
             return write(path, lambda file: file.write(json.dumps(marks).encode()))
@@ -228,13 +237,13 @@ class Participation:
             requirements.check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool(found.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
-                self._join_crowd()
+                self.join_crowd()
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
         self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
-        if self._scoring.epsilon is not None and found.data.target != CLASS:
+        if self._scoring.epsilon is not None and (found.data.target != CLASS or found.data.links is not None):
             raise PolicyViolation(
-                "policy.score_epsilon: draws classes anew, and the site predicts numbers or several labels"
+                "policy.score_epsilon: draws classes anew, and the site predicts links, numbers or several labels"
             )
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
@@ -265,7 +274,7 @@ class Participation:
         if why and needs_all(self.config, self.algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
 
-    def _join_crowd(self) -> None:
+    def join_crowd(self) -> None:
         """Note over which sites the run has secure sums, if those of earlier runs differ from them by enough.
 
         Raises:
@@ -348,9 +357,9 @@ class Participation:
         """What a secure sum needs besides the terms (`masking.Masking`)."""
         if isinstance(request, Open):
             return self.masking.open(request, message)
-        if self.algorithm is None:
+        if self.algorithm is None and not (isinstance(request, Agree) and request.step in BEFORE):
             raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
-        info = SHARING if request.step == ADD else step_info(find_step(self.algorithm, request.step))
+        info = BEFORE[request.step] if request.step in BEFORE else step_info(find_step(self.algorithm, request.step))
         with self.accounts.open(self.ledger):
             return self.masking.agree(request, info, message)
 

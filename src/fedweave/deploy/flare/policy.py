@@ -165,6 +165,9 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
     everyone = attributes.total if attributes is not None and attributes.examples else everyone
     # a split by a hash has examples without a label in it; who has no labels at all has none to tell
     known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0
+    if graph.pairs is not None:  # of which those that are no links are drawn beside
+        known = graph.y == 1
+        everyone = int(known.sum())
     seen = known if known.dim() == 1 else known.any(1)
     masks = graph.masks & seen if bool(seen.any()) else graph.masks
     counts = dict(zip(SPLITS, masks.sum(1).tolist(), strict=True)) | {"all": everyone}

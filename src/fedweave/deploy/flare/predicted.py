@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
@@ -17,7 +18,6 @@ from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
 from fedweave.deploy.flare.participation import RUNS, Participation
@@ -26,8 +26,9 @@ from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
-from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
-from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table, probabilities
+from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, write_table
+from fedweave.experiment.runs.link_predictions import read_pairs, scored
+from fedweave.experiment.runs.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
 from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
@@ -36,20 +37,22 @@ _MOST = math.nextafter(1, 2)  # from which on nothing is flagged
 
 
 def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataForm:
-    """The form of what a site trains on; data: that, if it has been read.
+    """The form of what a site trains on; data: that, features not scaled, if it has been read.
 
     Raises:
         DataError: it is absent or refused.
     """
-    if data is None or site.normalise in BY_NODES:
-        data = with_own_units(folder / site.path, read_graph(folder / site.path, replace(site, normalise="none")))
+    if data is None:
+        path = folder / site.path
+        data = with_own_units(path, read_graph(path, replace(site, normalise="none"), folder))
     handed_out = site.random_id is not None and site.normalise == "none"
     edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
     return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
 
 
-def note_form(request: Join, site: SiteData, folder: Path, data: Dataset) -> None:
-    """Keep the form of the `data` that a site trains on in the run's folder there; what it predicts has the same."""
+def note_form(request: Join, site: SiteData, folder: Path, data: Dataset | None) -> None:
+    """Keep the form of the `data` that a site trains on (`form_at`) in the run's folder there; what it predicts has the
+    same."""
     if not request.predict:
         write_form(folder / RUNS / request.run, form_at(site, folder, data))
 
@@ -72,9 +75,9 @@ def form_of(site: Path, run: str = "") -> DataForm:
 def set_aside(folder: Path, run: str) -> None:
     """Rename what models of the `run` predicted earlier at the site in `folder`: the model is about to be another, or
     the data, and the file must not be taken for the new one if none comes."""
-    path = folder / RUNS / run / PREDICTIONS
-    if path.exists():
-        path.replace(path.with_name(EARLIER))
+    for path in (folder / RUNS / run / name for name in (PREDICTIONS, PAIRS_SCORED)):
+        if path.exists():
+            path.replace(path.with_name(EARLIER.replace(PREDICTIONS, path.name)))
 
 
 def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
@@ -87,6 +90,8 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
     used = None if data.public is None else np.asarray(data.public) & data.labeled  # as far as there are labels
+    if data.links is not None:
+        return _leave_links(job, site, probs, model, log)
     result = Predicted(site, probs, np.arange(data.examples), used)
     flagging = flags or flagged(job.config.evaluation, data, probs)
     named = data.ids, data.labels, data.example
@@ -94,6 +99,25 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
+    return True
+
+
+def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:
+    """Write what is predicted of a site's links, and of the pairs that its owner asks about."""
+    folder, data = job.folder / RUNS / job.run, job.found.data
+    called = np.array(data.node_ids)
+    table = links_table(site, probability, job.graph, called)
+    write_table(folder / PREDICTIONS, table)
+    log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS)
+    if w is None or data.links is None or not isinstance(job.found, Holdings) or job.found.pairs is None:
+        return True
+    pairs = read_pairs(job.found.pairs, data.links)
+    at, numbers = pairs.among(called)
+    scores = scored(site, deployable(job.algorithm).net, w, job.graph, called, data.links, numbers)
+    absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
+    table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
+    write_table(folder / PAIRS_SCORED, table)
+    log.info("%d pairs: %s", table.num_rows, folder / PAIRS_SCORED)
     return True
 
 

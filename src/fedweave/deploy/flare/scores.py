@@ -18,6 +18,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.deploy.flare.peers import SCORED, read_note
 from fedweave.deploy.flare.sitefile import FINE, Rules
+from fedweave.metrics.selection import OF_RANKS
 from fedweave.privacy.mechanisms import kept_probability
 
 LABELS = "labels"  # what a site tells of them as it joins
@@ -26,8 +27,9 @@ _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 # What is counted by these; of all others `measures` names each by itself.
 _CLASSES = "classes"
-# Of numbers, as of classes; also the means over members of a sum.
+# Of numbers, as of classes, and of links; also the means over members of a sum.
 _LIKE = {"squared": _PLAIN, "rmse": _PLAIN, "absolute": "loss", "mae": "loss", "spearman": "auc"}
+_LIKE |= dict.fromkeys(OF_RANKS, "ranks")
 _BY_CLASS = (
     "labels",
     "moments",

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ import torch
 from nvflare.collab import collab
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
-from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
+from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable, NoConnection, SessionClosed
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.job_config.api import FedJob
 
@@ -31,6 +31,7 @@ from fedweave.core.graph import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.types import CLASS, Kind, Record
+from fedweave.datasets.links import NAMES as LINK_NAMES
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.chain import HEADS, Heads
@@ -94,6 +95,7 @@ class Progress:
     lost: dict[str, str] | None = None
     error: str = ""
     mistake: bool = False  # whether the error is the user's
+    away: tuple[str, ...] = ()  # the sites without which it could not go on, where no other fault ended the job
     note: str = ""  # on what the sites hold
     recent: list[Record] = field(default_factory=list)
 
@@ -192,6 +194,7 @@ class Server:
             progress.status = "stopped"
         except FedweaveError as error:
             progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
+            progress.away = away(error, progress.link.silent if progress.link else ())
         except Exception as error:
             logging.getLogger("fedweave.server").exception("the run failed")
             what = f"{type(error).__name__}: {error}"
@@ -224,9 +227,9 @@ class Server:
         check_names(replies)
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
-        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs))
+        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs, config.decoder))
         check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
-        names, unsure = confirmed(replies, config.data.values)
+        names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs
         )
@@ -327,6 +330,12 @@ def mistaken(error: FedweaveError) -> bool:
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
+def away(error: FedweaveError, silent: Collection[str]) -> tuple[str, ...]:
+    """The sites whose silence alone has ended the job, of those that are `silent`; () where anything else did."""
+    missing = error.missing if isinstance(error, ClientsMissing) else {}
+    return tuple(sorted(missing)) if missing.keys() <= set(silent) else ()
+
+
 def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
     """What a watcher may ask of a running job: how far it is, and to stop after the round."""
     if isinstance(data, dict) and data.get("stop"):
@@ -380,11 +389,38 @@ _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
 
 
+class ServerAway(FedweaveError):
+    """The server does not answer: its process or the connection to it is gone."""
+
+
 class Admin:
     """A session with the project's server."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def close(self) -> None:
+        """End the session."""
+        with contextlib.suppress(Exception), _quiet():
+            self._session.close()
+
+    def connect_again(self, project: Path, seconds: float) -> None:
+        """Take up a session with a server that was away, waiting for it `seconds` at most.
+
+        Raises:
+            ServerAway: it is still away then.
+        """
+        self.close()
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self._session = _session(project, min(_COMMAND_SECONDS, max(1.0, deadline - time.monotonic())))
+            except ServerAway:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL)
+            else:
+                return
 
     def listed(self) -> set[str]:
         """Names of the sites in the server's own list, which keeps dead ones for half a minute."""
@@ -403,10 +439,19 @@ class Admin:
         return sorted({site["client_name"] for site in statuses or [] if site["status"] != "no_reply"})
 
     def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
-        """Wait until `sites` are connected, `seconds` at most; returns those that are."""
+        """Wait until `sites` are connected, `seconds` at most; returns those that are.
+
+        Raises:
+            FedweaveError: the server does not answer at the end of that time, or refuses.
+        """
         deadline = time.monotonic() + seconds
         while True:
-            connected = self.connected()
+            try:
+                connected = self.connected()
+            except ServerAway:
+                if time.monotonic() >= deadline:
+                    raise
+                connected = []
             here = [site for site in sites if site in connected]
             if len(here) == len(sites) or time.monotonic() >= deadline:
                 return here
@@ -456,19 +501,23 @@ def logged_in(project: Path, seconds: float) -> Iterator[Admin]:
     Raises:
         FedweaveError: the server does not answer.
     """
+    admin = Admin(_session(project, seconds))
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def _session(project: Path, seconds: float) -> Session:
     try:
         with _quiet():
             session = new_secure_session(USER, str((project / ADMIN).resolve()), timeout=seconds)
     except Exception as error:
-        raise FedweaveError(
+        raise ServerAway(
             f"the server of {project} does not answer ({error}). Start it with `fedweave sites start {project}`."
         ) from error
-    try:
-        session.set_timeout(_COMMAND_SECONDS)
-        yield Admin(session)
-    finally:
-        with contextlib.suppress(Exception), _quiet():
-            session.close()
+    session.set_timeout(_COMMAND_SECONDS)
+    return session
 
 
 @contextmanager
@@ -484,7 +533,8 @@ def _asking() -> Iterator[None]:
     except FedweaveError:
         raise
     except Exception as error:  # NVFlare's errors have no base of their own
-        raise FedweaveError(
+        kind = ServerAway if isinstance(error, NoConnection | SessionClosed | OSError) else FedweaveError
+        raise kind(
             f"the server does not answer or refuses ({type(error).__name__}: {error}). See `fedweave sites status`; "
             "a run continues with --resume."
         ) from error

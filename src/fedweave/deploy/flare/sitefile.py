@@ -7,20 +7,23 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from fedweave.core.types import Record
+from fedweave.core.links import Links
+from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
 from fedweave.datasets.features import check_normalize
+from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.folder import About, check_private, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
 
+LEARNED = "learned"  # of `SiteData.features`
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
 # What is told of an evaluation besides hits (`Rules.measures`).
 Measure = Literal[
-    "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram"
+    "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram", "ranks"
 ]
 FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
@@ -34,6 +37,8 @@ class SiteData:
 
     path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
                graphs, with graphs, nodes and edges.
+    features:  "learned": nodes have no features, but a vector each that is learned (`entities`); the experiment says
+               the same, and so does every site.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
     normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
@@ -47,13 +52,19 @@ class SiteData:
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.tables`).
     missing:   columns that may have empty cells (`datasets.tables`).
-    task:      what is classified: "nodes", or "edges" (`datasets.tables`); an .npz with `edge_y` alone is of edges.
+    task:      what is classified: "nodes", or "edges" (`datasets.tables`); an .npz with `edge_y` alone is of edges. Or
+               "links" are predicted (`datasets.links`): classes or labels are then the relations.
+    users, items, relation: of links (`core.links.Links`); the experiment says the same, and so does every site.
+    pairs:     a table of pairs of nodes, source and target and, of several relations, relation, whose scores
+               `sites predict` writes beside those of the links; a path likewise.
     node_time: the column of nodes with their time (`datasets.folder`).
     train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
                train, those up to the second validate and later ones test (`partition.divided`); every site gives the
                same.
-    split, shares: "column", the data's own column split; or, of a party of a vertical run, "hash": by a keyed hash of
-               each id (`ids.key`), with these shares for train, val and test; every party gives the same.
+    split, shares: "column", the data's own column split; or "hash": by a keyed hash (`ids.key`) of each id, of a party
+               of a vertical run, or of both ends of a link, with these shares for train, val and test; every site gives
+               the same. Without shares they are .6, .2 and .2, of links .85, .05 and .1. Links without a column split
+               are split so in any case.
     external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
                "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
@@ -64,6 +75,7 @@ class SiteData:
     """
 
     path: str
+    features: Literal["given", "learned"] = "given"
     test: str | None = None
     normalise: str = "auto"
     classes: Annotated[int, Field(ge=1)] | None = None
@@ -84,12 +96,16 @@ class SiteData:
     edge_normalise: str = "none"
     parallel: str = "keep"
     missing: tuple[str, ...] | None = None
-    task: Literal["nodes", "edges"] = "nodes"
+    task: Literal["nodes", "edges", "links"] = "nodes"
+    users: str | None = None
+    items: str | None = None
+    relation: bool = True
+    pairs: str | None = None
     node_time: str | None = None
     train_until: float | str | None = None
     val_until: float | str | None = None
     split: Literal["column", "hash"] = "column"
-    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    shares: tuple[float, float, float] | None = None
     external: str = "refuse"
     categories: dict[str, str | tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
@@ -105,7 +121,7 @@ class SiteData:
             check_loops(self.loops, carries=True)
             check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
-            raise ConfigError(f"data.{error}") from error
+            raise ConfigError(f"data.{error}", code=error.code) from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
         if self.target_normalise not in ("own", "none"):
@@ -124,16 +140,34 @@ class SiteData:
                 )
         self._check_until()
         self._check_shares()
+        self._check_links()
+
+    def _check_links(self) -> None:
+        if self.task != LINKS:
+            usual = {"users": None, "items": None, "relation": True, "pairs": None}
+            if odd := [name for name, value in usual.items() if getattr(self, name) != value]:
+                raise ConfigError(
+                    f'data.{odd[0]}: is of task = "links". Leave it out, or set the task.', code="config.links"
+                )
+            return
+        Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
+        for name, usual_value in (("test", None), ("external", REFUSE), ("target", CLASS)):
+            if getattr(self, name) != usual_value:
+                raise ConfigError(
+                    f'data.{name}: does not go with task = "links", where each site tests on links of its own. Leave '
+                    "it out.",
+                    code="config.links",
+                )
 
     def _check_shares(self) -> None:
         if self.split != "hash":
             return
         if self.timed:
             raise ConfigError("data.split = 'hash' with train_until and val_until: set one of them.")
-        train, val, test = self.shares
+        train, val, test = self.ratios
         if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
             raise ConfigError(
-                f"data.shares = {list(self.shares)}: they are of train, val and test; make train positive, none "
+                f"data.shares = {list(self.ratios)}: they are of train, val and test; make train positive, none "
                 "negative and their sum at most 1.",
                 code="config.value",
             )
@@ -153,6 +187,13 @@ class SiteData:
     def timed(self) -> bool:
         """Whether the file says until when examples train and validate."""
         return (self.train_until, self.val_until) != (None, None)
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """Shares of examples to train on, to validate and to test, where a keyed hash says which each is."""
+        if self.shares is not None:
+            return self.shares
+        return Links().ratios if self.task == LINKS else (0.6, 0.2, 0.2)
 
     @property
     def class_count(self) -> int | None:
@@ -184,8 +225,8 @@ class Rules:
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
-    min_nodes:  fewest nodes, or small graphs or edges where these are the examples, that are aligned, trained on or
-                scored; 1 allows single ones.
+    min_nodes:  fewest nodes, or small graphs, edges or links where these are the examples, that are aligned, trained on
+                or scored; 1 allows single ones.
     min_sites:  fewest sites of a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
@@ -199,8 +240,9 @@ class Rules:
                 them as they are.
     measures:   what leaves with scores besides counts of hits (`FINE`): losses and what tells how examples are ordered,
                 off one of which a server that chooses what is scored reads dozens of labels; "classes" is all that is
-                counted by class or group, and how many examples of each class the site says to have as it joins. In a
-                secure sum counts leave anyway; "histogram", how many have which score, leaves in one alone.
+                counted by class or group, and how many examples of each class the site says to have as it joins;
+                "ranks" of links, MRR, hits and lists of items. In a secure sum counts leave anyway; "histogram", how
+                many have which score, leaves in one alone.
     score_epsilon: scores are of labels that randomized response with this ε has drawn, once for good; hits alone leave
                 then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.

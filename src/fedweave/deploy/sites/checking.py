@@ -1,5 +1,6 @@
 """The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from fedweave.deploy.flare.admission import (
     check_exchange,
     check_files,
     check_members,
+    check_task,
+    check_told,
     conditions,
     needs_all,
     overspent,
@@ -39,6 +42,7 @@ from fedweave.deploy.flare.admission import (
     suited,
 )
 from fedweave.deploy.flare.alignment import read_own
+from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import check_agreement, uncompared
 from fedweave.deploy.flare.folder import check_private, read_about
 from fedweave.deploy.flare.holdings import common_test, own_graph, withheld
@@ -69,7 +73,8 @@ from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.requirements import check_own_models, check_people
 from fedweave.experiment.rounds import evaluated
-from fedweave.metrics.selection import OF_POSITIVE, RARE_OF_TWO, title_of
+from fedweave.experiment.runs.link_predictions import read_pairs
+from fedweave.metrics.selection import OF_POSITIVE, OF_RANKS, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_told
 
 # ----------------------------------------------------------------------------------------------------
@@ -186,11 +191,14 @@ def _holder(
     folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], findings: Findings
 ) -> None:
     """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
-    name, dataset = folder.name, own_graph(data, folder)
+    links = None if config is None else config.links
+    name, dataset = folder.name, own_graph(data, folder, links=links)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
         _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _crowds(folder, dataset, rules, findings)
+    if dataset.links is not None and data.pairs is not None:
+        findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     beside = (
         data.test is not None and (folder / data.test).parent == folder / data.path
     )  # a file that is read after all
@@ -262,6 +270,9 @@ def _allowed(
     findings.attempt(name, partial(check_files, rules, config.plain()), file)
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
+    findings.attempt(name, partial(check_task, data, config), file)
+    if config.learned:
+        findings.attempt(name, partial(check_told, rules, UNITING, len(sites)), file)
     if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
         denied = " and ".join(denied_keys)
         why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
@@ -314,7 +325,27 @@ def _rehearse(
         (findings.faults if needs_all(config, algorithm) else findings.notes).append(
             (name, f"{SITE_FILE}: {why}. {so}")
         )
+    fact = ("outages", survived(config, algorithm, calls, len(sites)))
+    findings.facts += [fact] if fact not in findings.facts else []
     return algorithm
+
+
+def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> str:
+    """What happens to a run while one of so many `sites` is away, in a sentence with the setting that changes it."""
+    quorum, wait = (config.engine.values.get(name, default) for name, default in (("quorum", 1.0), ("wait", 0.0)))
+    sums = [one for step in calls.round for one in step_info(step).sums.values()]
+    least = max([math.ceil(quorum * sites), *(one.needed(sites) for one in sums)])
+    if needs_all(config, algorithm):
+        least = sites
+    until = f"the run waits up to {wait / 60:.0f} min and then ends" if wait else "the run ends"
+    if least < sites:
+        return f"a round needs {least} of {sites} sites and goes on without the others; while more are away, {until}"
+    some = SecureSum(everyone=False, accomplices=1).needed(sites) if sums else 1
+    parts = " and everyone = false in the part secure_sum" if any(one.everyone for one in sums) else ""
+    remedy = f"; [engine] quorum below 1{parts} lets a round do with {some}" if some < sites else ""
+    if capabilities(config.algorithm.kind).vertical:
+        remedy = ""
+    return f"a round needs all {sites} sites; while one is away, {until} ([engine] wait){remedy}"
 
 
 def _unprotected(calls: Calls) -> Iterator[str]:
@@ -367,6 +398,7 @@ NUMBERS: dict[Measure, str] = {
     "recall_at_1": "recall at 1 % of alerts",
     "precision_at_1": "precision at 1 % of alerts",
     "histogram": "AUC, average precision and calibration of all sites' examples together",
+    "ranks": "MRR, hits and lists of items",
 }
 _OF_TWO: tuple[Measure, ...] = ("average_precision", "recall_at_1", "precision_at_1")
 
@@ -383,7 +415,10 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     due = [
         own
         for own in FINE
-        if (two or own not in _OF_TWO) and (groups or own != "group_auc") and (sums or own != "histogram")
+        if (two or own not in _OF_TWO)
+        and (groups or own != "group_auc")
+        and (sums or own != "histogram")
+        and (own != "ranks" or (config.links is not None and config.links.candidates))
     ]
     lacking: dict[tuple[str, ...], list[Measure]] = {}
     for measure in due:
@@ -404,7 +439,7 @@ def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure
     """Sentences on what is not decided without the `measures`."""
     metric, threshold = config.evaluation.metric, config.evaluation.threshold
     by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
-    needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else ""
+    needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else "ranks" * (by in OF_RANKS)
     if needs in measures:
         where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
         yield f"No round will be the best by {title_of(by)}{where}"
@@ -492,7 +527,11 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes, form.get("target", CLASS))
     try:
         model_kind, told_of = config.model.make(), form.get("edges carry")
-        model = model_told(model_kind, told_of, features, classes) if told_of else model_kind.build(features, classes)
+        model = (
+            model_told(model_kind, told_of, features, classes, config.decoder)
+            if told_of
+            else model_kind.build(features, classes)
+        )
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said

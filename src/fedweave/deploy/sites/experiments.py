@@ -7,18 +7,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.links import Links
 from fedweave.core.target import CLASS, LOG, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.features import by_holder, has_sens
+from fedweave.datasets.links import TASK as LINKS
+from fedweave.datasets.links import by_relation
 from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.requests import SERVER
-from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import number_of
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
@@ -77,6 +82,12 @@ def _targets(data: Dataset) -> Record:
     return {"target": data.target} | how
 
 
+def _links(links: Links) -> Record:
+    """What a site.toml says of links; their split is in the data."""
+    kinds = {} if links.items is None else {"users": links.users, "items": links.items}
+    return {"task": LINKS, **kinds, **({} if links.relation else {"relation": False})}
+
+
 def hand_out(
     data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...], config: Config | None = None
 ) -> None:
@@ -90,8 +101,19 @@ def hand_out(
             'test do not fit. Set it to "own", and leave the global test out of [partition].',
             code="config.target-scale",
         )
+    if data.links is not None and partition.test is not None:
+        raise ConfigError(
+            "partition: there is no global test of links between sites; each tests on its own. Leave the global test "
+            "out of [partition].",
+            code="config.links",
+        )
+    links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
+    features: Record = {}
+    if config is not None and config.learned:  # columns that the sites number themselves
+        features = {"features": LEARNED}
+        data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
     across: Record = {"normalise": scaling}
@@ -108,6 +130,7 @@ def hand_out(
         npz.write(share, project / site / DATA)
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else _targets(data)
+        called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
@@ -204,7 +227,7 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
         ConfigError: the sites here do not all name the same classes, or this is none of them.
     """
     judging = config.evaluation
-    if not isinstance(judging.positive, str) or config.data.values.get("labels"):
+    if not isinstance(judging.positive, str) or config.data.values.get("labels") or config.links is not None:
         return config
     here = [project / site / SITE_FILE for site in sites if (project / site / SITE_FILE).is_file()]
     named = {read_site_file(file)[0].labels for file in here}

@@ -2,6 +2,7 @@
 
 import filecmp
 import json
+import math
 import secrets
 import shutil
 import time
@@ -16,7 +17,7 @@ from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.server import Admin
+from fedweave.deploy.flare.server import Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written
@@ -75,7 +76,35 @@ def run(
             _end_earlier(admin, directory, told)
         with replacing(directory) if overwrite else nullcontext():
             number = _number(project, about, directory, resume)
-            return _jobs(admin, config, about, number, project, directory, told, patience)
+            outage = Outage(config.engine.values["wait"], directory)
+            while True:
+                try:
+                    return _jobs(admin, config, about, number, project, directory, told, patience, outage)
+                except ServerAway as error:
+                    if not (left := outage.left()):
+                        raise
+                    told({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
+                    admin.connect_again(project, left)
+                    _end_earlier(admin, directory, told)
+
+
+class Outage:
+    """How long a run still waits for sites or a server that do not answer. The time begins anew with every round that
+    is saved, so that what dies again and again does not hold a run for ever.
+
+    seconds: [engine] wait. directory: of the run.
+    """
+
+    def __init__(self, seconds: float, directory: Path) -> None:
+        self._seconds, self._path = seconds, directory / CHECKPOINT
+        self._round, self._end = -1, math.inf
+
+    def left(self) -> float:
+        """Seconds from now; 0 where the run does not wait, or no more."""
+        reached = Checkpoint.load(self._path).round if self._path.exists() else 0
+        if reached > self._round:
+            self._round, self._end = reached, time.monotonic() + self._seconds
+        return max(0.0, self._end - time.monotonic()) if self._seconds else 0.0
 
 
 def _jobs(
@@ -87,6 +116,7 @@ def _jobs(
     directory: Path,
     notify: Notify,
     patience: float,
+    outage: Outage,
 ) -> Record:
     """One job after the other until the run is done; its summary.
 
@@ -113,6 +143,12 @@ def _jobs(
         if last["status"] == "done":
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
+            if last.get("away") and (left := outage.left()):
+                notify({"status": "paused", "sites": list(last["away"]), "seconds": left})
+                answering = admin.wait_for(last["away"], left)
+                if len(answering) == len(last["away"]):
+                    lost = set(answering)
+                    continue
             message = (last["error"] or "the job was ended") + _reached(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
                 remove_run(directory)

@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from fedweave.core.plugins import check_trusted
+from fedweave.core.settings import Beside
 from fedweave.core.shown import Words, line, page
 from fedweave.core.types import PREDICT, Record, Values
 from fedweave.errors import ConfigError, Faults
@@ -140,7 +141,7 @@ class EvaluationSettings(Judging):
     intervals: Annotated[float, Field(ge=0, lt=1)] = 0.0
     clients: Annotated[int, Field(ge=0)] = 0
     patience: Annotated[int, Field(ge=0)] = 0
-    min_delta: Annotated[float, Field(ge=0)] = 0.0
+    min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
     features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
@@ -222,6 +223,8 @@ class FlareEngine:
     timeout:            seconds that sites have to answer a call; it goes on without sites that are later.
     quorum:             share of the called sites that must answer, where it is less than the algorithm's own.
     rejoin_seconds:     least time between two attempts to take sites back that were lost.
+    wait:               seconds that a run waits for sites that it cannot do without, or for the server, after they have
+                        stopped answering; 0: it ends at once and goes on with --resume.
     reply_mb:           largest reply that is accepted, in megabytes.
     checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
     threads:            threads of torch in each process, 0 leaves its default.
@@ -233,6 +236,7 @@ class FlareEngine:
     timeout: Annotated[float, Field(gt=0)] = 600.0
     quorum: Annotated[float, Field(gt=0, le=1)] = 1.0
     rejoin_seconds: Annotated[float, Field(ge=0)] = 30.0
+    wait: Annotated[float, Field(ge=0)] = 3600.0
     reply_mb: Annotated[float, Field(gt=0)] = 512.0
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     threads: Annotated[int, Field(ge=0, le=MOST_THREADS)] = 0
@@ -749,18 +753,18 @@ def resolve(document: Document) -> Config:
     if evaluation.clients and config.between_sites:
         message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
         raise ConfigError(message, code="config.sampled")
-    if links is not None and config.between_sites:
-        message = "data.task: links are predicted in simulations; between sites nothing agrees on their split yet"
-        raise ConfigError(message, code="config.sites")
-    if learned and config.between_sites:
-        message = "data.features = 'learned': sites do not number their nodes alike yet; it is of simulations"
-        raise ConfigError(message, code="config.sites")
     if noise is not None and noise.labels and links is not None:
         message = "noise.labels: links have no labels that could be changed; leave it out, or take noise.features"
         raise ConfigError(message, code="config.links")
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")
+    if config.external == PREDICT and config.between_sites:
+        raise ConfigError(
+            f"data.external = {PREDICT!r}: links between members are of simulations. Leave it out; each site then "
+            "predicts links between its own nodes.",
+            code="config.sites",
+        )
     return config
 
 

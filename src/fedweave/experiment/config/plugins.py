@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_ch
 
 from fedweave.core import plugins
 from fedweave.core.plugins import label
-from fedweave.core.settings import checked
+from fedweave.core.settings import check_beside, checked
+from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config.toml import Document, check_keys, check_name
@@ -228,11 +229,7 @@ def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
         hints: Values = get_type_hints(kind, include_extras=True)
     else:
         fields, hints = dict(kind.fields), kind.hints
-    return {name: Parameter(hints[name], _default(field)) for name, field in fields.items()}
-
-
-def _default(field: "dataclasses.Field[object]") -> object:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return {name: Parameter(hints[name], default_of(field)) for name, field in fields.items()}
 
 
 def values_of(plugin: object) -> Record:
@@ -318,6 +315,8 @@ def checked_values(prefix: str, settings: Document, fields: Mapping[str, Paramet
         with faults:
             values[key] = _value(prefix + key, settings.get(key, parameter.default), key in settings, parameter)
     faults.refuse()
+    defaults, hints = ({key: getattr(field, kind) for key, field in fields.items()} for kind in ("default", "hint"))
+    check_beside(prefix, values, defaults, hints)
     return values
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core.algorithm import Algorithm, Engine, HoldsGraphs, MeasuresPairs
 from fedweave.core.federation import KnowsPairs
-from fedweave.core.tree import Leaf, Tree, decode, encode, leaves, map_leaves, nest
+from fedweave.core.tree import Leaf, Tree, decode, encode, has_its_digest, leaves, map_leaves, nest, with_digest
 from fedweave.core.types import Kind, Record
 from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.rounds import RoundResult
@@ -87,8 +87,7 @@ class Checkpoint:
         fields = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
         tree = map_leaves(lambda leaf: leaf, fields)
         tree["structure"] = json.dumps(_structure(tree))
-        tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
-        blob = encode(tree)
+        blob = with_digest(encode(tree))
         write(path, lambda file: file.write(blob))
 
     @classmethod
@@ -119,7 +118,11 @@ class Checkpoint:
         blob = read(path)
         try:
             tree = decode(blob, filled=0)
-            if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
+            if "digest" in tree:  # of 0.7 and before
+                matches = tree.pop("digest") == hashlib.sha256(encode(tree)).hexdigest()
+            else:
+                matches = has_its_digest(blob)
+            if not matches:
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)
             tree.setdefault("best", {})  # versions before had none

@@ -4,6 +4,7 @@ most of all.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,11 @@ from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
+from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of
+from fedweave.core.types import Record
 from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
@@ -37,53 +40,74 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     Raises:
         UserError: there is no such model or client, or a column is missing. DataError: no such table.
     """
-    table, chosen = read(path), _models(run, model, client)
-    source, target, relation = _columns(run, table, path)
-    ends, count = [table.texts(source).to_pylist(), table.texts(target).to_pylist()], table.rows
-    numbers = _relations(run, None if relation is None else table.texts(relation).to_pylist(), count)
-    held, tables = np.zeros(count, bool), list[pa.Table]()
+    links, chosen = run.built.data.links or Links(), _models(run, model, client)
+    pairs = read_pairs(path, links)
+    held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
-        nodes = graphs_of(run.built.fed)[name].nodes
-        places = {node: at for at, node in enumerate(_called(run, name).tolist()) if node}
-        each = np.array([[places.get(node, -1) for node in end] for end in ends], np.int64).reshape(2, -1)
-        at = np.flatnonzero((each >= 0).all(0) & (each < nodes).any(0))
+        graph, called = _ends(run, name)
+        at, numbers = pairs.among(called, graph.nodes)
         held[at] = True
-        tables.append(_scored(run, name, w, np.stack([*each[:, at], numbers[at]])))
-    absent = np.flatnonzero(~held)
-    columns = {"client": [""] * len(absent), "source": [ends[0][at] for at in absent]}
-    columns |= {"target": [ends[1][at] for at in absent]}
-    if "relation" in tables[0].column_names:
-        links = run.built.data.links
-        columns["relation"] = [links.relations[numbers[at]] for at in absent] if links is not None else []
-    nothing = pa.table(columns | {"score": pa.nulls(len(absent), tables[0]["score"].type)})
-    return pa.concat_tables([*tables, nothing.cast(tables[0].schema)])
+        tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
+    return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
 
 
-def _called(run: Trained, client: str) -> np.ndarray:
-    """The names of all ends of pairs of a client by their number; "" at padding. Behind its own nodes are those that
-    other members told it of."""
-    names_here, graph = link_names(run, client), graphs_of(run.built.fed)[client]
-    if FOREIGN_NODES not in graph.extra or run.built.data.links is None:
-        return names_here
-    names = dict(zip(name_hashes(run.built.data, run.built.data.links).tolist(), run.built.data.node_ids, strict=True))
-    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), _foreign(run, client)["there"].tolist()
+def _ends(run: Trained, client: str) -> tuple[Graph, np.ndarray]:
+    """A client's graph, and the names of all ends of its pairs by their number; "" at padding. Behind its own nodes are
+    those that other members told it of."""
+    graph, called, links = graphs_of(run.built.fed)[client], link_names(run, client), run.built.data.links
+    if FOREIGN_NODES not in graph.extra or links is None or not isinstance(run.algorithm, MadeOfParts):
+        return graph, called
+    memory = run.built.fed.snapshot()[client][run.algorithm.composed.teller]
+    names = dict(zip(name_hashes(run.built.data, links).tolist(), run.built.data.node_ids, strict=True))
+    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
     others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
-    return np.array([*names_here.tolist(), *[""] * (graph.nodes - len(names_here)), *others])
+    graph = graph._replace(extra={**graph.extra, FOREIGN: memory["h"].to(graph.device)})
+    return graph, np.array([*called.tolist(), *[""] * (graph.nodes - len(called)), *others])
 
 
-def _foreign(run: Trained, client: str) -> Tree:
-    """What a client keeps of other members' nodes, "h" and "there"."""
-    algorithm = run.algorithm
-    teller = algorithm.composed.teller if isinstance(algorithm, MadeOfParts) else ""
-    memory: Tree = run.built.fed.snapshot()[client][teller]
-    return memory
+class AskedPairs(NamedTuple):
+    """Pairs of nodes that somebody asks about: the names of their ends, and the number of the relation int64 [m]."""
+
+    source: list[str]
+    target: list[str]
+    relation: np.ndarray
+
+    def among(self, called: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [k], which of them are of nodes that are `called` so ("" is no name), and int64 [3, k], their numbers
+        and relations. nodes: one end at least is among so many first ones; None is all."""
+        places = {node: at for at, node in enumerate(called.tolist()) if node}
+        ends = [[places.get(node, -1) for node in end] for end in (self.source, self.target)]
+        each = np.array(ends, np.int64).reshape(2, -1)
+        at = np.flatnonzero((each >= 0).all(0) & (each < (len(called) if nodes is None else nodes)).any(0))
+        return at, np.stack([*each[:, at], self.relation[at]])
+
+    def unscored(self, absent: np.ndarray, links: Links, schema: pa.Schema) -> pa.Table:
+        """Rows without client and score of the pairs, bool [m], that nobody has."""
+        rows = np.flatnonzero(absent)
+        columns: Record = {"client": [""] * len(rows), "source": [self.source[at] for at in rows]}
+        columns |= {"target": [self.target[at] for at in rows]}
+        if links.relations:
+            columns["relation"] = [links.relations[self.relation[at]] for at in rows]
+        return pa.table(columns | {"score": pa.nulls(len(rows), schema.field("score").type)}).cast(schema)
 
 
-def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | None]:
+def read_pairs(path: Path, links: Links) -> AskedPairs:
+    """The pairs in the table at `path` (see `of_pairs`).
+
+    Raises:
+        UserError: a column is missing, or there is no such relation. DataError: no such table.
+    """
+    table = read(path)
+    source, target, relation = _columns(links, table, path)
+    names = None if relation is None else table.texts(relation).to_pylist()
+    ends = table.texts(source).to_pylist(), table.texts(target).to_pylist()
+    return AskedPairs(*ends, _relations(links, names, table.rows))
+
+
+def _columns(links: Links, table: Table, path: Path) -> tuple[str, str, str | None]:
     """What the columns of a table of pairs are called: source, target and, of several relations, relation."""
     names = {what: next((one for one in called if one in table.columns), None) for what, called in COLUMNS.items()}
-    links = run.built.data.links
-    several = links is not None and bool(links.relations)
+    several = bool(links.relations)
     source, target, relation = names["source"], names["target"], names["relation"] if several else None
     if source is None or target is None or (several and relation is None):
         due = "source, target" + (" and relation" if several else "")
@@ -94,14 +118,26 @@ def _columns(run: Trained, table: Table, path: Path) -> tuple[str, str, str | No
     return source, target, relation
 
 
-def of_node(run: Trained, node: str, most: int, model: str | None = None, client: str | None = None) -> pa.Table:
+def of_node(
+    run: Trained,
+    node: str,
+    most: int,
+    relation: str | None = None,
+    model: str | None = None,
+    client: str | None = None,
+) -> pa.Table:
     """The `most` pairs of a node with the highest scores at each client that has it, without the links that the client
-    knows: columns as of `of_pairs`.
+    knows: columns as of `of_pairs`. relation: of which they are; None is of any.
 
     Raises:
-        UserError: there is no such model or client, or no client has the node.
+        UserError: there is no such model, client or relation, or no client has the node.
     """
-    tables = list[pa.Table]()
+    tables, links = list[pa.Table](), run.built.data.links or Links()
+    kinds = np.arange(max(1, len(links.relations)))
+    if relation is not None:
+        if not links.relations:
+            raise UserError("the run's links are of one relation. Leave out --relation.", code=UNKNOWN)
+        kinds = _relations(links, [relation], 1)
     for name, w in _models(run, model, client).items():
         called = link_names(run, name)
         place = np.flatnonzero(called == node)
@@ -112,28 +148,25 @@ def of_node(run: Trained, node: str, most: int, model: str | None = None, client
         others = items[(items >= 0) & (items != place[0])]
         if ITEMS in graph.extra and place[0] in items:
             raise UserError(f"{node!r} is an item: links lead from users to items. Name a user.", code=UNKNOWN)
-        count = len(run.built.data.links.relations or ("",)) if run.built.data.links is not None else 1
-        relation = np.repeat(np.arange(count), len(others))
-        target = np.tile(others, count)
-        codes = (relation * len(called) + place[0]) * len(called) + target
+        kind, target = np.repeat(kinds, len(others)), np.tile(others, len(kinds))
+        codes = (kind * len(called) + place[0]) * len(called) + target
         new = ~np.isin(codes, graph.extra[KNOWN].numpy())
-        pairs = np.stack([np.full(new.sum(), place[0]), target[new], relation[new]])
-        table = _scored(run, name, w, pairs)
+        pairs = np.stack([np.full(new.sum(), place[0]), target[new], kind[new]])
+        table = scored(name, run.net_of(name), w, graph, called, links, pairs)
         tables.append(table.sort_by([("score", "descending")]).slice(0, most))
     if not tables:
         raise UserError(f"no client has a node {node!r}. Name it as the data does.", code=UNKNOWN)
     return pa.concat_tables(tables)
 
 
-def _scored(run: Trained, client: str, w: Tree, pairs: np.ndarray) -> pa.Table:
-    """The scores of pairs int64 [3, m] of a client's nodes, with the messages that test links get."""
-    graph, called = graphs_of(run.built.fed)[client], _called(run, client)
-    if FOREIGN_NODES in graph.extra:
-        graph = graph._replace(extra={**graph.extra, FOREIGN: _foreign(run, client)["h"].to(graph.device)})
-    score = _probability(run.net_of(client), w, graph, torch.from_numpy(pairs))
+def scored(
+    client: str, net: Model, w: Tree, graph: Graph, called: np.ndarray, links: Links, pairs: np.ndarray
+) -> pa.Table:
+    """The scores of pairs int64 [3, m] of a client's nodes, which are `called` so, with the messages that test links
+    get. Nodes that others told it of come behind its own (`core.graph.FOREIGN`)."""
+    score = _probability(net, w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
-    links = run.built.data.links
-    if links is not None and links.relations:
+    if links.relations:
         columns["relation"] = np.array(links.relations)[pairs[RELATION]]
     return pa.table(columns | {"score": score})
 
@@ -154,9 +187,8 @@ def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str,
     return chosen_models(run, client, model or "personal")
 
 
-def _relations(run: Trained, names: "list[str] | None", count: int) -> np.ndarray:
-    links = run.built.data.links
-    if names is None or links is None or not links.relations:
+def _relations(links: Links, names: "list[str] | None", count: int) -> np.ndarray:
+    if names is None or not links.relations:
         return np.zeros(count, np.int64)
     if unknown := sorted(set(names) - set(links.relations)):
         raise UserError(

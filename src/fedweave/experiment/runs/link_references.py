@@ -3,11 +3,13 @@ models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction prob
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedweave.core.candidates import Queries, behind
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST
 from fedweave.core.links import LinkExamples
 from fedweave.experiment.build import Built
@@ -21,28 +23,41 @@ from fedweave.partition.crossing import CrossingLinks
 
 AT_ONCE = 1 << 18  # pairs that are scored together
 METRICS = ("auc", "average_precision", *OF_RANKS)
-Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def common_neighbors(a: sp.csr_matrix) -> Pairs:
+class RowProducts(NamedTuple):
+    """Scores that are products of rows: of u and v, first[u] · second[v]. Both are [n, k]."""
+
+    first: sp.csr_matrix
+    second: sp.csr_matrix
+
+    def of_pairs(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """float64 [m]."""
+        return np.asarray(self.first[u].multiply(self.second[v]).sum(1)).ravel()
+
+    def of_all(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """float64 [m, k], of each u with each v."""
+        return np.asarray((self.first[u] @ self.second[v].T).toarray())
+
+
+def common_neighbors(a: sp.csr_matrix) -> RowProducts:
     """|Γ(u) ∩ Γ(v)|; a: [n, n], who is joined to whom."""
-    return lambda u, v: np.asarray(a[u].multiply(a[v]).sum(1)).ravel()
+    return RowProducts(a, a)
 
 
-def adamic_adar(a: sp.csr_matrix) -> Pairs:
+def adamic_adar(a: sp.csr_matrix) -> RowProducts:
     """Σ 1 / log |Γ(z)| over the common neighbors z, which have two neighbors at least."""
     degree = np.asarray(a.sum(1)).ravel()
-    weighted = sp.csr_matrix(a @ sp.diags(1 / np.log(degree.clip(2))))
-    return lambda u, v: np.asarray(weighted[u].multiply(a[v]).sum(1)).ravel()
+    return RowProducts(sp.csr_matrix(a @ sp.diags(1 / np.log(degree.clip(2)))), a)
 
 
-def preferential_attachment(a: sp.csr_matrix) -> Pairs:
+def preferential_attachment(a: sp.csr_matrix) -> RowProducts:
     """|Γ(u)| |Γ(v)|."""
-    degree = np.asarray(a.sum(1)).ravel()
-    return lambda u, v: np.asarray(degree[u] * degree[v])
+    degree = sp.csr_matrix(a.sum(1))
+    return RowProducts(degree, degree)
 
 
-REFERENCES: dict[str, Callable[[sp.csr_matrix], Pairs]] = {
+REFERENCES: dict[str, Callable[[sp.csr_matrix], RowProducts]] = {
     "common_neighbors": common_neighbors,
     "adamic_adar": adamic_adar,
     "preferential_attachment": preferential_attachment,
@@ -75,7 +90,7 @@ def _judged_across(
     links: LinkExamples,
     nodes: int,
     known: Mapping[str, np.ndarray],
-    reference: Callable[[sp.csr_matrix], Pairs],
+    reference: Callable[[sp.csr_matrix], RowProducts],
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
     itself; foreign nodes come behind its own."""
@@ -91,17 +106,17 @@ def _judged_across(
     at = np.flatnonzero((table[:, 4] == TEST) & (table[:, 5] >= 0))
     if not len(at):
         return
-    s = reference(both)(source[at], target[at])
+    s = reference(both).of_pairs(source[at], target[at])
     logits, y = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(table[at, 5])
     yield {name: pair[0] for name, pair in counts(logits, y, torch.ones(1, len(at), dtype=torch.bool)).items()}
 
 
 def _judged(
-    links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], Pairs]
+    links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links."""
     ones = np.ones(links.edges.shape[1])
-    score = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
+    products = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
     source, target, _ = links.pairs
     wanted = links.masks[TEST].copy()
     candidate = links.ranks[0] >= 0
@@ -109,11 +124,28 @@ def _judged(
     at, s = np.flatnonzero(wanted), np.zeros(len(source))
     for first in range(0, len(at), AT_ONCE):
         some = at[first : first + AT_ONCE]
-        s[some] = score(source[some], target[some])
+        s[some] = products.of_pairs(source[some], target[some])
     if not len(at):
         return
     logits, masks = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(links.masks[TEST:])
     pairs = counts(logits, torch.from_numpy(links.y), masks)
     if links.ranks[1].any():
-        pairs |= ranking.added(ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks)), masks)
+        behind = None if links.asked is None else _behind(links, nodes, products)
+        ranked = ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks), behind)
+        pairs |= ranking.added(ranked, masks)
     yield {name: pair[0] for name, pair in pairs.items()}
+
+
+def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
+    """How many of all nodes are above each test link."""
+    if links.asked is None:
+        raise ValueError("these links are ranked among pairs")
+    queries, *rest = (torch.from_numpy(part) for part in links.asked)
+    tested = queries[:, torch.from_numpy(links.masks[TEST])[queries[0] // 2]]
+    asked = Queries(tested, torch.from_numpy(links.pairs), *rest)
+    stays = asked.ends[0]
+
+    def scores(at: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(products.of_all(stays[at].numpy(), pool.numpy()))
+
+    return behind(asked, scores, nodes)

@@ -18,7 +18,9 @@ from fedweave.core import plugins
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, SPLITS, VAL, Graph
 from fedweave.core.model import Model
+from fedweave.core.shown import Shown
 from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of, labeled
+from fedweave.core.text import counted
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
@@ -254,19 +256,21 @@ def of_own_links(run: Trained, model: str | None = None, client: str | None = No
     built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
     graphs = graphs_of(built.fed)
     for name, w in chosen.items():
-        graph, called = graphs[name].to("cpu"), link_names(run, name)
-        if graph.pairs is None:
-            continue
-        rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
-        p, y, pairs = (
-            probabilities(run.net_of(name), w, graphs[name])[rows],
-            graph.y[rows].numpy(),
-            graph.pairs[:, rows],
-        )
-        one = Predicted(name, p, np.arange(len(rows)), graph.masks[:, rows].numpy())
-        tables.append(predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()]))
-        tables[-1] = tables[-1].drop_columns(["pair"])
+        probability = probabilities(run.net_of(name), w, graphs[name])
+        tables.append(links_table(name, probability, graphs[name].to("cpu"), link_names(run, name)))
     return pa.concat_tables(tables)
+
+
+def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarray) -> pa.Table:
+    """The rows of `of_own_links` of one client; probability: of the two classes of its examples, [e, 2]. called: its
+    nodes' names."""
+    if graph.pairs is None:
+        raise ValueError(f"the examples of {client} are no links")
+    rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
+    pairs, y = graph.pairs[:, rows], graph.y[rows].numpy()
+    one = Predicted(client, probability[rows], np.arange(len(rows)), graph.masks[:, rows].numpy())
+    table = predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()])
+    return table.drop_columns(["pair"])
 
 
 def link_names(run: Trained, client: str) -> np.ndarray:
@@ -413,8 +417,8 @@ def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
-@dataclass(frozen=True)
-class SplitScores:
+@dataclass(frozen=True, repr=False)
+class SplitScores(Shown):
     """What a function says of one split.
 
     name:    of the function. clients: {client: its value on the client's own examples by the model that it uses}.
@@ -428,6 +432,12 @@ class SplitScores:
     local: float
     pooled: float
     overall: float | None = None
+
+    def facts(self) -> dict[str, object]:
+        """The function, and its values over clients."""
+        values = {"local": self.local, "pooled": self.pooled, "overall": self.overall}
+        about = {"": f"{self.name} of {counted(len(self.clients), 'client')}"}
+        return about | {name: value for name, value in values.items() if value is not None}
 
 
 def function(name: str) -> Metric:

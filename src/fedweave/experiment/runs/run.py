@@ -66,8 +66,8 @@ from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.ranking import POOLED
-from fedweave.metrics.selection import REFERENCE, WITHOUT_GRAPH, Judging
-from fedweave.partition.client_data import finders_of
+from fedweave.metrics.selection import REFERENCE, TARGETS_APART, WITHOUT_GRAPH, Judging
+from fedweave.partition.client_data import finders_of, targets_apart
 from fedweave.privacy.accountant import bounds
 
 _LOG = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
-        of_last = "|".join((POOLED, "per_class", "per_target", INTERVALS, WITHOUT_GRAPH, REFERENCE))
+        of_last = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
         metrics = metrics.filter(pc.invert(pc.match_substring_regex(metrics["metric"], f"^({of_last})/")))
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
@@ -297,6 +297,8 @@ def _train(
                 plain = link_references(built)
             else:
                 plain = without_graph(built, judging, config.evaluation.features, summary)
+                apart = targets_apart(built.data, built.partition) if len(built.fed.clients) > 1 else None
+                plain |= {} if apart is None else {TARGETS_APART: apart}
             files.add(rows_of(step.round, plain))
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))

@@ -207,7 +207,7 @@ def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tr
         (int(summary["features"]), int(summary.get("outputs") or summary["class_count"])),
     )
     algorithm = config.algorithm.make(
-        model_told(plugin, summary["edges"], *size) if "edges" in summary else plugin.build(*size)
+        model_told(plugin, summary["edges"], *size, config.decoder) if "edges" in summary else plugin.build(*size)
     )
     w = algorithm.one_model(saved(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)

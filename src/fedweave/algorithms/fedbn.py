@@ -1,0 +1,36 @@
+"""FedBN: Li, Jiang, Zhang, Kamp and Dou 2021, "FedBN: federated learning on non-IID features via local batch
+normalization", algorithm 1.
+
+Clients share all weights but those of normalization, so that each one's own features are brought to a common scale.
+Deviation: it takes layer and graph norm as well, whose weights then stay at home.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedweave.algorithms.parts import Needs, Part, Training
+from fedweave.algorithms.preset import preset_of
+from fedweave.core.types import Record
+
+
+@dataclass(frozen=True)
+class OwnNorms(Part):
+    """The weights of normalization stay at their client, and so do batch norm's running statistics."""
+
+    needs = Needs(private=("norm/*",))
+
+    def check(self, training: Training) -> None:
+        """Refuse a model without normalization."""
+        if not any(layer.norms for layer in training.model):
+            raise ValueError(
+                "own_norms keeps weights of normalization at clients, and the model has none; set model.norm = 'batch' "
+                "(or 'layer' or 'graph'), or take an own module with such layers"
+            )
+
+
+@preset_of(OwnNorms)
+class FedBN:
+    """FedAvg of all weights but those of normalization, which every client has for itself."""
+
+    exempt_laws: ClassVar[Record] = {"one_client_is_ordinary_training": "its model has batch norm"}
+    test_settings: ClassVar[Record] = {"model": {"name": "gcn", "norm": "batch"}}

@@ -1,0 +1,228 @@
+"""FedBuff: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation", algorithm 1.
+
+Clients train at their own pace, M at a time, each from the weights that the server had when it began. The server takes
+a step when K updates have come, and an update of staleness s, which began s steps ago, counts 1/√(1 + s). A round here
+is such a step. How long trainings take is simulated: a client's update is computed when it begins, and waits at the
+server until its time has come.
+
+Deviations: updates count by size, as FedAvg's do, unless a part says otherwise; the server's learning rate is that of a
+part such as `server_momentum`; a client that has sent an update begins again after the server's next step, since until
+then it would begin from the weights that it had.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms import scoring
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.participation import in_order, places
+from fedweave.algorithms.parts import Part, Round, has
+from fedweave.algorithms.parts.conflicts import called, made
+from fedweave.core import random
+from fedweave.core.federation import Federation
+from fedweave.core.replies import Replies, ReplyBatch
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.types import Record
+
+STALENESS = "staleness"
+
+
+@dataclass(frozen=True)
+class Staleness(Part):
+    """An update counts 1/√(1 + s) of what it would, s being the server's steps since its client began (section 5)."""
+
+    recorded = True
+
+    def limit(self, state: Tree, round: Round) -> Tensor:
+        """1/√(1 + s), float64 [P]."""
+        return 1 / (1 + round.replies.stack(STALENESS).double()).sqrt()
+
+
+class Schedule(NamedTuple):
+    """What happens until the server's next step.
+
+    begun:   the clients that begin, as places among all. arrived: those whose updates the step takes, in their order.
+    due:     {client: when its update comes} of those that are still training. clock: when the step is taken.
+    """
+
+    begun: list[int]
+    arrived: list[int]
+    due: dict[int, float]
+    clock: float
+
+
+def schedule(
+    due: dict[int, float], idle: Sequence[int], durations: Sequence[float], clock: float, most: int, buffer: int
+) -> Schedule:
+    """Clients begin while fewer than `most` train, the first of the `idle` first, until `buffer` updates have come; of
+    those that come at once the client with the lower place is the first.
+
+    due: as in `Schedule`, when the last step was taken, which is the `clock`. durations: each client's next one.
+    """
+    coming, waiting, begun, arrived = [(at, client) for client, at in due.items()], list(idle), list[int](), list[int]()
+    heapq.heapify(coming)
+    while len(arrived) < buffer:
+        while waiting and len(coming) < most:
+            begun.append(client := waiting.pop(0))
+            heapq.heappush(coming, (clock + durations[client], client))
+        clock, client = heapq.heappop(coming)
+        arrived.append(client)
+    return Schedule(begun, arrived, {client: at for at, client in coming}, clock)
+
+
+@dataclass(frozen=True)
+class FedBuff(FedAvg):
+    """FedAvg whose server waits for some updates alone, while the other clients go on training from older weights.
+
+    Simulated time is in trainings of the client in the middle.
+
+    buffer:      K, updates that the server waits for, at most of all clients that train at once.
+    concurrency: M, clients that train at once; 0 for all.
+    spread:      standard deviation of the logarithm of how long a client takes, drawn once for each: 0 for all alike.
+    jitter:      the same, drawn for each training besides.
+    quorum:      share of the clients that train at once of which the server must hear.
+    """
+
+    buffer: int = 3
+    concurrency: int = 0
+    spread: float = 1.0
+    jitter: float = 0.0
+
+    exempt_laws: ClassVar[dict[str, str]] = {}
+    test_settings: ClassVar[Record] = {"buffer": 2}
+
+    def __post_init__(self) -> None:
+        for part in made(self.parts):
+            if why := _refused(part):
+                raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
+        super().__post_init__()
+        if self.buffer < 1 or self.concurrency < 0:
+            raise ValueError(
+                f"buffer is {self.buffer} and concurrency {self.concurrency}; they must be at least 1, and 0"
+            )
+        if not (self.spread >= 0 and self.jitter >= 0):
+            raise ValueError(f"spread is {self.spread} and jitter {self.jitter}; they must be at least 0")
+        if self.participation < 1:
+            raise ValueError(
+                f"participation is {self.participation:g}, and clients begin one after the other; set concurrency"
+            )
+
+    @property
+    def paced(self) -> tuple[Part, ...]:
+        """What FedAvg's settings ask for, and by how much updates count."""
+        return (*super().paced, Staleness())
+
+    def init(self, fed: Federation) -> Tree:
+        """FedAvg's state, how long each client takes, and that none is training."""
+        count, none = len(fed.clients), torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
+        clients: Tree = {"duration": self._drawn(fed, self.spread), "due": none, "busy": none > 0, "since": none.long()}
+        known: Tree = {"clock": none.sum(), "steps": torch.zeros((), dtype=torch.int64, device=fed.device)}
+        return (
+            super().init(fed)
+            | {"clients": clients | {"staleness": torch.full((count,), -1, device=fed.device)}}
+            | known
+        )
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Whoever has time begins from w_t; then w_{t+1} = w_t + Σ_i weight_i / √(1 + s_i) · Δ_i over the K updates
+        that come first."""
+        clients, step = state["clients"], int(state["steps"])
+        if self.composed.changes:
+            fed.replace_data(self.change, quorum=self.quorum)
+        plan = self._plan(state, fed)
+        chosen = [fed.clients[at] for at in sorted(plan.begun)]
+        messages = self._download(state, chosen, fed, self.composed)
+        replies = fed.map(self.train, *messages, clients=chosen, quorum=self._least(len(chosen), len(fed.clients)))
+        if (packing := self.composed.packing) is not None:
+            replies = packing.unpacked(replies, state["w"])
+        at = places(fed, replies.clients)
+        held = _with_new(state.get("held"), replies, at, len(fed.clients))
+        since = clients["since"].index_fill(0, at, step)
+        missing = {fed.place[client] for client in replies.missing}
+        arrived = torch.tensor(sorted(set(plan.arrived) - missing), dtype=torch.int64, device=fed.device)
+        staleness = step - since[arrived]
+        busy, due = torch.zeros_like(clients["busy"]), torch.zeros_like(clients["due"])
+        for client, when in plan.due.items():
+            busy[client], due[client] = client not in missing, when
+        state = state | {
+            "held": held,
+            "clock": torch.full_like(state["clock"], plan.clock),
+            "steps": state["steps"] + 1,
+        }
+        state["clients"] = clients | {
+            "since": since,
+            "due": due,
+            "busy": busy,
+            "staleness": torch.full_like(clients["staleness"], -1).index_copy(0, arrived, staleness),
+        }
+        if not len(arrived):
+            return state
+        rows = map_leaves(lambda leaf: leaf.index_select(0, arrived), held) | {STALENESS: staleness}
+        names = [fed.clients[place] for place in arrived.tolist()]
+        taken = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
+        return state | self._server.after(state, taken, fed, partial(scoring.count_right, fed, self.try_out))
+
+    def _least(self, begun: int, clients: int) -> float:
+        """The quorum of those who begin: as many may be missing as of all that train at once."""
+        return max(0.0, 1 - (1 - self.quorum) * min(self.concurrency or clients, clients) / begun)
+
+    def _plan(self, state: Tree, fed: Federation) -> Schedule:
+        """What happens until the next step; clients count by the order of their names, however they are listed."""
+        clients, by_name = state["clients"], in_order(fed.clients).tolist()
+        rank = {at: place for place, at in enumerate(by_name)}
+        busy, due = clients["busy"].tolist(), clients["due"].tolist()
+        durations = (clients["duration"] * self._drawn(fed, self.jitter)).tolist()
+        drawn = random.bits(fed.key("begin"), len(rank)).tolist()
+        idle = sorted((place for at, place in rank.items() if not busy[at]), key=drawn.__getitem__)
+        most = self.concurrency or len(rank)
+        plan = schedule(
+            {rank[at]: due[at] for at in rank if busy[at]},
+            idle,
+            [durations[at] for at in by_name],
+            float(state["clock"]),
+            most,
+            min(self.buffer, most, len(rank)),
+        )
+        begun, arrived = ([by_name[place] for place in places] for places in (plan.begun, plan.arrived))
+        return Schedule(begun, arrived, {by_name[place]: at for place, at in plan.due.items()}, plan.clock)
+
+    def _drawn(self, fed: Federation, deviation: float) -> Tensor:
+        """exp(deviation · N(0, 1)), float64 [N]: the same for a client however clients are listed."""
+        drawn = random.normal(fed.key("durations"), (len(fed.clients),)).double()
+        order = in_order(fed.clients).to(drawn.device)
+        return torch.exp(deviation * torch.empty_like(drawn).index_copy(0, order, drawn))
+
+    def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
+        """Of the clients whose updates the last step took: "time", when that was, and "staleness"."""
+        stale = state["clients"]["staleness"].double()
+        took = stale >= 0
+        times = {"time": torch.where(took, state["clock"], torch.nan), STALENESS: torch.where(took, stale, torch.nan)}
+        return super().measures(state, fed) | times
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """With "fedbuff/time", the simulated time of the last step."""
+        return super().counts(state) | {"fedbuff/time": float(state["clock"])}
+
+
+def _refused(part: Part) -> str:
+    """Why a part cannot be had here; "" if it can."""
+    if part.protection.hides:
+        return "adds up updates that come at once, and here they come one after the other"
+    if part.needs.everyone:
+        return "is of all clients in each round, and here some send updates alone"
+    if part.needs.personal or has(part, "receive"):
+        return "gives every client weights of its own, and here the server has one model"
+    return ""
+
+
+def _with_new(held: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
+    """What clients replied last, leaves [N, …], with new replies at the places int64 [P]."""
+    new = {path: replies.stack(path) for path in replies.readable}
+    before = dict(leaves(held or {})) or {path: leaf.new_zeros(count, *leaf.shape[1:]) for path, leaf in new.items()}
+    return nest({path: before[path].index_copy(0, at, leaf) for path, leaf in new.items()})

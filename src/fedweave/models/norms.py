@@ -1,0 +1,161 @@
+"""Normalization between a convolution and its activation, in the forms of PyTorch Geometric: of each node's row (Ba,
+Kiros and Hinton 2016, "Layer normalization"), over the nodes of a graph (Cai et al. 2021, "GraphNorm: a principled
+approach to accelerating graph neural network training") and over the nodes of a batch (Ioffe and Szegedy 2015, "Batch
+normalization").
+
+Batch norm's running statistics are weights by name (`core.tree.is_statistic`) that no gradient moves. In a training
+step `RunningStatistic` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and
+training takes that way as it is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Hidden, Layer
+from fedweave.core.settings import Choices
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.ops.linear import gram
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, gather_rows, over_clients
+
+Norm = Literal["none", "layer", "graph", "batch"]
+EPS = 1e-5  # PyTorch's and PyG's, as is the momentum of running statistics
+MOMENTUM = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normed(Choices):
+    """A model whose hidden layers may be normalized.
+
+    norm: what normalizes a hidden layer before its activation: "layer", each node by its own numbers; "graph", each
+          column over the nodes of a graph; "batch", each column over the nodes that train together, in evaluation by
+          running statistics.
+    """
+
+    norm: Norm = "none"
+
+    @classmethod
+    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
+        """The norm, too."""
+        return {**super().checked_values(values, hints), **{k: v for k, v in values.items() if k == "norm"}}
+
+
+def normalized(layer: Layer, norm: Norm, width: int) -> Layer:
+    """`layer` [n, in] -> [n, width] followed by a norm, whose weights are leaves "norm.…" among the layer's."""
+    if norm == "none":
+        return layer
+    fresh, normalize = _NORMS[norm]
+
+    def init(key: Tensor) -> Tree:
+        begun = {name: torch.full((width,), value, device=key.device) for name, value in fresh.items()}
+        return layer.init(key) | {f"norm.{name}": leaf for name, leaf in begun.items()}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        mine = {name: w[f"norm.{name}"] for name in fresh}
+        return normalize(mine, graph, layer.apply(w, graph, h, key), key is not None)
+
+    norms = tuple(f"norm.{name}" for name in fresh)
+    return layer._replace(init=init, apply=apply, compares=norm != "layer", norms=norms)
+
+
+def _layer(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
+    """PyG's `LayerNorm(mode="node")`."""
+    result: Tensor = F.layer_norm(h, h.shape[1:], eps=EPS) * w["weight"] + w["bias"]
+    return result
+
+
+def _graph(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
+    """PyG's `GraphNorm`: x = h − α μ, x w / √(mean x² + ε) + b, over the nodes of each small graph, or all nodes."""
+    over = _over_each if graph.graph_of is not None else _over_all
+    x = h - over(graph, h) * w["mean_scale"]
+    result: Tensor = x * (w["weight"] * torch.rsqrt(over(graph, x.square()) + EPS)) + w["bias"]
+    return result
+
+
+def _over_all(graph: Graph, h: Tensor) -> Tensor:
+    """[1, k]: the mean over all nodes without padding."""
+    return _mean(h, _whole(graph, h).to(h.dtype))
+
+
+def _over_each(graph: Graph, h: Tensor) -> Tensor:
+    """[n, k]: for each node, the mean over its small graph; 0 at padding."""
+    mine, graph_of = _whole(graph, h), graph.graph_of
+    means = graph.edges.operator("pool_mean") @ torch.where(mine[:, None], h, 0.0)
+    return torch.where(mine[:, None], gather_rows(means, graph_of.clamp(min=0)), 0.0)  # type: ignore[union-attr]
+
+
+def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
+    """PyG's `BatchNorm(allow_single_element=True)` over the nodes that train together: a client's, or of small graphs
+    those of training."""
+    mean, var = w["running_mean"], w["running_var"]
+    if not training:  # noise on what members send may have made a variance negative
+        judged: Tensor = (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
+        return judged
+    counted = _whole(graph, h)
+    if graph.graph_of is not None:
+        counted = counted & graph.masks[TRAIN].gather(0, graph.graph_of.clamp(min=0))
+    share = counted.to(h.dtype)
+    n, several = share.sum(), share.sum() > 1
+    own_mean = torch.where(several, _mean(h, share)[0], mean.detach())
+    own_var = torch.where(several, _mean((h - own_mean).square(), share)[0], var.detach())
+    unbiased = torch.where(several, own_var * n / (n - 1).clamp(min=1), var).detach()
+    weight = RunningStatistic.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
+    weight = RunningStatistic.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
+    result: Tensor = (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
+    return result
+
+
+def _mean(h: Tensor, share: Tensor) -> Tensor:
+    """[1, k]: the mean of the rows of h [n, k] that are counted, share [n] of 0 and 1; 0 of none. Its bits do not
+    depend on padding."""
+    return gram(share[None, :, None], h[None])[0] / share.sum().clamp(min=1)
+
+
+def _whole(graph: Graph, h: Tensor) -> Tensor:
+    """bool [n], which rows are nodes.
+
+    Raises:
+        ConfigError: h has rows for some nodes only.
+    """
+    if len(h) != len(graph.real):
+        raise ConfigError(
+            "model.norm: graph and batch norm compare all nodes, and there are rows for some only. Set norm = 'layer'.",
+            code="config.whole-graphs",
+        )
+    return graph.real
+
+
+class RunningStatistic(Operation):
+    """Gives on the first tensor, and in the place of a gradient gives a running statistic the way to its next value,
+    times −1."""
+
+    @staticmethod
+    def forward(passed: Tensor, running: Tensor, following: Tensor) -> Tensor:
+        return passed.clone()
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        running, following = ctx.saved_tensors
+        return grad, running - following, None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, passed: Tensor, running: Tensor, following: Tensor) -> tuple[Tensor, int]:
+        return RunningStatistic.apply(*over_clients(info.batch_size, in_dims, passed, running, following)), 0
+
+
+_Normalize = Callable[[Tree, Graph, Tensor, bool], Tensor]
+_NORMS: dict[str, tuple[dict[str, float], _Normalize]] = {  # first weights, and what they do
+    "layer": ({"weight": 1.0, "bias": 0.0}, _layer),
+    "graph": ({"weight": 1.0, "bias": 0.0, "mean_scale": 1.0}, _graph),
+    "batch": ({"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}, _batch),
+}

@@ -1,0 +1,92 @@
+"""Relational graph convolutions (Schlichtkrull, Kipf, Bloem, van den Berg, Titov and Welling 2018, "Modeling Relational
+Data with Graph Convolutional Networks", eqs. 2 and 3)."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.edge_attributes import named
+from fedweave.core.graph import Graph
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
+from fedweave.core.settings import Choices
+from fedweave.core.tree import Tree
+from fedweave.models import blocks
+from fedweave.ops.linear import linear
+from fedweave.ops.sparse import gather_rows
+
+
+@dataclass(frozen=True)
+class RGCN(Choices):
+    """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
+
+    Messages go along a link and back. Each relation has a weight for either way, which is a mixture of `bases` that all
+    relations share. Relations are those of links (`[data] task = "links"`); other edges are of one.
+
+    hidden:    width of the layers between.
+    layers:    how many convolutions.
+    dropout:   share of a layer's outputs that is dropped in training.
+    bases:     how many matrices the weights are mixtures of.
+    relations: how many relations there are; None is as many as the data's.
+
+    Raises:
+        ConfigError: a size below 1, or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    bases: int = 4
+    relations: int | None = None
+    directed: ClassVar[str] = "both"
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+        blocks.check_count("bases", self.bases, 1 << 12)
+        if self.relations is not None:
+            blocks.check_count("relations", self.relations, 1 << 20)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        make_layer = partial(convolution, relations=self.relations or 1, bases=self.bases)
+        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, "none")
+
+
+def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
+    """W_0 h_i + b + Σ_r 1/|N_r(i)| Σ_{j in N_r(i)} W_r h_j with W_r = Σ_b a_rb V_b. Relation r is that of a link from
+    source to target, and r + R the same one from target to source. PyG's `RGCNConv` with `num_bases`, initialized like
+    it (Glorot).
+
+    The V_b lie side by side, [fan_in, bases fan_out], so that they are applied before anything is sent.
+    """
+    ways = {"forward": slice(0, relations), "reverse": slice(relations, 2 * relations)}
+
+    def init(key: Tensor) -> Tree:
+        each = [blocks.glorot(random.fold(key, "basis", b), fan_in, fan_out) for b in range(bases)]
+        return {
+            "basis": torch.cat(each, 1),
+            "mixture": blocks.glorot(random.fold(key, "mixture"), 2 * relations, bases),
+            "root": blocks.glorot(random.fold(key, "root"), fan_in, fan_out),
+            "bias": torch.zeros(fan_out, device=key.device),
+        }
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        sent = linear(h, w["basis"])  # [n, bases fan_out]
+        out: Tensor = linear(h, w["root"]) + w["bias"]
+        for way, rows in ways.items():
+            start, relation, means = (graph.edges.operator(named(what, way)) for what in _OPERATORS)
+            of_edge = (relation @ sent.new_ones(1, 1))[:, 0].long()
+            mixture = gather_rows(w["mixture"][rows], of_edge)  # [m, bases]
+            messages = ((start @ sent).unflatten(1, (bases, fan_out)) * mixture[:, :, None]).sum(1)
+            out = out + means @ messages
+        return out
+
+    return Layer(init, apply, ("basis", "root"), operator=named("relation_mean", "forward"), reads="graph")
+
+
+_OPERATORS = ("from", "relation", "relation_mean")
