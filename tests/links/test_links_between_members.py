@@ -20,10 +20,11 @@ from torch import Tensor
 from fedweave import models
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import ForeignEnds
-from fedweave.algorithms.parts.foreign import ends_of
+from fedweave.algorithms.parts.foreign import ends_of, with_foreign
 from fedweave.cli.check import facts
 from fedweave.cli.predict import Asked, predictions
 from fedweave.contract.subject import ShardedRecorder
+from fedweave.core import model as core_models
 from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
@@ -45,10 +46,12 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build, client_graphs, federation, ingredients
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run as run_experiment
+from fedweave.experiment.runs.trained import finished, trained
 from fedweave.metrics.measured import measure
 from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import finders_of
+from fedweave.partition.crossing import name_hashes
 from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet
 
@@ -492,6 +495,30 @@ def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
         assert len([row for row in rows if (row["source"], row["target"]) == (source, target) and row["client"]]) == 2
     [absent] = [row for row in rows if (row["source"], row["target"]) == ends[-1]]
     assert absent["score"] is None
+
+
+@pytest.mark.parametrize("neighbors", [False, True])
+def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tmp_path: Path, neighbors: bool) -> None:
+    part = {"name": "foreign_ends", "neighbors": neighbors}
+    config = resolve(document(algorithm={"name": "fedavg", "parts": [part]}))
+    run_experiment(config, tmp_path / "run", Quiet())
+    run = trained(tmp_path / "run", finished(tmp_path / "run"), "")
+    client, w = next(iter(run.models("personal").items()))
+    own, graph = run.built.partition.parts[0].nodes, run.built.fed.graphs[client]
+    memory = run.built.fed.snapshot()[client]["ForeignEnds"]
+    judged = with_foreign(ForeignEnds(neighbors=neighbors), run.net_of(client), w, graph, memory)
+    scores = core_models.judged(run.net_of(client), w, judged).softmax(1)[:, 1]
+    hashes = name_hashes(run.built.data, run.built.data.links).tolist()
+    names = np.array(run.built.data.node_ids)
+    called = [*names[own], *[""] * (graph.nodes - len(own))]
+    called += [names[hashes.index(one)] if one in hashes else "" for one in graph.extra[FOREIGN_NODES][:, 0].tolist()]
+    at = torch.nonzero(judged.masks[TEST])[:8, 0]
+    ends = [(called[u], called[v]) for u, v, _ in judged.pairs[:, at].T.tolist()]
+    csv.write_csv(pa.table({"source": [u for u, _ in ends], "target": [v for _, v in ends]}), tmp_path / "pairs.csv")
+    rows = predictions(tmp_path / "run", asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    found = {(row["source"], row["target"]): row["score"] for row in rows if row["client"] == client}
+    assert len(at) == 8
+    assert [found[pair] for pair in ends] == pytest.approx(scores[at].tolist(), abs=1e-6)
 
 
 def test_check_says_what_members_know() -> None:

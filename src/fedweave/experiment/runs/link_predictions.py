@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedweave.algorithms.parts import ForeignEnds
 from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
@@ -17,7 +18,7 @@ from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, 
 from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
-from fedweave.core.tree import Tree, device_of
+from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
 from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
@@ -44,24 +45,29 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     pairs = read_pairs(path, links)
     held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
-        graph, called = _ends(run, name)
+        graph, called = _ends(run, name, w)
         at, numbers = pairs.among(called, graph.nodes)
         held[at] = True
         tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
     return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
 
 
-def _ends(run: Trained, client: str) -> tuple[Graph, np.ndarray]:
+def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
     """A client's graph, and the names of all ends of its pairs by their number; "" at padding. Behind its own nodes are
-    those that other members told it of."""
+    those that other members told it of, with their rows under the weights w."""
     graph, called, links = graphs_of(run.built.fed)[client], link_names(run, client), run.built.data.links
-    if FOREIGN_NODES not in graph.extra or links is None or not isinstance(run.algorithm, MadeOfParts):
+    parts = run.algorithm.composed if isinstance(run.algorithm, MadeOfParts) else {}
+    part = next((part for part in parts.values() if isinstance(part, ForeignEnds)), None)
+    if part is None or links is None:
         return graph, called
-    memory = run.built.fed.snapshot()[client][run.algorithm.composed.teller]
+    memory = run.built.fed.snapshot()[client][type(part).__name__]
     names = dict(zip(name_hashes(run.built.data, links).tolist(), run.built.data.node_ids, strict=True))
     hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
     others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
-    graph = graph._replace(extra={**graph.extra, FOREIGN: memory["h"].to(graph.device)})
+    place = device_of(w)
+    with torch.no_grad():
+        rows = part.foreign(run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory))
+    graph = graph._replace(extra={**graph.extra, FOREIGN: rows})
     return graph, np.array([*called.tolist(), *[""] * (graph.nodes - len(called)), *others])
 
 
