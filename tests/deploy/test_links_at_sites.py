@@ -256,6 +256,7 @@ SITE_FILES: list[tuple[str, dict[str, Any]]] = [
     ("config.links", {"task": "edges", "relation": False}),
     ("config.links", {"task": "links", "test": "test.npz"}),
     ("config.links", {"task": "links", "external": "features"}),
+    ("config.value", {"task": "links", "external": "predict"}),
     ("config.value", {"task": "links", "users": "user"}),
     ("config.value", {"task": "links", "split": "hash", "shares": (0.9, 0.2, 0.1)}),
 ]
@@ -265,6 +266,12 @@ SITE_FILES: list[tuple[str, dict[str, Any]]] = [
 def test_site_files_that_mean_nothing(code: str, about: dict[str, Any]) -> None:
     with refusal(code):
         SiteData(path="data", **about)
+
+
+def test_sites_predict_no_links_between_members(tmp_path: Path) -> None:
+    folder = tables(tmp_path / "d")
+    with refusal("config.sites"):
+        of_links(folder, data={"external": "predict"})
 
 
 def test_few_links_are_no_crowd(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

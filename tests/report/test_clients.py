@@ -116,3 +116,16 @@ def test_names_of_clients_and_classes_are_words_whatever_they_hold() -> None:
 def test_what_becomes_of_edges_between_clients(external: str, given: int, said: str) -> None:
     whole = {"edges": 10, "edges_lost": 4, "given": given}
     assert clients_table(cut(2, np.array([[1, 2], [3, 4]])), whole, None, external).caption == said
+
+
+@pytest.mark.parametrize(
+    ("external", "said"),
+    [
+        ("refuse", "6 of 10 edges (60.0%) lost, as no client holds both ends"),
+        ("predict", "6 of 10 edges (60.0%) between clients, predicted by the clients that know them"),
+    ],
+)
+def test_what_becomes_of_links_between_clients(external: str, said: str) -> None:
+    whole = {"edges": 10, "edges_lost": 6, "examples": 10, "held": 4, "global_test": 0}
+    columns = cut(2, np.array([[1, 2], [3, 4]])) | {"examples": [2, 2]}
+    assert clients_table(columns, whole, None, external).caption == said

@@ -153,6 +153,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "sampled_cross_entropy": parts.SampledCrossEntropy,
     "graph_cross_entropy": parts.GraphCrossEntropy,
     "link_prediction": parts.LinkPrediction,
+    "foreign_ends": parts.ForeignEnds,
     "proximal": Proximal,
     "model_contrast": ModelContrast,
     "class_prototypes": ClassPrototypes,

@@ -18,7 +18,7 @@ from fedweave.algorithms import scoring
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
-from fedweave.algorithms.parts.composition import ServerHooks, memory_of
+from fedweave.algorithms.parts.composition import GLOBAL, ServerHooks, memory_of
 from fedweave.algorithms.parts.conflicts import (
     Combination,
     check_exchange,
@@ -28,6 +28,7 @@ from fedweave.algorithms.parts.conflicts import (
     noted,
     shown,
 )
+from fedweave.algorithms.parts.foreign import others
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.secure_sum import joined_in
@@ -120,7 +121,9 @@ class FedAvg(Deployable, SumsScores):
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
 
-    capabilities: ClassVar[Capabilities] = Capabilities(links=True, evaluation=("score", "score_personal", "score_sum"))
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        links=True, crossing=True, evaluation=("score", "score_personal", "score_sum")
+    )
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -132,6 +135,12 @@ class FedAvg(Deployable, SumsScores):
             check_exchange(shown(self.composed))
         check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
+        if (teller := self.composed.teller) and (self.scores == "sum" or not self._same_model):
+            raise ConfigError(
+                f"parts: {teller} compares what one global model makes of nodes at different clients, each with its "
+                "own scores. Leave out what gives clients models of their own, data that changes, and scores = 'sum'.",
+                code="config.foreign-ends",
+            )
 
     def __repr__(self) -> str:
         maker = maker_of(self)  # a preset's values, by its own name
@@ -250,6 +259,7 @@ class FedAvg(Deployable, SumsScores):
                 f"share: {missing!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
             )
         state: Tree = {"parts": self.composed.begun(fed, w)}
+        self._exchange(w, fed)
         if self._own_weights:
             state["init"] = fed.key("init")
         if not self.composed.personal:
@@ -268,7 +278,19 @@ class FedAvg(Deployable, SumsScores):
         if (packing := self.composed.packing) is not None:
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
             replies = packing.unpacked(replies, like)
-        return state | self._server.after(state, replies, fed, partial(scoring.count_right, fed, self.try_out))
+        state = state | self._server.after(state, replies, fed, partial(scoring.count_right, fed, self.try_out))
+        self._exchange(state.get("w", {}), fed)
+        return state
+
+    def _exchange(self, w: Tree, fed: Federation) -> None:
+        """Clients tell each other what a part says of the global weights, if one does."""
+        if self.composed.teller:
+            sent = fed.send(self.tell, to=others(fed.clients), shared={"w": w}, quorum=self.quorum)
+            fed.map(self.hear, received=sent, quorum=self.quorum)
+
+    @property
+    def _exchanges(self) -> tuple[Step, ...]:
+        return (self.tell, self.hear) if self.composed.teller else ()
 
     @cached_property
     def _server(self) -> ServerHooks:
@@ -280,7 +302,8 @@ class FedAvg(Deployable, SumsScores):
         keep_steps = (judge, self.keep_given, self.keep_trained)
         score_steps = (self.score_sum,) if self.scores == "sum" else (judge,)
         tries = (self.try_out,) * scoring.messages(self.composed.queries(clients))
-        return Calls(self.composed.setup, (*changed, self.train, *tries), score_steps, keep_steps)
+        setup, rounds = self.composed.setup + self._exchanges, (*changed, self.train, *tries, *self._exchanges)
+        return Calls(setup, rounds, score_steps, keep_steps)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
@@ -360,6 +383,23 @@ class FedAvg(Deployable, SumsScores):
             return received
         return nest(dict(leaves(ctx.own)) | dict(leaves(received)))
 
+    @on_client(
+        sends=lambda self: self.composed.tells,
+        hears={"w": GLOBAL},
+        peers=True,
+        addressed=True,
+    )
+    def tell(self, client: Client, message: Tree) -> Tree:
+        """What each peer gets of what the global weights make of the client's data."""
+        return self.composed.parcels(Context(client, self.objective, message), self.trained, message["w"])
+
+    @on_client()
+    def hear(self, client: Client, message: Tree) -> Tree:
+        """Keep what peers sent."""
+        received = [message["received"][str(at)] for at in range(len(message["received"]))]
+        self.composed.heard(Context(client, self.objective, message), received, message["present"])
+        return {}
+
     # --- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
@@ -396,6 +436,11 @@ class FedAvg(Deployable, SumsScores):
         return not self.share and all(part.needs.any_models for part in exchange)
 
     @property
+    def _same_model(self) -> bool:
+        """Whether all clients use the global model as it is, on data that does not change."""
+        return self.one_judged and self.composed.uses_received and not self.composed.changes
+
+    @property
     def one_judged(self) -> bool:
         """Whether the global test judges one global model, and not every client's."""
         return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
@@ -420,11 +465,19 @@ class FedAvg(Deployable, SumsScores):
             return w
         return where_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
 
-    @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
+    @on_client(
+        sends=lambda self: {**SCORES, **self.composed.score_sends},
+        hears=lambda self: self.composed.client_learns,
+    )
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes."""
-        w = self.used(client, message)
-        return self.judged(client, message, w, lambda: score(self.net, w, client, remembered=self._goes_on))
+        w, ctx = self.used(client, message), Context(client, self.objective, message)
+
+        def scores() -> Tree:
+            more = self.composed.more_scores(ctx, self.net, w)
+            return score(self.net, w, client, remembered=self._goes_on) | more
+
+        return self.judged(client, message, w, scores)
 
     @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.client_learns)
     def score_personal(self, client: Client, message: Tree) -> Tree:

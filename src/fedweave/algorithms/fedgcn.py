@@ -33,7 +33,7 @@ from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_c
 from fedweave.core.graph import Graph, GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.operators import NODES, Precomputed
+from fedweave.core.operators import NODES, MessagePassing, Precomputed
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
@@ -396,9 +396,14 @@ class _Passed:
         return h, h
 
 
+def passed_edges(nodes: int) -> MessagePassing:
+    """Edges along which nothing more is passed: each of so many nodes gets what it has itself."""
+    return _Passed(nodes)
+
+
 def _without_messages(layer: Layer) -> Layer:
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return layer.apply(w, graph._replace(edges=_Passed(graph.nodes)), h, key)
+        return layer.apply(w, graph._replace(edges=passed_edges(graph.nodes)), h, key)
 
     return layer._replace(apply=apply)
 

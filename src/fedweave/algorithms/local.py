@@ -112,7 +112,7 @@ class Local(Deployable):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has something to act on, a term of the training loss, and no need of anything else."""
-        if isinstance(kind.needs, Needs) and kind.needs.received:
+        if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.tells):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
         return "objective" in hooks and not hooks & {*_IN_VAIN}

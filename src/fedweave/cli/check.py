@@ -9,6 +9,7 @@ import typer
 
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, beginning, check_consent
 from fedweave.core.text import counted, printable
+from fedweave.core.types import PREDICT
 from fedweave.experiment.config import Config, read
 
 if not Loaded.for_help:
@@ -17,8 +18,9 @@ if not Loaded.for_help:
     from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.core import model as models
     from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
-    from fedweave.core.graph import SPLITS, TEST, TRAIN
+    from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
+    from fedweave.core.sizes import least_rows
     from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
@@ -27,6 +29,7 @@ if not Loaded.for_help:
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
     from fedweave.partition.client_data import targets_apart
+    from fedweave.partition.crossing import CrossingLinks
     from fedweave.report.clients import header
     from fedweave.report.notes import units_differ
     from fedweave.report.terminal import screen
@@ -97,7 +100,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         yield f"groups of people: {people}"
     if data.carried is not None:
         yield f"edges: {data.carried}"
-    if config.external != "refuse":
+    if config.external == PREDICT:
+        yield from _crossing(built)
+    elif config.external != "refuse":
         from_edges, heard = (
             sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged ")
         )
@@ -106,6 +111,19 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     yield f"model: {parameters(built)} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
+
+
+def _crossing(built: "Built") -> Iterator[str]:
+    """What members know of links between them, and what they tell each other in a round."""
+    known = [one.arrays for one in CrossingLinks().everywhere(built.data, built.partition)]
+    tables = [arrays[FOREIGN_PAIRS] for arrays in known]
+    counts = [sum(int(((one[:, 5] == 1) & (one[:, 4] == at)).sum()) for one in tables) for at in range(3)]
+    asked, room = sum(len(arrays[FOREIGN_NODES]) for arrays in known), least_rows(len(known[0][ROOM]))
+    splits = ", ".join(f"{count:,} {name}" for count, name in zip(counts, SPLITS, strict=True))
+    yield (
+        f"links between members, once for each that knows it: {splits}; they ask each other for {asked:,} nodes, and "
+        f"each sends every other one {room:,} rows a round, padding included"
+    )
 
 
 def _targets(data: "Dataset") -> Iterator[str]:

@@ -77,6 +77,7 @@ class Capabilities:
     classes:     it is about the classes of examples: no numbers or several labels in their place.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
     links:       it takes links as examples.
+    crossing:    and links between members, of which another member holds one end.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     evaluation:  the methods that are steps of the evaluation alone.
@@ -91,6 +92,7 @@ class Capabilities:
     classes: bool = False
     model: str = ""
     links: bool = False
+    crossing: bool = False
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 

@@ -112,6 +112,7 @@ class StepInfo:
     hears: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
     columns: int = 0
+    addressed: bool = False
 
     @cached_property
     def message(self) -> "StepInfo":
@@ -190,6 +191,7 @@ def on_client(
     hears: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
     apart: bool = False,
     columns: int = 0,
+    addressed: bool = False,
 ) -> Callable[[F], F]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
@@ -197,7 +199,9 @@ def on_client(
     string is short for `reveals` without a mechanism), or computes this from the algorithm at whoever runs the step. A
     key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No other key may leave the
     client. `ragged` steps have shapes that depend on data and are never vectorized. Replies of steps for `peers` go to
-    other clients (`Federation.send`) and never to the server, which cannot request them. A step that `replaces_data`,
+    other clients (`Federation.send`) and never to the server, which cannot request them. With `addressed` replies each
+    peer gets a tree of its own, {"0": tree, "1": …} in the order in which `to` names the client's peers; keys of
+    `sends` are those of such a tree. A step that `replaces_data`,
     ragged by nature, is run by `Federation.replace_data`, and puts so many `columns` behind the features. `per_node`
     names the keys of the reply whose tensors have one row per node, padding included: the number of rows differs
     between clients. `hears` maps keys of the message to what the client learns from them, for ledgers; it is computed
@@ -205,12 +209,16 @@ def on_client(
     it is: its reply is of message and data alone.
 
     Raises:
-        ValueError: the step is for peers and replaces data.
+        ValueError: the step is for peers and replaces data, or addresses peers and is not for them.
     """
+    if addressed and not peers:
+        raise ValueError("a step addresses peers and is not for them; mark it peers=True")
     if peers and replaces_data:
         raise ValueError("a step either replies to peers or replaces its client's data; make it two steps")
 
-    rest = StepInfo({}, ragged or replaces_data, peers, replaces_data, frozenset(per_node), {}, apart, columns)
+    rest = StepInfo(
+        {}, ragged or replaces_data, peers, replaces_data, frozenset(per_node), {}, apart, columns, addressed
+    )
 
     def mark(step: F) -> F:
         vars(step)["on_client"] = _Mark(sends or {}, hears or {}, rest)
@@ -363,7 +371,7 @@ class Federation(ABC):
         server, which learns its names, shapes and size.
 
         The step is declared for peers. Peers must be among those called, and each must have the same number of senders.
-        Otherwise as `map`.
+        Each peer gets the whole reply or, of an `addressed` step, what is for it. Otherwise as `map`.
         """
         return self.deliver(Call("send", step, shared, each, list(to), quorum, None, to))
 

@@ -29,6 +29,16 @@ LISTS = "lists of all items"  # each user's candidates are all items
 QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
 OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS, QUERIES, CANDIDATES, FILTERED)
 SPLITS = ("train", "val", "test")
+# In `Graph.extra`, where links between members are predicted (`partition.crossing`); -1 at padding. The F foreign nodes
+# that a client has links to have places 0 to F - 1, and in `Graph.pairs` the numbers from `Graph.nodes` on.
+FOREIGN_PAIRS = "pairs with a foreign end"  # [c, 6]: own node, place, relation, whether it leads out, split, y
+FOREIGN_TRAINED = "pairs with a foreign end to train on"  # [t, 1]: rows of FOREIGN_PAIRS, the links of training
+FOREIGN_LINKS = "links to foreign nodes"  # [k, 1], sorted: codes (relation n + own node) F + place of all links
+FOREIGN_NODES = "foreign nodes"  # [F, 2]: keyed hashes of the node's name, and of a pair that it is an end of
+RECORDS = "pairs on record"  # [r, 2]: keyed hashes of all pairs with a foreign end, and own nodes
+NODE_NAMES = "names of nodes"  # [n, 1]: keyed hashes
+ROOM = "foreign nodes of one peer"  # its length: of how many nodes a client tells a peer at most
+FOREIGN = "rows of foreign nodes"  # float [F, k]: what the decoder reads of them, where a step has them
 
 
 class Graph(NamedTuple):

@@ -24,3 +24,4 @@ TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples tog
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"
 HELD = "(held)"  # the key of a message that names what its receiver has of the last one
+PREDICT = "predict"  # the value of [data] external by which links between members are predicted

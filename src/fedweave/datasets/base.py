@@ -3,7 +3,7 @@ hold, with what the member can say of them by itself.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from fedweave.core.links import Links
 from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
-from fedweave.core.types import Record, Values
+from fedweave.core.types import PREDICT, Record, Values
 from fedweave.errors import ConfigError, UserError
 
 LOOPS = ("refuse", "drop", "keep")
@@ -74,8 +74,9 @@ def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
     return codes if new.all() else codes[new]
 
 
-REFUSE, EXCHANGE = "refuse", "exchange"
-EXTERNAL = (REFUSE, "features", EXCHANGE)
+REFUSE, FEATURES, EXCHANGE = "refuse", "features", "exchange"
+EXTERNAL = (REFUSE, FEATURES, EXCHANGE, PREDICT)
+WIDENING = (FEATURES, EXCHANGE)  # those by which nodes get columns
 BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, that carry nothing
 
 
@@ -107,10 +108,10 @@ class Ends(NamedTuple):
         return Ends(*(values[which] for values in self))
 
 
-def check_external(how: str) -> None:
-    """Raise ConfigError unless `how` is one of `EXTERNAL`."""
-    if how not in EXTERNAL:
-        raise ConfigError(f"external = {how!r} is not known; choose one of {', '.join(EXTERNAL)}.", code="config.value")
+def check_external(how: str, among: Sequence[str] = EXTERNAL) -> None:
+    """Raise ConfigError unless `how` is one of the values of `external`."""
+    if how not in among:
+        raise ConfigError(f"external = {how!r} is not known; choose one of {', '.join(among)}.", code="config.value")
 
 
 def ways(directed: bool) -> tuple[str, ...]:

@@ -182,6 +182,20 @@ def check_declared(step: str, info: StepInfo, paths: Iterable[str]) -> None:
         )
 
 
+def check_addressed(step: str, reply: Tree, peers: int) -> None:
+    """Refuse a reply that is not one tree for each of so many peers.
+
+    Raises:
+        ReplyRefused: names the step.
+    """
+    due = {str(at) for at in range(peers)}
+    if set(reply) != due or not all(isinstance(parcel, dict) for parcel in reply.values()):
+        raise ReplyRefused(
+            f"step {step} addresses {peers} peers, and its reply has the keys {', '.join(sorted(reply)) or 'none'}. "
+            "Give a tree for each, under '0', '1' and so on."
+        )
+
+
 def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None:
     """Refuse a reply that declares a permanent release which the client's state does not keep.
 

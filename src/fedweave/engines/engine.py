@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger, Measured
+from fedweave.core.ledger import Ledger, Measured, measured
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, by_size
 from fedweave.core.shown import Words, line
@@ -19,6 +19,7 @@ from fedweave.core.types import EVALUATION, TAKEN
 from fedweave.engines.calls import (
     Keys,
     called,
+    check_addressed,
     check_declared,
     check_quorum,
     check_summed,
@@ -120,14 +121,23 @@ Absent = Callable[[int, str], str | None]
 
 @dataclass(frozen=True)
 class DeliveredReplies(Sent):
-    """What was sent, too."""
+    """What was sent, too. to: of an addressed step, {client: its peers}, whose places are keys of its reply."""
 
     content: Replies = field(repr=False)
+    to: Mapping[str, Sequence[str]] | None = field(default=None, repr=False)
 
     def open(self) -> dict[str, Tree]:
         """What every sender finds in its next message."""
         trees = {client: self.content[client] for client in self.clients}
-        return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
+        if self.to is None:
+            return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
+        place = {client: {peer: str(at) for at, peer in enumerate(peers)} for client, peers in self.to.items()}
+        messages = dict[str, Tree]()
+        for client in self.clients:
+            senders = self.sources[client]
+            parcels = {peer: trees[peer][place[peer][client]] for peer in senders if peer in trees}
+            messages[client] = peer_messages(trees[client].get("0", {}), senders, parcels)
+        return messages
 
 
 class LocalEngine(Engine):
@@ -216,7 +226,12 @@ class LocalEngine(Engine):
         """See `core.federation.Federation`."""
         senders = sources(call.name, call.to, self.place)
         replies = self.answer(call)
-        return DeliveredReplies(call.name, replies.clients, replies.missing, senders, replies)
+        sent = DeliveredReplies(
+            call.name, replies.clients, replies.missing, senders, replies, call.to if call.info.addressed else None
+        )
+        if call.info.addressed:
+            self._note_parcels(call, replies)
+        return sent
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
         chosen = called(name, clients, self.place, quorum)
@@ -229,7 +244,8 @@ class LocalEngine(Engine):
 
     def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Metered) -> None:
         """Meter some clients: what the server sent to each and what each sent."""
-        check_declared(call.name, call.info, ran.form.paths)
+        if not call.info.addressed:
+            check_declared(call.name, call.info, ran.form.paths)
         where = (self.round, self._calls, call.name)
         heard = call.info.message
         with self.recording():
@@ -240,9 +256,22 @@ class LocalEngine(Engine):
             self.ledger.record(*where, group, "up", ran.form, ran.seconds, call.info)
             return
         self.ledger.record(*where, group, "up", {}, ran.seconds)
+        if call.info.addressed:
+            return
         if pairs := [(client, peer) for client in group for peer in call.to[client]]:
             senders, peers = zip(*pairs, strict=True)
             self.ledger.record(*where, senders, "peer", ran.form, 0.0, call.info, peers)
+
+    def _note_parcels(self, call: Call, replies: Replies) -> None:
+        """Meter what each client sent to each of its peers."""
+        for client in replies.clients:
+            parcels, peers = replies[client], call.to[client]
+            check_addressed(call.name, parcels, len(peers))
+            for at, peer in enumerate(peers):
+                form = measured(parcels[str(at)])
+                check_declared(call.name, call.info, form.paths)
+                where = (self.round, self._calls - 1, call.name)
+                self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `core.algorithm.JudgesExamples`."""

@@ -19,8 +19,8 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
-from fedweave.core.types import Record, Values
-from fedweave.datasets.base import Dataset
+from fedweave.core.types import PREDICT, Record, Values
+from fedweave.datasets.base import WIDENING, Dataset
 from fedweave.datasets.features import amounts, scaled_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.tables import scaled, scaled_like
@@ -85,14 +85,15 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
     seed, how, values = config.general.seed, config.external, dict(config.data.values)
-    scaling = values.get("normalise", "none") if how != "refuse" and with_scaling else "none"
-    if "normalise" in values and (how != "refuse" or not with_scaling):
+    scaling = values.get("normalise", "none") if how in WIDENING and with_scaling else "none"
+    if "normalise" in values and (how in WIDENING or not with_scaling):
         values["normalise"] = "none"  # all columns are scaled together, once there are all
     data, partition = cut_as(config, values)
     if config.noise is not None:
         data, partition = config.noise.applied(data, partition, seed)
-    if how == "refuse":
-        check_inside(data)
+    if how not in WIDENING:
+        if how != PREDICT:
+            check_inside(data)
         return data, partition, None
     exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
     return scaled_by_holders(exchange.data, scaling, data.name), partition, exchange
@@ -482,7 +483,7 @@ def client_graphs(
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     if data.links is not None:
-        return _link_graphs(data, partition, dtype, only)
+        return _link_graphs(data, partition, dtype, everywhere(finders, data, partition), only)
     rows, examples = (
         size_classes([len(held) for held in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
@@ -502,9 +503,14 @@ def client_graphs(
 
 
 def _link_graphs(
-    data: Dataset, partition: Partition, dtype: torch.dtype, only: Collection[str] | None
+    data: Dataset,
+    partition: Partition,
+    dtype: torch.dtype,
+    extras: Sequence[Precomputed],
+    only: Collection[str] | None,
 ) -> dict[str, Graph]:
-    """`client_graphs` where links are the examples, of which there are as many as pairs that are none were drawn."""
+    """`client_graphs` where links are the examples, of which there are as many as pairs that are none were drawn;
+    extras: what was looked for at each client."""
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     held = list(shares(data, partition.parts))
     links = [links_of(share, member_links(partition, at)) for at, share in enumerate(held)]
@@ -523,6 +529,7 @@ def _link_graphs(
             dtype,
             rows[at],
             examples[at],
+            extras[at],
             links=links[at],
             lengths=lengths[rows[at], examples[at]],
         )

@@ -28,7 +28,7 @@ from fedweave.metrics.kinds import (
     with_pairs,
     within,
 )
-from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
+from fedweave.metrics.selection import BEST, CROSSING, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -44,7 +44,7 @@ UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
-_KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/"), "server/"
+_KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/", f"{CROSSING}/"), "server/"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
@@ -77,7 +77,8 @@ def measure(
     "scores/missing" those that sent none. "within/auc" compares examples of the same member alone, whatever "global" is
     of; "within/members" counts the members with both positives and negatives, whom it and "local/auc" are of.
     "scores/rarest" is the share of the rarest class of the training examples, where it is small (`reference.rarest`);
-    "scores/diverged" a mean loss on some split's examples that no model has that learns. Where scores are known as sums
+    "scores/diverged" a mean loss on some split's examples that no model has that learns. "crossing/…" is of all
+    clients' links to other members' nodes, which are in no other metric. Where scores are known as sums
     alone (`Evaluation.total`), nothing is said of single clients; "scores/uncounted" is then the share of the examples
     that are in no histogram, if there are any.
 
@@ -106,6 +107,8 @@ def measure(
     common, means = kind.constant(everyone), mean_values(_pairs(summed, "mean"), positive)
     outside = _outside(kind, server, global_test_pairs, common, positive)
     pooled, groups = outside or kind.measured(everyone, common, positive)
+    crossing = kind.values(_pairs(scores, CROSSING), 1)
+    across = kind.values({name: pair.sum(0) for name, pair in _pairs(scores, CROSSING).items()}, 1)
     after = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
     fairness = kind.between(per_client, judged_by(by), replies.clients) if per_client else {}
     whole = within(kind, with_pairs(kind, per_client, summed), everyone, positive)
@@ -114,6 +117,7 @@ def measure(
     summary |= {f"local/{name}": mean(value[:, 2]) for name, value in per_client.items()}
     summary |= {f"local/{name}": float(value[TEST]) for name, value in means.items()}
     summary |= kind.matched(per_client) | {name: mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in across.items()}
     summary |= between_groups.summarized(of_groups, groups)
     chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
@@ -134,6 +138,8 @@ def measure(
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
     whole |= {f"local/{name}": value for name, value in means.items()}
+    whole |= {f"{CROSSING}/{name}": value for name, value in across.items()}
+    after |= {f"{CROSSING}/{name}": value for name, value in crossing.items()}
     rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
     defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
     return Measurement(rows, defined, _validated(per_client, means, judged_by(by)), selection)

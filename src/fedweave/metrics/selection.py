@@ -23,6 +23,7 @@ RAREST = "scores/rarest"  # share of the training examples that are of the rares
 TARGETS_APART = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
+CROSSING = "crossing"  # "crossing/<metric>" in a summary: of links between members
 POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.candidates import Compare, Queries, counting
-from fedweave.core.graph import QUERIES, TARGET, Graph
+from fedweave.core.graph import FOREIGN, QUERIES, TARGET, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.plugins import Maker, note
@@ -91,6 +91,8 @@ def decoding(
         if graph.pairs is None:
             raise ValueError("a decoder of links needs pairs; give [data] task = 'links'")
         rows, scores = rows_of(h), list[Tensor]()
+        if FOREIGN in graph.extra:  # ends at other members, behind the client's own
+            rows = torch.cat([rows, graph.extra[FOREIGN].to(rows.dtype)])
         for first in range(0, max(graph.pairs.shape[1], 1), AT_ONCE):
             source, target, relation = graph.pairs[:, first : first + AT_ONCE].unbind(0)
             ends = gather_rows(rows, source), gather_rows(rows, target)

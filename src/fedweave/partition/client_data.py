@@ -122,7 +122,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
     if data is not None and data.links is not None:  # the split of links between clients is decided, too
-        masks = _split_of_links(data, parts[0].until)[:, examples]
+        masks = split_of_links(data, parts[0].until)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
@@ -140,7 +140,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     return Partition((whole,), partition.test, **more)  # type: ignore[arg-type]
 
 
-def _split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
+def split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
     """Masks bool [3, e] of all links: by time up to the ends of training and validation, or as the data has it."""
     if until is None or data.time is None:
         return np.asarray(data.public)

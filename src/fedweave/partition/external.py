@@ -74,7 +74,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     Raises:
         ConfigError: these are no parts of one graph, each of nodes of its own. DataError: two members hold one id.
     """
-    holder = _holders(data, partition)
+    holder = holders_of(data, partition)
     every = _every(data, [part.until for part in partition.parts])
     known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
     ends = ends_at(every, known)
@@ -82,7 +82,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     x, names = beside(data.x, columns), (*columns_of(data), *more)
     if how != "exchange":
         return Appended(_with(data, x, names))
-    parts, ends = len(partition.parts), ends._replace(far=_known(data)[ends.far])
+    parts, ends = len(partition.parts), ends._replace(far=known_ends(data)[ends.far])
     members = (holder >= 0) & (holder < parts)
     shared_ends = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
     shared, slot = np.unique(shared_ends.far, return_inverse=True)
@@ -223,7 +223,7 @@ def meter_exchange(ledger: Ledger, clients: Sequence[str], exchange: Appended) -
         ledger.record(0, 0, f"({ADD})", clients, "down", {TOTALS: row}, 0.0, StepInfo.of(HEARS))
 
 
-def _holders(data: Dataset, partition: Partition) -> np.ndarray:
+def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     """int64 [n]: which part has each node, then which of the sets that the server judges or holds; -1 is none.
 
     Raises:
@@ -273,7 +273,7 @@ def _both(data: Dataset) -> EdgeAttributes:
     return inside._replace(ends=np.concatenate([inside.ends, data.outside.carried.ends], 1), **rows)
 
 
-def _known(data: Dataset) -> np.ndarray:
+def known_ends(data: Dataset) -> np.ndarray:
     """int64 [n + F]: which of the data's nodes each end is, of those that it has by name; -1 is none.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
-from fedweave.metrics.selection import BEST, HITS, METRICS, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, CROSSING, HITS, METRICS, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
 from fedweave.report.reading import Group, Run, spread
 
 
@@ -247,6 +247,8 @@ def explained(name: str) -> str:
         return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
     if within.startswith(f"{WITHOUT_GRAPH}/"):
         return "of a regression on features alone, which knows no graph"
+    if within.startswith(f"{CROSSING}/"):
+        return "of test pairs with one end at another member, at each member that knows the pair"
     if within.startswith(f"{REFERENCE}/"):
         return "of a score that knows the training edges alone, on the same test pairs"
     return NOTES.get(within, NOTES.get(last, ""))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedweave.core.algorithm import HasNotes, capabilities
 from fedweave.core.text import counted, printable
-from fedweave.core.types import Values
+from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.schema import odd_data, odd_features, odd_times, one_class
 from fedweave.engines.sharded import Sharded
@@ -37,7 +37,11 @@ _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edge
 
 TRY = 10  # fewer rounds try whether a run works
 REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
-USED = {"features": "used as features", "exchange": "used over the exchange"}  # what [data] external makes of them
+USED = {  # what [data] external makes of edges between clients
+    "features": "used as features",
+    "exchange": "used over the exchange",
+    PREDICT: "predicted by the clients that know them",
+}
 
 
 def header(console: Console, config: Config, built: Ready) -> None:
@@ -151,7 +155,8 @@ def clients_table(
     if "examples" in whole:
         lost = whole["examples"] - whole["held"] - whole["global_test"]
         share = lost / max(whole["examples"], 1)
-        caption = f"{lost:,} of {whole['examples']:,} edges ({share:.1%}) lost, as no client holds both ends"
+        fate = f"between clients, {USED[PREDICT]}" if external == PREDICT else "lost, as no client holds both ends"
+        caption = f"{lost:,} of {whole['examples']:,} edges ({share:.1%}) {fate}"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
     if whole.get("without_sp"):

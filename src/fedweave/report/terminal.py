@@ -18,6 +18,7 @@ from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
+    CROSSING,
     OF_POSITIVE,
     OF_RANKS,
     OF_SCORES,
@@ -184,6 +185,9 @@ def _result(summary: Values, directory: Path) -> Table:
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         if (value := metrics.get(f"{REFERENCE}/{kind}/{metric}")) is not None:
             table.add_row(f"  {kind.replace('_', ' ')}", _short(value), "", "")
+    for name in (metric, "auc", "average_precision"):
+        if (value := metrics.get(f"{CROSSING}/{name}")) is not None:
+            table.add_row(f"{title_of(name)}, links between members", _short(value), "", "")
     for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else _BESIDE))):
         if name != metric:
             row(title_of(name), f"{{}}/{name}")
@@ -253,6 +257,8 @@ def _scores(metrics: Values) -> list[Table]:
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
+    for name in (key.partition("/")[2] for key in metrics if key.startswith(f"{CROSSING}/")):
+        table.add_row(f"{name}, between members", _number(metrics[f"{CROSSING}/{name}"]))
     for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))) if chosen else ():
         best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
         table.add_row(f"{name}, best val", *best)

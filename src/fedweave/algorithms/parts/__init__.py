@@ -6,6 +6,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
+from fedweave.algorithms.parts.foreign import ForeignEnds
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy, Objective
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
@@ -51,6 +52,7 @@ __all__ = [
     "Drift",
     "EgoCrossEntropy",
     "ExampleNoise",
+    "ForeignEnds",
     "GeometricMedian",
     "GraphCrossEntropy",
     "Krum",

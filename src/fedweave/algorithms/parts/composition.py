@@ -23,6 +23,8 @@ from fedweave.algorithms.parts.part import (
     Context,
     FollowsData,
     Part,
+    ScoresMore,
+    TellsPeers,
     Trains,
     TriesModels,
     Warns,
@@ -323,6 +325,38 @@ class Composition(dict[str, Part]):
         weighted mean."""
         more = self.personal or any(has(part, hook) for part in self.values() for hook in ("update", "step"))
         return more and all(map(is_recorded, self.values()))
+
+    @property
+    def teller(self) -> str:
+        """The part by which clients tell each other something of each new model; "" if none does."""
+        return next((name for name, part in self.items() if isinstance(part, TellsPeers)), "")
+
+    @property
+    def tells(self) -> dict[str, Sends | str]:
+        """What peers learn by it."""
+        part = self.get(self.teller)
+        return dict(part.tells) if isinstance(part, TellsPeers) else {}
+
+    def parcels(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What each peer of the client gets."""
+        part = self[self.teller]
+        return part.tell(ctx.at(self.teller), model, w) if isinstance(part, TellsPeers) else {}
+
+    def heard(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+        """Have the part keep what peers sent."""
+        if isinstance(part := self[self.teller], TellsPeers):
+            part.hear(ctx.at(self.teller), received, present)
+
+    @property
+    def score_sends(self) -> dict[str, Sends | str]:
+        """What else is told where models are judged."""
+        scorers = (part for part in self.values() if isinstance(part, ScoresMore))
+        return {key: meaning for part in scorers for key, meaning in part.score_sends.items()}
+
+    def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What parts have measured of the weights that the client uses."""
+        scorers = ((name, part) for name, part in self.items() if isinstance(part, ScoresMore))
+        return {k: v for name, part in scorers for k, v in part.more_scores(ctx.at(name), model, w).items()}
 
     @cached_property
     def changes(self) -> bool:

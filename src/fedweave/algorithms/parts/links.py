@@ -52,27 +52,35 @@ class LinkPrediction(Part):
                 "Leave out class_weight, focal and logit_adjustment"
             )
 
+    def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
+        """What is trained on: `training_links`."""
+        return training_links(graph)
+
+    def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """What that is compared with: `no_links`."""
+        return no_links(graph, links, key)
+
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"pairs": int64 [steps, 3, k negatives] that are no links, those of the first of k training links first, and
         "there": bool [steps, k, negatives], where one was found; "links": int64 [steps, k], places of the training
         links, where these are a batch}."""
         keys, batches = random.fold(key, torch.arange(steps, device=key.device)), dict[str, Tensor]()
         if self.batch:
-            total = training_links(graph)[1].sum().clamp(min=1)
+            total = self.links(graph)[1].sum().clamp(min=1)
             words = random.bits(random.fold(key, "links"), steps * self.batch) & 0x3FFFFFFFFFFFFFFF
             batches["links"] = words.view(steps, self.batch) % total
         each = list[tuple[Tensor, Tensor]]()
         for step in range(steps):
             links, real = self._chosen(graph, {name: rows[step] for name, rows in batches.items()})
             columns = links[:, :, None].expand(3, len(real), self.negatives).reshape(3, -1)
-            pairs, there = no_links(graph, columns, keys[step])
+            pairs, there = self.no_links(graph, columns, keys[step])
             each.append((pairs, there.view(len(real), self.negatives) & real[:, None]))
         pairs, there = (torch.stack(part) for part in zip(*each, strict=True))
         return batches | {"pairs": pairs, "there": there}
 
     def _chosen(self, graph: Graph, drawn: Tree) -> tuple[Tensor, Tensor]:
-        """`training_links` of a step."""
-        links, real = training_links(graph)
+        """`links` of a step."""
+        links, real = self.links(graph)
         if not self.batch:
             return links, real
         return links.gather(1, drawn["links"].expand(3, -1)), real.gather(0, drawn["links"])
@@ -81,8 +89,12 @@ class LinkPrediction(Part):
         """Scalar; 0 at a client without training links."""
         links, real = self._chosen(outputs.graph, outputs.drawn)
         scores = outputs.scores(torch.cat([links, outputs.drawn["pairs"]], 1))[:, 1]
-        first, second = scores[: len(real)], scores[len(real) :].view(len(real), self.negatives)
-        there = outputs.drawn["there"]
+        second = scores[len(real) :].view(len(real), self.negatives)
+        return self.compared(scores[: len(real)], second, real, outputs.drawn["there"])
+
+    def compared(self, first: Tensor, second: Tensor, real: Tensor, there: Tensor) -> Tensor:
+        """The loss of links with the scores `first` [k], those that are `real`, bool [k], against pairs that are none,
+        of scores `second` [k, negatives], where these are `there`: scalar, 0 without any."""
         if self.loss == "cross_entropy":
             total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
             count = real.sum() + there.sum()

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Client, Federation, Sends, Step
-from fedweave.core.graph import TRAIN, Graph, GraphArrays
+from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
 from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
@@ -364,9 +364,13 @@ class Outputs:
         logits: Tensor = self.forward.layers[-1]
         return logits
 
-    def scores(self, pairs: Tensor) -> Tensor:
-        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples."""
-        return models.rows_of(self.forward.last(self.graph._replace(pairs=pairs)))
+    def scores(self, pairs: Tensor, foreign: Tensor | None = None) -> Tensor:
+        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples. foreign: [F, k],
+        rows of nodes that are not the client's, which pairs number from `Graph.nodes` on."""
+        graph = self.graph._replace(pairs=pairs)
+        if foreign is not None:
+            graph = graph._replace(extra={**graph.extra, FOREIGN: foreign})
+        return models.rows_of(self.forward.last(graph))
 
     @property
     def embeddings(self) -> tuple[Hidden, ...]:
@@ -459,6 +463,7 @@ class Needs:
     classes:        it is about the classes of examples, so that numbers or several labels are none for it.
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
                     neighborhoods cannot give.
+    tells:          clients tell each other something of each global model (`TellsPeers`).
     statistics:     running statistics of batch norm that it goes with: "any"; "home", those alone that stay at their
                     client, as it makes something else of updates than a mean; or "none", as it computes with weights at
                     clients.
@@ -493,6 +498,7 @@ class Needs:
     nodes: bool = False
     classes: bool = False
     whole_graphs: bool = False
+    tells: bool = False
     statistics: Literal["any", "home", "none"] = "any"
     bounds: tuple[str, ...] = ("batch",)
 
@@ -529,8 +535,8 @@ class Part(Settings):
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints. A part that changes clients' data from
     round to round, or has to know of it, is `ChangesData` or `FollowsData` as well; one whose training steps can be on
-    few examples `BoundsExamples`, one that decides how a client trains `Trains`, and one that has clients try models
-    `TriesModels`.
+    few examples `BoundsExamples`, one that decides how a client trains `Trains`, one that has clients try models
+    `TriesModels`, and one by which clients tell each other something of each new model `TellsPeers`.
 
     sends:         {key of what `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
@@ -741,6 +747,39 @@ class TriesModels(Protocol):
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
         """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples
         each of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
+        ...
+
+
+@runtime_checkable
+class TellsPeers(Protocol):
+    """A part by which clients tell each other something of every new global model: after `init`, and after each round.
+    Only one part may do so."""
+
+    @property
+    def tells(self) -> Mapping[str, Sends | str]:
+        """{key of what a peer gets: what the peer learns from it}."""
+        ...
+
+    def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What each of the client's peers gets, {"0": tree, "1": …} in client order; w: the global weights."""
+        ...
+
+    def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+        """Keep what the client's peers sent it, in client order; present: bool [peers], which of them did."""
+        ...
+
+
+@runtime_checkable
+class ScoresMore(Protocol):
+    """A part that has something else measured where a client's model is judged."""
+
+    @property
+    def score_sends(self) -> Mapping[str, Sends | str]:
+        """{key of the reply: what it tells}."""
+        ...
+
+    def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """What is measured of the weights that the client uses, under these keys."""
         ...
 
 

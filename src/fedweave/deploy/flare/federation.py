@@ -433,6 +433,11 @@ class Flare(Engine):
         """See `core.federation.Federation`; the server relays what it cannot read."""
         name, info, to, senders = call.name, call.info, call.to, sources(call.name, call.to, self.place)
         check_way(name, info, call.way)
+        if info.addressed:
+            raise FedweaveError(
+                f"step {name} sends another message to each peer, which sites do not do yet. Run it as a simulation.",
+                code="step.addressed",
+            )
         chosen = called(name, list(to), self.place, call.quorum)
         request, here, number = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedweave.core.links import Links
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.base import REFUSE, check_external, check_loops
+from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
 from fedweave.datasets.features import check_normalize
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
@@ -119,9 +119,9 @@ class SiteData:
         try:
             check_normalize(self.normalise)
             check_loops(self.loops, carries=True)
-            check_external(self.external)
+            check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
-            raise ConfigError(f"data.{error}") from error
+            raise ConfigError(f"data.{error}", code=error.code) from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
         if self.target_normalise not in ("own", "none"):

@@ -17,11 +17,12 @@ from typing_extensions import TypedDict
 from fedweave.core.plugins import check_trusted
 from fedweave.core.settings import Beside
 from fedweave.core.shown import Words, line, page
-from fedweave.core.types import Record, Values
+from fedweave.core.types import PREDICT, Record, Values
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config import plugins as choices
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
+    PARTS,
     REGISTRIES,
     Choice,
     OwnModels,
@@ -33,6 +34,7 @@ from fedweave.experiment.config.plugins import (
     own_models,
     own_parameters,
     parameters,
+    part_of,
     registry,
     taken,
 )
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from fedweave.core.links import Links
     from fedweave.partition.noise import Noise
 
+
+FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
 
 # ----------------------------------------------------------------------------------------------------
 # The settings that no plug-in brings along: the top level and the engines.
@@ -298,6 +302,43 @@ def of_edges(table: Values) -> Record:
     if type(least) is not int or least < 1:
         raise ConfigError(f"data.external_least: must be a whole number >= 1, got {least!r}", code="config.value")
     return {"external": external, "external_least": least}
+
+
+def with_foreign_ends(algorithm: Choice, external: str, links: "Links | None") -> Choice:
+    """The algorithm with the part that trains on links between members where [data] `external` says so.
+
+    Raises:
+        ConfigError: links are not the examples or lead to items, the algorithm is not made of parts, or has that part
+            while `external` says otherwise.
+    """
+    chosen = algorithm.values.get(PARTS) or ()
+    there = any(part.name == FOREIGN_ENDS for part in chosen)
+    if external != PREDICT:
+        if there:
+            raise ConfigError(
+                f"algorithm.parts: {FOREIGN_ENDS} is of links between members. Set data.external = {PREDICT!r}, or "
+                "leave it out.",
+                code="config.external",
+            )
+        return algorithm
+    if links is None or links.items is not None:
+        raise ConfigError(
+            f"data.external = {PREDICT!r}: it is of links between nodes of one kind. Set data.task = 'links', and "
+            "leave data.users and data.items out.",
+            code="config.external",
+        )
+    from fedweave.core.algorithm import capabilities  # needs torch, as the algorithm does
+
+    if PARTS not in algorithm.values or not capabilities(algorithm.kind).crossing:
+        raise ConfigError(
+            f"data.external = {PREDICT!r}: algorithm {algorithm.name!r} does not train on links between members. Take "
+            "fedavg, fedprox or another of its family.",
+            code="config.external",
+        )
+    if there:
+        return algorithm
+    parts = (*chosen, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
+    return dataclasses.replace(algorithm, values={**algorithm.values, PARTS: parts})
 
 
 def links_of(table: Document) -> tuple[Document, "Links | None"]:
@@ -702,6 +743,9 @@ def resolve(document: Document) -> Config:
         metric: Metric = "mrr" if links.candidates else "average_precision"
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
+    if "algorithm" in sections:
+        with faults:
+            sections["algorithm"] = with_foreign_ends(sections["algorithm"], across.get("external", ""), links)
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise, "own": own_of}
     across |= {"links": links, "decoder": decoder, "learned": learned}
@@ -715,6 +759,12 @@ def resolve(document: Document) -> Config:
     if noise is not None and config.between_sites:
         message = "noise: simulations alone make it; between sites everybody reads data of their own"
         raise ConfigError(message, code="config.sites")
+    if config.external == PREDICT and config.between_sites:
+        raise ConfigError(
+            f"data.external = {PREDICT!r}: links between members are of simulations. Leave it out; each site then "
+            "predicts links between its own nodes.",
+            code="config.sites",
+        )
     return config
 
 

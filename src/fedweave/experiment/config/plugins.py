@@ -348,6 +348,11 @@ def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice
     return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
 
 
+def part_of(path: str, name: str) -> Choice:
+    """A part by its name, with its defaults."""
+    return _part(path, name, registry("part"))
+
+
 def _part(path: str, value: Any, family: Mapping[str, type]) -> Choice:
     """A part from its TOML form, or from the instance that is an algorithm's default."""
     for name, kind in family.items():

@@ -20,7 +20,7 @@ from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
-from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
+from fedweave.datasets.base import EXCHANGE, WIDENING, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
@@ -124,7 +124,7 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are."""
-    if config.external != "refuse":
+    if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalise": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
@@ -238,7 +238,7 @@ def like(before: Before, path: Path) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, before, path)
-    if before.config.external != REFUSE:
+    if before.config.external in WIDENING:
         data = member_data(data, before.config.external)
     if before.config.external == EXCHANGE:
         _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)

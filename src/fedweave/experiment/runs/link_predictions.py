@@ -10,18 +10,21 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fedweave.algorithms.parts import ForeignEnds
+from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
-from fedweave.core.graph import ITEMS, KNOWN, RELATION, TEST, Graph
+from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
-from fedweave.core.tree import Tree, device_of
+from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
 from fedweave.datasets.table import Table, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite
+from fedweave.partition.crossing import name_hashes
 
 UNKNOWN = "user.pairs"  # the code of what names no node that a client has
 
@@ -31,8 +34,9 @@ COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation
 
 def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
     """The same of the pairs in the table at `path`, which has columns source and target (or head and tail) and, of
-    several relations, relation (or label): a row for each client that has both ends, "client", "source", "target",
-    "score" (the probability of a link), and one without client and score for a pair that no client has.
+    several relations, relation (or label): a row for each client that has both ends, or one where another member told
+    it of the other, "client", "source", "target", "score" (the probability of a link), and one without client and score
+    for a pair that no client has.
 
     Raises:
         UserError: there is no such model or client, or a column is missing. DataError: no such table.
@@ -41,11 +45,30 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     pairs = read_pairs(path, links)
     held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
-        called = link_names(run, name)
-        at, numbers = pairs.among(called)
+        graph, called = _ends(run, name, w)
+        at, numbers = pairs.among(called, graph.nodes)
         held[at] = True
-        tables.append(scored(name, run.net_of(name), w, graphs_of(run.built.fed)[name], called, links, numbers))
+        tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
     return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
+
+
+def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
+    """A client's graph, and the names of all ends of its pairs by their number; "" at padding. Behind its own nodes are
+    those that other members told it of, with their rows under the weights w."""
+    graph, called, links = graphs_of(run.built.fed)[client], link_names(run, client), run.built.data.links
+    parts = run.algorithm.composed if isinstance(run.algorithm, MadeOfParts) else {}
+    part = next((part for part in parts.values() if isinstance(part, ForeignEnds)), None)
+    if part is None or links is None:
+        return graph, called
+    memory = run.built.fed.snapshot()[client][type(part).__name__]
+    names = dict(zip(name_hashes(run.built.data, links).tolist(), run.built.data.node_ids, strict=True))
+    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
+    others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
+    place = device_of(w)
+    with torch.no_grad():
+        rows = part.foreign(run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory))
+    graph = graph._replace(extra={**graph.extra, FOREIGN: rows})
+    return graph, np.array([*called.tolist(), *[""] * (graph.nodes - len(called)), *others])
 
 
 class AskedPairs(NamedTuple):
@@ -55,12 +78,13 @@ class AskedPairs(NamedTuple):
     target: list[str]
     relation: np.ndarray
 
-    def among(self, called: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [k], which of them are of nodes that are `called` so, and int64 [3, k], their numbers and relations."""
-        places = {node: at for at, node in enumerate(called.tolist())}
+    def among(self, called: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [k], which of them are of nodes that are `called` so ("" is no name), and int64 [3, k], their numbers
+        and relations. nodes: one end at least is among so many first ones; None is all."""
+        places = {node: at for at, node in enumerate(called.tolist()) if node}
         ends = [[places.get(node, -1) for node in end] for end in (self.source, self.target)]
         each = np.array(ends, np.int64).reshape(2, -1)
-        at = np.flatnonzero((each >= 0).all(0))
+        at = np.flatnonzero((each >= 0).all(0) & (each < (len(called) if nodes is None else nodes)).any(0))
         return at, np.stack([*each[:, at], self.relation[at]])
 
     def unscored(self, absent: np.ndarray, links: Links, schema: pa.Schema) -> pa.Table:
@@ -145,7 +169,7 @@ def scored(
     client: str, net: Model, w: Tree, graph: Graph, called: np.ndarray, links: Links, pairs: np.ndarray
 ) -> pa.Table:
     """The scores of pairs int64 [3, m] of a client's nodes, which are `called` so, with the messages that test links
-    get."""
+    get. Nodes that others told it of come behind its own (`core.graph.FOREIGN`)."""
     score = _probability(net, w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
     if links.relations:

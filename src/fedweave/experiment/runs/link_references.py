@@ -2,7 +2,7 @@
 models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,15 +10,16 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.candidates import Queries, behind
-from fedweave.core.graph import TEST
+from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST
 from fedweave.core.links import LinkExamples
 from fedweave.experiment.build import Built
 from fedweave.experiment.graphs import links_of
 from fedweave.metrics import links as ranking
 from fedweave.metrics.classification import counts, merge, values
-from fedweave.metrics.selection import OF_RANKS, REFERENCE
+from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import shares
+from fedweave.partition.client_data import finders_of, shares
+from fedweave.partition.crossing import CrossingLinks
 
 AT_ONCE = 1 << 18  # pairs that are scored together
 METRICS = ("auc", "average_precision", *OF_RANKS)
@@ -70,12 +71,44 @@ def link_references(built: Built) -> dict[str, float]:
     wanted = set(built.fed.judged or names)
     held = zip(names, shares(built.data, built.partition.parts), strict=True)
     clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
+    finders = (finder for finder in finders_of(built.algorithm) if isinstance(finder, CrossingLinks))
+    known = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
+    across_members = [one.arrays for name, one in zip(names, known, strict=False) if name in wanted]
+    crossing = [(*held, arrays) for held, arrays in zip(clients, across_members, strict=False)]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
         pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
         metrics = values(merge(pairs)) if pairs else {}
         results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
+        across = [pair for client in crossing for pair in _judged_across(*client, reference)]
+        metrics = values(merge(across)) if across else {}
+        results |= {f"{REFERENCE}/{name}/{CROSSING}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
     return {name: value for name, value in results.items() if not np.isnan(value)}
+
+
+def _judged_across(
+    links: LinkExamples,
+    nodes: int,
+    known: Mapping[str, np.ndarray],
+    reference: Callable[[sp.csr_matrix], RowProducts],
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
+    itself; foreign nodes come behind its own."""
+    table, trained, ends = (known[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
+    source, target = table[:, 0], nodes + table[:, 1]
+    rows, size = trained[trained >= 0], nodes + len(ends)
+    first, second = (
+        np.concatenate([inner, outer[rows], back[rows]])
+        for inner, outer, back in ((links.edges[0], source, target), (links.edges[1], target, source))
+    )
+    both = sp.csr_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
+    both.data[:] = 1
+    at = np.flatnonzero((table[:, 4] == TEST) & (table[:, 5] >= 0))
+    if not len(at):
+        return
+    s = reference(both).of_pairs(source[at], target[at])
+    logits, y = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(table[at, 5])
+    yield {name: pair[0] for name, pair in counts(logits, y, torch.ones(1, len(at), dtype=torch.bool)).items()}
 
 
 def _judged(

@@ -1,0 +1,374 @@
+"""Links between members: a client trains on pairs of which another member holds one end, with what that member's model
+makes of it.
+
+For h_u of its own node and h_v, which the holder of v sends once a round, the score is the decoder's s(h_u, h_v). No
+gradient goes back to the holder.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.links import TRIES, LinkPrediction
+from fedweave.algorithms.parts.part import Context, Needs, Outputs, Protection
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.federation import Client, Declaration, Federation, Sends, Step, on_client
+from fedweave.core.graph import (
+    FOREIGN,
+    FOREIGN_LINKS,
+    FOREIGN_NODES,
+    FOREIGN_PAIRS,
+    FOREIGN_TRAINED,
+    NODE_NAMES,
+    RECORDS,
+    ROOM,
+    TRAIN,
+    Graph,
+)
+from fedweave.core.mechanism import Clipped, Mechanism
+from fedweave.core.model import Model
+from fedweave.core.ranges import Pairs, Whole, check_positive
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.metrics.classification import counts
+from fedweave.metrics.selection import CROSSING
+from fedweave.ops.sparse import gather_rows
+from fedweave.partition.crossing import CrossingLinks
+from fedweave.privacy.mechanisms import GaussianRows, noise_multiplier
+
+_SPLIT, _Y = 4, 5  # columns of FOREIGN_PAIRS
+_NAME = 0  # column of FOREIGN_NODES
+_LARGEST = torch.iinfo(torch.int64).max
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ForeignEnds(LinkPrediction):
+    """A client's training links to other members' nodes, against pairs with other foreign nodes that it has links to
+    (`[data] external = "predict"`). The holder of a foreign node sends what its model makes of it, once a round.
+
+    Before the first round each client asks all others for its foreign nodes, by keyed hashes of their names, each with
+    that of a pair. A holder answers only if its own records have the pair, unless `unrecorded`.
+
+    negatives, loss, margin, temperature, batch: see `LinkPrediction`.
+    weight:        factor of this term of the objective.
+    neighbors:     whether the row of a foreign node has, added to it, the mean of the client's own rows that training
+                   links join to it, without the link that is scored; of a node without such links the mean over all.
+    unrecorded:    whether a holder also tells of nodes of which its own records have no such pair, and the demand alone
+                   says that there is one.
+    clip:          norm to which each row that is sent is scaled down; 0 leaves rows as they are.
+    sigma:         noise of each number that is sent, in units of clip; 0 for none.
+    epsilon, target_rounds: a target instead: the least noise with which a run of so many rounds has this ε for each
+                   node's row. A run of more rounds is refused.
+    delta:         δ of that ε and of the one that ledgers state.
+    """
+
+    weight: float = 1.0
+    neighbors: bool = False
+    unrecorded: bool = False
+    clip: float = 0.0
+    sigma: float = 0.0
+    epsilon: float | None = None
+    delta: float = 1e-5
+    target_rounds: int | None = None
+    needs = Needs(links=True, ids=True, one_model=True, tells=True, finder=CrossingLinks())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(weight=self.weight, epsilon=self.epsilon, target_rounds=self.target_rounds)
+        if (self.epsilon is None) != (self.target_rounds is None) or (self.epsilon is not None and self.sigma):
+            raise ValueError(
+                f"epsilon is {self.epsilon}, target_rounds {self.target_rounds} and sigma {self.sigma}; give sigma, or "
+                "the target epsilon and for how many rounds it is"
+            )
+        if not self.clip >= 0 or ((self.sigma or self.epsilon is not None) and not self.clip):
+            raise ValueError(f"clip is {self.clip}; noise needs a positive norm that rows are clipped to")
+        if self.clip:
+            self.rows  # noqa: B018  refuses what is out of range
+
+    @cached_property
+    def rows(self) -> GaussianRows:
+        """How rows are noised."""
+        sigma = self.sigma
+        if self.epsilon is not None and self.target_rounds is not None:  # one release more than rounds
+            sigma = 2 * noise_multiplier(self.epsilon, self.delta, self.target_rounds + 1)
+        return GaussianRows(self.clip or 1.0, sigma, self.delta)
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """What is done to each row before it is sent."""
+        if not self.clip:
+            return ()
+        return self.rows.mechanisms or (Clipped(self.clip),)
+
+    @property
+    def protection(self) -> Protection:
+        """For how many rounds the target is; updates leave as they are."""
+        return Protection(most_rounds=self.target_rounds)
+
+    # --- before the first round: who holds whose foreign ends ---
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The demand and the answer."""
+        return self.ask, self.match
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"refused": how many of each client's demands were refused, int64 [N]}, which is also logged.
+
+        Raises:
+            ConfigError: there is one client.
+        """
+        if len(fed.clients) < 2:
+            raise ConfigError(
+                "data.external = 'predict': one member has no links to another. Cut the data into two or more.",
+                code="config.external",
+            )
+        to = others(fed.clients)
+        replies = fed.map(self.match, received=fed.send(self.ask, to=to))
+        refused = dict.fromkeys(fed.clients, 0)
+        for client in replies.clients:
+            for peer, count in zip(to[client], replies[client]["refused"].tolist(), strict=True):
+                refused[peer] += count
+                if count:
+                    _log.warning(
+                        "note: %s asked %s for %d nodes that it has no link to by the records of %s, which tells "
+                        "nothing of them",
+                        peer,
+                        client,
+                        count,
+                        client,
+                    )
+        return {"refused": torch.tensor(list(refused.values()), device=fed.device)}
+
+    def measures(self, state: Tree) -> dict[str, Tensor | float]:
+        """How many of each client's demands were refused."""
+        return {"refused_demands": state["refused"].double()}
+
+    @on_client(
+        sends={
+            "names": "keyed hashes of the names of all foreign nodes that it has links to, to whoever has the key",
+            "evidence": "for each of them, a keyed hash of a pair with one of its own nodes",
+        },
+        peers=True,
+    )
+    def ask(self, client: Client, message: Tree) -> Tree:
+        """{"names", "evidence": int64 [F], -1 at padding}."""
+        names, evidence = client.graph.found(FOREIGN_NODES).unbind(1)
+        return {"names": names.clone(), "evidence": evidence.clone()}
+
+    @on_client(sends={"refused": Sends("how many nodes each peer asked it for that it has no link to", within=Whole())})
+    def match(self, client: Client, message: Tree) -> Tree:
+        """Keep, for each of P peers, which of the client's nodes it is told of, "rows" int64 [P, m], and which of its
+        foreign nodes that are, "places" int64 [P, m]; both -1 at padding."""
+        graph, demands = client.graph, _in_order(message["received"])
+        room, key = graph.found(ROOM).shape[0], type(self).__name__
+        names = torch.where(graph.real, graph.found(NODE_NAMES)[:, 0], -1)
+        order = names.argsort()
+        (records, at), ends = graph.found(RECORDS)[:, 0].sort(), graph.found(RECORDS)[:, 1]
+        rows, places, refused = list[Tensor](), list[Tensor](), list[Tensor]()
+        for demand in demands:
+            mine, there = _member(names.gather(0, order), demand["names"])
+            mine = order.gather(0, mine)
+            record, recorded = _member(records, demand["evidence"])
+            answered = there & ((recorded & (ends.gather(0, at.gather(0, record)) == mine)) | self.unrecorded)
+            first = (~answered).long().argsort(stable=True)[:room]
+            some = answered.gather(0, first)
+            rows.append(torch.where(some, mine.gather(0, first), -1))
+            places.append(torch.where(some, first, -1))
+            refused.append((there & ~answered).sum())
+        client.state[key] = {"rows": torch.stack(rows), "places": torch.stack(places)}
+        return {"refused": torch.stack(refused)}
+
+    # --- after each round: what the holders' models make of them ---
+
+    @property
+    def tells(self) -> Declaration:
+        """See `TellsPeers`."""
+        what = "what the holder's model makes of the nodes that the peer asked for, by their features and neighbors"
+        return {
+            "h": Sends(what, self.mechanisms),
+            "places": "which of the nodes that the peer asked for the holder has",
+        }
+
+    def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """{peer: {"h": [m, k], "places": int64 [m]}}: the rows that the decoder reads of the nodes that a peer asked
+        for, by the client's messages of training."""
+        h = models.embedded(model, w, ctx.client.graph.at(TRAIN))
+        if self.rows.sigma:
+            h = self.rows.apply(h, random.fold(ctx.client.secret, "foreign ends"))
+        elif self.clip:
+            h = h * (self.clip / torch.linalg.vector_norm(h, dim=1, keepdim=True).clamp(min=self.clip))
+        return self.parcels(ctx.memory, h)
+
+    def parcels(self, memory: Tree, h: Tensor) -> Tree:
+        """{peer: {"h": [m, k], "places": int64 [m]}}: of h [n, k] the rows that a peer asked for, 0 at padding."""
+        parcels = Tree()
+        for peer in range(len(memory["rows"])):
+            rows = memory["rows"][peer]
+            picked = torch.where((rows >= 0)[:, None], gather_rows(h, rows.clamp(min=0)), 0)
+            parcels[str(peer)] = {"h": picked, "places": memory["places"][peer].clone()}
+        return parcels
+
+    def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+        """Keep what each foreign node's holder sent, "h" [F, k] and "there" bool [F]: the last time that it did. A node
+        that two peers say to hold is taken from neither."""
+        memory, size = ctx.memory, ctx.client.graph.found(FOREIGN_NODES).shape[0]
+        h = received[0]["h"].new_zeros(size + 1, received[0]["h"].shape[1])
+        claims = torch.zeros(size + 1, dtype=torch.int64, device=h.device)
+        for at, parcel in enumerate(received):
+            places, sent = parcel["places"], parcel["h"]
+            good = (places >= 0) & (places < size) & sent.isfinite().all(1) & present[at]
+            place = torch.where(good, places, size)
+            h = h.scatter(0, place[:, None].expand_as(sent), sent)
+            claims = claims.scatter_add(0, place, torch.ones_like(place))
+        fresh = claims[:size] == 1
+        before = memory.get("h", torch.zeros_like(h[:size])), memory.get("there", torch.zeros_like(fresh))
+        latest = {"h": torch.where(fresh[:, None], h[:size], before[0]), "there": fresh | before[1]}
+        ctx.keep(memory | latest)
+
+    # --- training and scores ---
+
+    def recall(self, ctx: Context) -> Tree:
+        """What the holders sent last."""
+        return {"h": ctx.memory["h"], "there": ctx.memory["there"]}
+
+    def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
+        """The rows [F, k] of foreign nodes, as the decoder reads them; h: those of the client's own nodes [n, k], where
+        they are known."""
+        rows = self.sent(memory)
+        if not self.neighbors:
+            return rows
+        sums, counts = self._joined(graph, models.embedded(model, w, graph) if h is None else h)
+        return rows + torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum(0) / counts.sum().clamp(min=1))
+
+    def sent(self, memory: Tree) -> Tensor:
+        """What the holders of foreign nodes sent last, [F, k]."""
+        rows: Tensor = memory["h"]
+        return rows
+
+    def _joined(self, graph: Graph, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each foreign node the sum of the rows h [n, k] that training links join to it, and their number: [F, k]
+        and [F, 1]."""
+        links, real = self.links(graph)
+        size, there = graph.found(FOREIGN_NODES).shape[0], real[:, None].to(h.dtype)
+        place, near = places_of(graph, links), links[:2].amin(0)
+        sums = h.new_zeros(size, h.shape[1]).index_add(0, place, gather_rows(h, near) * there)
+        return sums, h.new_zeros(size, 1).index_add(0, place, there)
+
+    def _without(self, graph: Graph, h: Tensor, memory: Tree, links: Tensor, real: Tensor) -> Tensor:
+        """`foreign` of the end of each of some training links, int64 [3, t], as if that link were not known: [t, k]."""
+        sums, counts = self._joined(graph, h)
+        place, mine = places_of(graph, links), gather_rows(h, links[:2].amin(0)) * real[:, None].to(h.dtype)
+        left, rest = gather_rows(counts, place) - 1, gather_rows(sums, place) - mine
+        all_rest = (sums.sum(0) - mine) / (counts.sum() - 1).clamp(min=1)
+        return gather_rows(self.sent(memory), place) + torch.where(left > 0, rest / left.clamp(min=1), all_rest)
+
+    def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
+        """The client's training links to foreign nodes, int64 [3, t] as `Graph.pairs`, and bool [t] which are real."""
+        trained = graph.found(FOREIGN_TRAINED)[:, 0]
+        return ends_of(graph).gather(1, trained.clamp(min=0).expand(3, -1)), trained >= 0
+
+    def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """For each of `links` int64 [3, m] a pair of any of the client's nodes and the foreign end of any of its
+        training links, which is no link that it knows, and bool [m] where one was drawn in `TRIES`. Of several
+        relations the foreign end alone is drawn."""
+        trained = graph.found(FOREIGN_TRAINED)[:, 0]
+        ends, total = (
+            graph.found(FOREIGN_PAIRS)[:, 1].gather(0, trained.clamp(min=0)),
+            (trained >= 0).sum().clamp(min=1),
+        )
+        nodes, count = graph.real.sum(), (graph.found(FOREIGN_NODES)[:, _NAME] != -1).sum().clamp(min=1)
+        codes = graph.found(FOREIGN_LINKS)[:, 0]
+        codes = torch.where(codes < 0, _LARGEST, codes)
+        source, target, relation = links
+        leads = source < graph.nodes
+        near, place = torch.where(leads, source, target), torch.where(leads, target, source) - graph.nodes
+        bad = torch.ones_like(leads)
+        for attempt in range(TRIES):
+            drawn = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
+            first, second = drawn.view(2, -1).unbind(0)
+            if not graph.several:
+                near = torch.where(bad, first % nodes, near)
+            place = torch.where(bad, ends.gather(0, second % total).clamp(min=0), place)
+            code = (relation.clamp(min=0) * nodes + near) * count + place
+            bad = _member(codes, code)[1]
+        far = place + graph.nodes
+        return torch.stack([torch.where(leads, near, far), torch.where(leads, far, near), relation]), ~bad
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Scalar; 0 at a client that knows no link to a node that somebody told it of."""
+        graph, drawn, there = outputs.graph, outputs.drawn, outputs.given["there"]
+        links, real = self._chosen(graph, drawn)
+        pairs, count = torch.cat([links, drawn["pairs"]], 1), len(real)
+        known = there.gather(0, places_of(graph, pairs))
+        foreign = self.foreign(outputs.model, outputs.w, graph, outputs.given, outputs.embedding)
+        if self.neighbors:  # each link gets a row of its own, which it is not in
+            apart = self._without(graph, outputs.embedding, outputs.given, links, real)
+            at = graph.nodes + len(foreign) + torch.arange(count, device=links.device)
+            ends = [torch.where(end < graph.nodes, end, at) for end in links[:2]]
+            pairs = torch.cat([torch.stack([*ends, links[2]]), drawn["pairs"]], 1)
+            foreign = torch.cat([foreign, apart])
+        scores = outputs.scores(pairs, foreign)[:, 1]
+        second, negative = (rows[count:].view(count, self.negatives) for rows in (scores, known))
+        real = real & known[:count]
+        loss = self.compared(scores[:count], second, real, drawn["there"] & negative & real[:, None])
+        return self.weight * loss
+
+    @property
+    def score_sends(self) -> Declaration:
+        """See `ScoresMore`."""
+        what = "the model's loss and hits on pairs of its nodes with other members', and how well it orders them"
+        return {CROSSING: Sends(what, within=Pairs()), f"{CROSSING}/classes": Sends(what, within=Whole())}
+
+    def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
+        """{"crossing": pairs [3, 2, …] as `metrics.classification.counts` has them} of links to foreign nodes that
+        somebody told of, and pairs that are none, in each split."""
+        graph = with_foreign(self, model, w, ctx.client.graph, ctx.memory)
+        return {CROSSING: counts(models.judged(model, w, graph), graph.y, graph.masks)}
+
+
+def with_foreign(part: ForeignEnds, model: Model, w: Tree, graph: Graph, memory: Tree) -> Graph:
+    """A client's graph with pairs that have a foreign end as its examples, those that can be scored in their splits;
+    memory: what the part keeps at the client."""
+    table, pairs = graph.found(FOREIGN_PAIRS), ends_of(graph)
+    known = memory["there"].gather(0, places_of(graph, pairs)) & (table[:, _Y] >= 0)
+    masks = (table[:, _SPLIT] == torch.arange(3, device=table.device)[:, None]) & known
+    rows = part.foreign(model, w, graph, memory)
+    extra = {**graph.extra, FOREIGN: rows}
+    return graph._replace(pairs=pairs, y=table[:, _Y], masks=masks, ranks=None, extra=extra)
+
+
+def ends_of(graph: Graph) -> Tensor:
+    """int64 [3, c]: the pairs with a foreign end, as `Graph.pairs`."""
+    near, place, relation, leads, *_ = graph.found(FOREIGN_PAIRS).unbind(1)
+    near, far = near.clamp(min=0), place.clamp(min=0) + graph.nodes
+    return torch.stack([torch.where(leads == 1, near, far), torch.where(leads == 1, far, near), relation])
+
+
+def others(clients: Sequence[str]) -> dict[str, list[str]]:
+    """{client: all others, in client order}."""
+    return {client: [peer for peer in clients if peer != client] for client in clients}
+
+
+def places_of(graph: Graph, pairs: Tensor) -> Tensor:
+    """int64 [m]: which foreign node each of the pairs [3, m] has."""
+    return pairs[:2].amax(0) - graph.nodes
+
+
+def _in_order(received: Tree) -> list[Tree]:
+    """What peers sent, in their order."""
+    return [received[str(at)] for at in range(len(received))]
+
+
+def _member(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """The place of each of `wanted` int64 [m] among rising `values` int64 [v], and bool [m] whether it is there; -1
+    never is."""
+    at = torch.searchsorted(values, wanted).clamp(max=values.shape[0] - 1)
+    return at, (values.gather(0, at) == wanted) & (wanted != -1)

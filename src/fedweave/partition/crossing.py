@@ -1,0 +1,197 @@
+"""Links between members: what each member knows of pairs of which another holds one end (`[data] external =
+"predict"`), before any step runs.
+
+A member knows the links that its own records name. Where a partition cuts a link, both files have it; a link of
+`Dataset.outside` is in one file alone. Such a pair is an example of each member that knows it, in the split that the
+hash of its names decides, as that of any link. No crossing pair carries a message.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.graph import (
+    FOREIGN_LINKS,
+    FOREIGN_NODES,
+    FOREIGN_PAIRS,
+    FOREIGN_TRAINED,
+    NODE_NAMES,
+    RECORDS,
+    ROOM,
+    TRAIN,
+)
+from fedweave.core.links import Links, hashes_of, pair_hashes, relation_of, split_of, words
+from fedweave.core.operators import NODES, Precomputed
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Partition
+from fedweave.partition.client_data import split_of_links
+from fedweave.partition.external import holders_of, known_ends
+
+TRIES = 32  # to find a pair that is no link
+UNLIKE = "config.external"  # the code of data that has no links between members
+LINK, NO_LINK = 1, 0
+
+
+class KnownPairs(NamedTuple):
+    """Links with one end at another member, as one member knows them; int64 [c] each.
+
+    near, far: the numbers of the member's own node and of the other one. relation: its kind. leads: whether the link
+    leads from `near`. split: TRAIN, VAL or TEST, -1 for none.
+    """
+
+    near: np.ndarray
+    far: np.ndarray
+    relation: np.ndarray
+    leads: np.ndarray
+    split: np.ndarray
+
+
+@dataclass(frozen=True)
+class CrossingLinks:
+    """Finds the links between members that each of them knows, and pairs that are none to judge models on."""
+
+    def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
+        """What each client knows, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on).
+
+        Raises:
+            ConfigError: links are no examples, lead to items, or members share nodes.
+        """
+        links = data.links
+        if links is None or data.carried is None or links.items is not None:
+            raise ConfigError(
+                "data.external = 'predict': it is of links between members' nodes of one kind. Set data.task = "
+                "'links', and leave users and items out.",
+                code=UNLIKE,
+            )
+        holder, parts = holders_of(data, partition), partition.parts
+        hashes = name_hashes(data, links)
+        every = _pairs(data, links, parts[0].until)
+        every = KnownPairs(*(column[_between(every, holder, len(parts))] for column in every))
+        known = [
+            _Member(links, hashes, part.nodes, KnownPairs(*(column[holder[every.near] == at] for column in every)))
+            for at, part in enumerate(parts)
+        ]
+        asked = [np.bincount(holder[member.foreign], minlength=1).max() for member in known if len(member.foreign)]
+        room = np.zeros(int(max(asked, default=1)), np.int64)
+        return [member.arrays(room) for member in known]
+
+    def alone(self, data: Dataset, folder: Path) -> Precomputed:
+        """Nothing yet: between organizations nobody matches the ends of links."""
+        raise ConfigError("data.external = 'predict': links between members are predicted in simulations.", code=UNLIKE)
+
+    def tables(self, known: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
+        """None."""
+        return {}
+
+
+def name_hashes(data: Dataset, links: Links) -> np.ndarray:
+    """int64 [n]: keyed hashes of all nodes' names, by which members ask each other for nodes."""
+    return hashes_of(data.node_ids, str(links.seed).encode())
+
+
+def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:
+    """bool: which pairs have ends at two different members."""
+    near, far = holder[pairs.near], holder[pairs.far]
+    both: np.ndarray = (near != far) & (near >= 0) & (far >= 0) & (near < parts) & (far < parts)
+    return both
+
+
+def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
+    """All links, once from each end that knows it: both ends of the data's own, and of those in one file (`outside`)
+    the end that is its owner's."""
+    attributes, masks = data.carried, split_of_links(data, until)
+    if attributes is None:
+        raise ValueError(f"the examples of {data.name} are no links")
+    split = np.where(masks.any(0), masks.argmax(0), -1)
+    source, target = attributes.ends
+    relation, one = relation_of(attributes), np.ones(attributes.total, np.int64)
+    pieces = [KnownPairs(source, target, relation, one, split), KnownPairs(target, source, relation, 0 * one, split)]
+    if data.outside is not None and data.outside.carried.total:
+        pieces.append(_outside(data, links, until))
+    return KnownPairs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
+
+
+def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
+    """The links of one member's file alone, to nodes that some member holds."""
+    outside, place = data.outside, known_ends(data)
+    if outside is None:
+        raise ValueError(f"{data.name} has no edges to nodes elsewhere")
+    inside = outside.carried.ends < data.nodes
+    ends = place[outside.carried.ends]
+    there = (ends >= 0).all(0) & (inside[0] != inside[1])
+    leads = inside[0, there].astype(np.int64)
+    source, target = ends[:, there]
+    relation = relation_of(outside.carried)[there] if links.relations else np.zeros(there.sum(), np.int64)
+    if until is not None and outside.carried.time is not None:
+        split = np.searchsorted(until, outside.carried.time[there])
+    elif outside.carried.split is not None and (outside.carried.split >= 0).any():
+        split = outside.carried.split[there]
+    else:
+        hashes = hashes_of(data.node_ids)
+        masks = split_of(pair_hashes(hashes[source], hashes[target], relation, links.seed), links.ratios)
+        split = np.where(masks.any(0), masks.argmax(0), -1)
+    near, far = np.where(leads == 1, source, target), np.where(leads == 1, target, source)
+    return KnownPairs(near, far, relation, leads, split)
+
+
+class _Member:
+    """What one member knows: links as `known`, of its `nodes`; hashes: keyed ones of all nodes' names."""
+
+    def __init__(self, links: Links, hashes: np.ndarray, nodes: np.ndarray, known: KnownPairs) -> None:
+        _, first = np.unique(np.stack([known.near, known.far, known.relation, known.leads]), axis=1, return_index=True)
+        self._known = KnownPairs(*(column[np.sort(first)] for column in known))
+        self._links, self._hashes, self._nodes = links, hashes, nodes
+        self.foreign = np.unique(self._known.far)
+
+    def arrays(self, room: np.ndarray) -> Precomputed:
+        """Everything, as the steps see it."""
+        known, count = self._known, len(self._known.near)
+        near, slot = np.searchsorted(self._nodes, known.near), np.searchsorted(self.foreign, known.far)
+        codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.foreign)) + slot)
+        rows = [np.stack([near, slot, known.relation, known.leads, known.split, np.full(count, LINK)], 1)]
+        rows.append(self._no_links(rows[0], codes))
+        evidence = pair_hashes(self._hashes[known.near], self._hashes[known.far], None, self._links.seed)
+        _, first = np.unique(slot, return_index=True)
+        arrays = {
+            FOREIGN_PAIRS: np.concatenate(rows),
+            FOREIGN_TRAINED: np.flatnonzero(known.split == TRAIN)[:, None],
+            FOREIGN_LINKS: codes[:, None],
+            FOREIGN_NODES: np.stack([self._hashes[self.foreign], evidence[first]], 1),
+            RECORDS: np.unique(np.stack([evidence, near], 1), axis=0),
+            NODE_NAMES: self._hashes[self._nodes][:, None],
+            ROOM: room[:, None],
+        }
+        along = {name: name for name in arrays} | {NODE_NAMES: NODES}
+        return Precomputed(arrays, along=along)
+
+    def _no_links(self, links: np.ndarray, codes: np.ndarray) -> np.ndarray:
+        """One pair that is no link for each that is one and in a split: any of the member's nodes, or of several
+        relations the same one, and the foreign end of a link of the same split. So a foreign end is drawn as often as
+        links have it, and whether it occurs in training says nothing."""
+        rows = links[links[:, 4] >= 0]
+        rows = rows[np.argsort(rows[:, 4], kind="stable")]
+        many = np.bincount(rows[:, 4], minlength=3)
+        first, size = (many.cumsum() - many)[rows[:, 4]], many[rows[:, 4]]
+        ends = rows[:, 1].copy()
+        keys = pair_hashes(
+            self._hashes[self._nodes[rows[:, 0]]],
+            self._hashes[self.foreign[rows[:, 1]]] if len(rows) else np.empty(0, np.int64),
+            rows[:, 2],
+            self._links.seed + 1,
+        )
+        rows[:, 5] = NO_LINK
+        left = np.arange(len(rows))
+        for attempt in range(TRIES):
+            if not len(left):
+                break
+            if not self._links.relations:
+                rows[left, 0] = words(keys[left], 8 + 2 * attempt) % len(self._nodes)
+            rows[left, 1] = ends[first[left] + words(keys[left], 9 + 2 * attempt) % size[left]]
+            code = (rows[left, 2] * len(self._nodes) + rows[left, 0]) * len(self.foreign) + rows[left, 1]
+            left = left[np.isin(code, codes)]
+        return np.delete(rows, left, 0)
