@@ -8,9 +8,9 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/credit/README.md")
 PAGES = [*(ROOT / name for name in NAMES), *(ROOT / "docs").rglob("*.md")]
 LONG, LONG_SHARE, READER_SHARE = 35, 0.03, 0.05  # words of a long sentence; the most that are; the least with "you"
-# Pages that are still to be rewritten: their limits may only fall.
-OPEN = {f"docs/{name}.md" for name in ("data-format", "security")}
-OPEN_LONG_SHARE, OPEN_BANNED = 0.14, 64
+# The page that is still to be rewritten: its limits may only fall.
+OPEN = {"docs/data-format.md"}
+OPEN_LONG_SHARE, OPEN_BANNED = 0.14, 13
 BANNED = (
     *("told", "anew", "nobody", "everybody", "somebody", "whoever", "whatever", "whichever", "besides", "beside"),
     *("the former", "the latter", "of which", "of whom", "so many", "as many", "the same of", "that of", "is said"),
