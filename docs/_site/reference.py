@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import codes
 import typer
 import typer.cli
 
@@ -65,6 +66,7 @@ def pages() -> dict[str, str]:
     return found | {
         "reference/general.md": _general(),
         "reference/commands.md": commands(),
+        "reference/errors.md": codes.page(),
         **python(),
     }
 

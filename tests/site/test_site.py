@@ -255,3 +255,21 @@ def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
         re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
     )
     assert "classification" in pages["reference/python-metrics.md"]
+
+
+def test_every_error_code_is_on_its_page_under_a_group_with_a_meaning() -> None:
+    """Against the codes that the source spells out, and those that tests expect."""
+    codes = module("codes")
+    page = codes.page()
+    sources = "".join(path.read_text() for path in (ROOT / "src/fedweave").rglob("*.py"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    spelled = {*re.findall(r'code="([a-z.-]+)"', sources)}
+    expected = {*re.findall(r'(?:refusal\(\s*|\.code == )"([a-z.-]+)"', tests)}
+    assert min(len(spelled), len(expected)) > 100
+    assert {code for code in spelled | expected if f"`{code}`" not in page} == set()
+    assert {code.partition(".")[0] for code in codes.codes()} == set(codes.CODES)
+    assert {place.partition(": ")[2].partition("#")[0] for _, place in codes.CODES.values()} <= {
+        *(path.name for path in (ROOT / "docs").glob("*.md")),
+        *module("reference").pages(),
+    }
+    assert "the data has …, which it does not judge." in said(page, "config")
