@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import codes
+import results
 import typer
 import typer.cli
 
@@ -67,6 +68,7 @@ def pages() -> dict[str, str]:
         "reference/general.md": _general(),
         "reference/commands.md": commands(),
         "reference/errors.md": codes.page(),
+        "reference/metrics.md": results.page(),
         **python(),
     }
 
