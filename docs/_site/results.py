@@ -21,8 +21,8 @@ def page() -> str:
         "\n\n".join(
             [
                 "# Metrics and result keys",
-                "A name such as `global/auc` has two parts: a place, `global`, and a metric, `auc`. `summary.json` has the "
-                "metrics of the last evaluation under `metrics`. `metrics.parquet` has a row for every round, client, "
+                "A name such as `global/auc` has two parts: a place, `global`, and a metric, `auc`. `summary.json` has "
+                "the metrics of the last evaluation under `metrics`. `metrics.parquet` has a row for every round, client, "
                 "split and metric; the client `global` stands for all examples together, and there the name has no "
                 "place. What the places mean, with an example: [In plain words](../concepts.md).",
                 "## Places",
@@ -41,11 +41,15 @@ def page() -> str:
                     ("name", "what it is"), ((f"`{name}`", _cell(text)) for name, text in result_names.FAULTS.items())
                 ),
                 "## Keys of summary.json",
-                _table(("key", "what it is"), ((f"`{name}`", _cell(text)) for name, text in result_names.KEYS.items())),
+                _table(("key", "what it is"), _words(result_names.KEYS)),
             ]
         )
         + "\n"
     )
+
+
+def _words(meanings: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    return ((f"`{name}`", _cell(text)) for name, text in meanings.items())
 
 
 def _places() -> Iterator[tuple[str, ...]]:

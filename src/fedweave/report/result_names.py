@@ -17,12 +17,13 @@ PLACES: dict[str, tuple[str, str]] = {
     "trained": ("as `local`, of clients' models right after their own training", "metrics.measured"),
     "within": ("pairs of test examples of the same client", "metrics.kinds"),
     "pooled": ("one model's scores of all clients' test examples, compared with each other", "metrics.ranking"),
+    "crossing": ("test edges between clients, on the examples of `global`", "metrics.measured"),
     "features": (
-        "a regression on features only, without a graph: `features/global/…`, …",
+        "a regression on features only, as `global` or `local`",
         "experiment.runs.without_graph",
     ),
     "reference": (
-        "a score of links that needs no model: `reference/common_neighbors/…`",
+        "scores of links without a model, each by its name",
         "experiment.runs.link_references",
     ),
     "best_val": ("the round that was best on validation examples, evaluated on test examples", "metrics.measured"),
