@@ -17,7 +17,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "trained": ("as `local`, of clients' models right after their own training", "metrics.measured"),
     "within": ("pairs of test examples of the same client", "metrics.kinds"),
     "pooled": ("one model's scores of all clients' test examples, compared with each other", "metrics.ranking"),
-    "crossing": ("test edges between clients, on the examples of `global`", "metrics.measured"),
+    "crossing": ("links between clients, of the test examples", "metrics.measured"),
     "features": (
         "a regression on features only, as `global` or `local`",
         "experiment.runs.without_graph",
@@ -149,10 +149,10 @@ def meaning(name: str) -> str:
         return f"{METRICS[last].title} selects" if last in METRICS else ""
     base = re.sub(r"^(undefined|worst|best)_|(_floor)?(_undefined)?$", "", last)
     for one in (name, last):
-        if found := NOTES.get(one) or MEANINGS.get(one):
-            return found
-    if found := GROUP_NOTES.get(base) or MEANINGS.get(base):
-        return found + (", by chance (noise floor)" if last.endswith("_floor") else "")
+        if text := NOTES.get(one) or MEANINGS.get(one):
+            return text
+    if text := GROUP_NOTES.get(base) or MEANINGS.get(base):
+        return text + (", by chance (noise floor)" if last.endswith("_floor") else "")
     if last.startswith("undefined_"):
         return "clients without a value of this metric" if base in METRICS or base in NOTES else ""
     if last.startswith(("worst_", "best_")):
