@@ -23,8 +23,8 @@ def page() -> str:
                 "# Metrics and result keys",
                 "A name such as `global/auc` has two parts: a place, `global`, and a metric, `auc`. `summary.json` has "
                 "the metrics of the last evaluation under `metrics`. `metrics.parquet` has a row for every round, "
-                "client, split and metric; the client `global` stands for all examples together, and there the name has no "
-                "place. What the places mean, with an example: [In plain words](../concepts.md).",
+                "client, split and metric; the client `global` stands for all examples together, and there the name "
+                "has no place. What the places mean, with an example: [In plain words](../concepts.md).",
                 "## Places",
                 _table(("place", "measured on", "where in the package"), _places()),
                 "## Metrics",
