@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import codes
+import results
 import typer
 import typer.cli
 
@@ -65,6 +67,8 @@ def pages() -> dict[str, str]:
     return found | {
         "reference/general.md": _general(),
         "reference/commands.md": commands(),
+        "reference/errors.md": codes.page(),
+        "reference/metrics.md": results.page(),
         **python(),
     }
 

@@ -227,3 +227,45 @@ def told_diverged(what: str) -> str:
 def told_of_part(name: str, what: str) -> str:
     """The message where `what` part `name` gives, and no weight, holds numbers that are not finite."""
     return f"part {name!r}: {what} {NOT_FINITE}, and the weights are finite. Put right what {name} computes."
+
+
+# What the part of a code before its point means, and the page of the documentation that says more: "title: page".
+CODES: dict[str, tuple[str, str]] = {
+    "config": ("The configuration has a key, a name or a value that is not valid.", "Settings: reference/general.md"),
+    "data": ("A file or an array of your data is not as it has to be.", "Your own data: data-format.md"),
+    "user": ("A command or a function has an argument that it cannot use.", "Commands: reference/commands.md"),
+    "model": ("The members' models do not go together.", "Settings of models: reference/model.md"),
+    "init": ("Training cannot begin from the earlier run.", "Training again: predicting.md#training-again-next-month"),
+    "run": ("The files of a run do not go together.", "Compare and read runs: comparing.md"),
+    "file": ("A file of a run is damaged.", "Compare and read runs: comparing.md"),
+    "report": ("A report cannot be verified.", "What leaves: what-leaves.md"),
+    "paper": ("Results do not belong to the table of the paper.", "The papers' tables: reproducing.md"),
+    "tracker": ("The tracker of experiments failed.", "Watch a run: watching.md"),
+    "contributions": (
+        "What each member contributed is unknown, or is not of this run.",
+        "What each member contributed: contributions.md",
+    ),
+    "statement": ("A statement of account cannot be written or compared.", "FairGraphFL: fairgraphfl.md"),
+    "certificate": ("A site's certificate is not accepted.", "Certificates: deployment.md#certificates"),
+    "signature": ("A message's signature does not match the message.", "Security: security.md"),
+    "host": ("A host of the federation cannot be reached.", "Sites on three hosts: deployment.md#on-three-hosts"),
+    "job": ("No site of the project is connected.", "Keep sites running: operations.md"),
+    "process": ("A process of a site or of the server ended with an error.", "Keep sites running: operations.md"),
+    "peer": ("A message from site to site is not accepted.", "Sites on three hosts: deployment.md"),
+    "call": ("An algorithm asks clients for something that it may not ask.", "Your own algorithm: extending.md"),
+    "step": ("A client step is not declared as it has to be.", "Your own algorithm: extending.md"),
+    "sum": ("Replies cannot be added up.", "Your own algorithm: extending.md"),
+    "reply": ("A reply does not have what the algorithm reads from it.", "Your own algorithm: extending.md"),
+    "mechanism": ("A ledger names a protection that this version does not know.", "Read a ledger: ledger.md"),
+    "motif": ("The file of a run's motifs cannot be drawn.", "Graphs of FairGraphFL: fairgraphfl.md"),
+    "call-refused": ("A site does not do what the server asks for.", "site.toml: deployment.md#sitetoml"),
+    "reply-refused": ("A client's reply may not leave the client.", "What leaves: what-leaves.md"),
+    "clients-missing": ("Too few clients replied.", "Keep sites running: operations.md"),
+    "step-failed": ("A client step raised an error.", "Your own algorithm: extending.md"),
+    "diverged": ("Training diverged: some weights or losses are not finite.", "How clients train: training.md"),
+    "disk-full": ("There is no space left for a file.", "Retention and disk: operations.md#retention-and-disk"),
+    "out-of-memory": ("There is not enough memory for a step.", "Many clients, large graphs: scale.md"),
+    "worker-lost": ("A worker of a cluster is gone.", "Many clients, large graphs: scale.md"),
+    "interrupted": ("You stopped the run; run it again to continue.", "Compare and read runs: comparing.md"),
+    "failed": ("Something else failed; the message says what.", "Commands: reference/commands.md"),
+}

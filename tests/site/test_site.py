@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow.parquet as pq
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
+from fedweave.metrics.selection import METRICS
+from fedweave.report import result_names
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
@@ -255,3 +259,67 @@ def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
         re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
     )
     assert "classification" in pages["reference/python-metrics.md"]
+
+
+def test_every_error_code_is_on_its_page_under_a_group_with_a_meaning() -> None:
+    """Against the codes that the source spells out, and those that tests expect."""
+    codes = module("codes")
+    page = codes.page()
+    sources = "".join(path.read_text() for path in (ROOT / "src/fedweave").rglob("*.py"))
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    spelled = {*re.findall(r'code="([a-z.-]+)"', sources)}
+    expected = {*re.findall(r'(?:refusal\(\s*|\.code == )"([a-z.-]+)"', tests)}
+    assert min(len(spelled), len(expected)) > 100
+    assert {code for code in spelled | expected if f"`{code}`" not in page} == set()
+    assert {code.partition(".")[0] for code in codes.codes()} == set(codes.CODES)
+    assert {place.partition(": ")[2].partition("#")[0] for _, place in codes.CODES.values()} <= {
+        *(path.name for path in (ROOT / "docs").glob("*.md")),
+        *module("reference").pages(),
+    }
+    assert "the data has …, which it does not judge." in said(page, "config")
+
+
+def test_every_metric_and_every_key_of_a_summary_is_on_the_page(tmp_path: Path) -> None:
+    """Of the registry, of names that the source spells out, and of what a run wrote."""
+    page, names = module("results").page(), result_names
+    assert {name for name in METRICS if f"| `{name}` |" not in page or not names.meaning(name)} == set()
+    words = (
+        "data.nodes=60",
+        "partition.clients=3",
+        "rounds=1",
+        "data.classes=2",
+        "evaluation.metric=average_precision",
+    )
+    given = [word for pair in words for word in ("--set", pair)]
+    (tmp_path / "own.toml").write_text('[data]\nname = "synthetic"\n[partition]\n[evaluation]\n')
+    ended = CliRunner().invoke(app, ["run", str(tmp_path / "own.toml"), *given, "--out", str(tmp_path / "run"), "-q"])
+    assert ended.exit_code == 0, ended.output
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    rows = {*pq.read_table(tmp_path / "run/metrics.parquet")["metric"].to_pylist()}
+    assert len(summary["metrics"]) > 40
+    assert {name for name in summary["metrics"] if not (names.place(name) and names.meaning(name))} == set()
+    assert {name for name in rows if not names.meaning(name)} == set()
+    exact = "positives|scores|stopping|pooled|within|intervals"  # places whose names the source spells out
+    sources = "".join(path.read_text() for path in (ROOT / "src/fedweave").rglob("*.py"))
+    spelled = {*re.findall(rf'"((?:{exact})/[a-z_0-9]+)"', sources)}
+    assert len(spelled) > 10
+    assert {name for name in spelled if not names.meaning(name)} == set()
+    source = (ROOT / "src/fedweave/experiment/runs/run.py").read_text()
+    keys = {*re.findall(r'\{?"([a-z_]+)":', source.partition("def _summary(")[2].partition("\ndef ")[0])}
+    assert keys | summary.keys() == names.KEYS.keys()
+    assert all(f"| `{name}/…` |" in page for name in names.PLACES)
+
+
+def test_places_are_measured_by_modules_that_are_there() -> None:
+    for _, home in result_names.PLACES.values():
+        assert (ROOT / "src/fedweave" / f"{home.replace('.', '/')}.py").exists(), home
+
+
+def test_the_glossary_is_in_order_and_has_one_sentence_an_entry() -> None:
+    lines = (ROOT / "docs/glossary.md").read_text().split("\n\n")[-1].splitlines()
+    words = [re.match(r"- \*\*(.+?)\*\*: ", line) for line in lines]
+    assert all(words)
+    assert 40 <= len(lines) <= 60
+    heads = [word[1].lower() for word in words if word]
+    assert heads == sorted(heads)
+    assert all(re.search(r"\.$", line) and line.count(". ") == 0 for line in lines)

@@ -679,13 +679,13 @@ OTHERS = {
 }
 GROUP_NOTES = {
     "sp": "difference of the shares predicted 1",
-    "eo": "the same among those of label 1",
+    "eo": "difference of the shares predicted 1 among those of label 1",
     "equalised_odds": "the larger of the differences at either label",
     "sp_signed": "group 1 minus group 0",
     "eo_signed": "group 1 minus group 0",
     "tradeoff_skill": "0 for every constant prediction",
-    "predicted": "share of people",
-    "favorable": "share of people",
+    "predicted": "share of people who are predicted 1",
+    "favorable": "share of people of label 1",
 }
 UNFAIR = (*GAPS, "tradeoff_accuracy", "tradeoff_auc")  # what a constant prediction is best at
 FAMILIES = {

@@ -1,0 +1,107 @@
+"""The page of metrics and result keys, made from the tables that reports read and from what algorithms measure."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedweave
+from fedweave.metrics.selection import METRICS
+from fedweave.report import result_names
+from fedweave.report.cells import NOTES
+from fedweave.report.tables import GROUP_NOTES
+
+PACKAGE = Path(fedweave.__file__).parent
+_KINDS = {"class": "classes", "number": "numbers", "labels": "labels"}
+
+
+def page() -> str:
+    """The page."""
+    return (
+        "\n\n".join(
+            [
+                "# Metrics and result keys",
+                "A name such as `global/auc` has two parts: a place, `global`, and a metric, `auc`. `summary.json` has "
+                "the metrics of the last evaluation under `metrics`. `metrics.parquet` has a row for every round, "
+                "client, split and metric; the client `global` stands for all examples together, and there the name "
+                "has no place. What the places mean, with an example: [In plain words](../concepts.md).",
+                "## Places",
+                _table(("place", "measured on", "where in the package"), _places()),
+                "## Metrics",
+                "They stand behind the places `global`, `local`, `trained`, `within`, `pooled`, `best_val`, `features` "
+                "and `reference`, as far as they are defined there.",
+                _table(("metric", "title", "better", "what it is", "predicts"), _metrics()),
+                "## Names of one place",
+                _table(("name", "title", "better", "what it is"), _others()),
+                "## What the server knows of each client",
+                "Rows of `metrics.parquet` whose split is `server`. Each algorithm or part has its own.",
+                _table(("algorithm or part", "names"), _measures()),
+                "Runs between sites have three more rows for a client:",
+                _table(
+                    ("name", "what it is"), ((f"`{name}`", _cell(text)) for name, text in result_names.FAULTS.items())
+                ),
+                "## Keys of summary.json",
+                _table(("key", "what it is"), _words(result_names.KEYS)),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _words(meanings: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    return ((f"`{name}`", _cell(text)) for name, text in meanings.items())
+
+
+def _places() -> Iterator[tuple[str, ...]]:
+    for name, (about, module) in result_names.PLACES.items():
+        yield f"`{name}/…`", _cell(about), f"`fedweave.{module}`" if module else ""
+
+
+def _metrics() -> Iterator[tuple[str, ...]]:
+    for name, metric in METRICS.items():
+        kinds = ", ".join(_KINDS[kind] for kind in metric.of)
+        about = result_names.meaning(name)
+        yield f"`{name}`", _cell(metric.title), result_names.better(name), _cell(about), kinds
+    for name, about in NOTES.items():
+        if "/" not in name and name not in METRICS and not name.startswith(("worst_", "best_")):
+            yield f"`{name}`", _cell(result_names.title(name)), result_names.better(name), _cell(about), ""
+
+
+def _others() -> Iterator[tuple[str, ...]]:
+    more = {name: about for name, about in NOTES.items() if "/" in name}
+    for name, about in (more | result_names.MEANINGS | GROUP_NOTES).items():
+        last = name.rpartition("/")[2]
+        if name not in METRICS:
+            yield f"`{name}`", _cell(result_names.title(last)), result_names.better(last), _cell(about)
+    yield "`fairness/worst_…`", "", "", "value of the metric at the client served worst"
+    yield "`fairness/best_…`", "", "", "value of the metric at the client served best"
+    yield "`fairness/undefined_…`", "", "", "clients without a value of the metric"
+    yield "`…_floor`", "", "", "the gap between groups that chance explains, for a model that ignores groups"
+    yield "`…_undefined`", "", "", "clients at which the metric is not defined"
+
+
+def measures() -> dict[str, str]:
+    """{class: the docstring of its `measures`}, of all algorithms and parts that name what they know of clients."""
+    found = {}
+    for path in sorted((PACKAGE / "algorithms").rglob("*.py")):
+        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(kind, ast.ClassDef) and kind.name != "Part":  # whose docstring is the protocol's
+                for method in kind.body:
+                    if isinstance(method, ast.FunctionDef) and method.name == "measures":
+                        found[kind.name] = " ".join((ast.get_docstring(method) or "").split())
+    return found
+
+
+def _measures() -> Iterator[tuple[str, ...]]:
+    for name, about in measures().items():
+        if about.startswith("{"):
+            yield f"`{name}`", _cell(about)
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text).replace("<", "&lt;").replace("*", "\\*").replace("_{", "\\_{")
