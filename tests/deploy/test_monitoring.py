@@ -1,5 +1,6 @@
 """What a site says of itself to its owner's monitoring: its status, its log, and metrics on loopback."""
 
+import http.client
 import json
 import logging
 import os
@@ -144,7 +145,7 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     project: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, served = project / "bank-a", []
-    monkeypatch.setattr(gauges, "start_http_server", lambda *about: served.append(about))
+    monkeypatch.setattr(gauges, "serve", lambda *about: served.append(about))
     gatekeeper.expose(folder)
     assert not served
     monkeypatch.undo()
@@ -171,6 +172,27 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     assert second["fedweave_refusals_total", "code=call-refused"] == 1
     (folder / "startup/rootCA.pem").write_bytes(Authority().root.public_bytes(Encoding.PEM))  # which ends in an hour
     assert 0 < scraped(port)["fedweave_certificate_days", ""] < 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost:{port}", 200),
+        ("evil.example:{port}", 403),
+        ("127.0.0.1.evil.example:{port}", 403),
+        ("", 403),
+    ],
+)
+def test_metrics_are_for_nobody_who_was_sent_there_under_another_name(
+    project: Path, logger: logging.Logger, host: str, status: int
+) -> None:
+    gauges.serve(project / "bank-a", port := free_port())
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Host": host.format(port=port)})
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert (b"fedweave_calls" in answer.read()) == (status == 200)
 
 
 def test_processes_that_wait_for_jobs_load_no_pytorch() -> None:

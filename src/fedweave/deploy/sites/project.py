@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedweave.core.loopback import LOOPBACK
 from fedweave.core.text import printable
-from fedweave.deploy.flare.folder import LOG, LOOPBACK, metrics_port, private_file
+from fedweave.deploy.flare.folder import LOG, metrics_port, private_file
 from fedweave.deploy.flare.gatekeeper import load_revoked
 from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
 from fedweave.deploy.flare.requests import ADMIN
