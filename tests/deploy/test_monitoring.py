@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -193,6 +194,48 @@ def test_metrics_are_for_nobody_who_was_sent_there_under_another_name(
     answer = connection.getresponse()
     assert answer.status == status
     assert (b"fedweave_calls" in answer.read()) == (status == 200)
+
+
+def test_a_probe_says_which_members_of_this_machine_run(project: Path) -> None:
+    def probed(*words: object) -> tuple[int, list[str]]:
+        done = runner.invoke(app, ["sites", "alive", *map(str, words)])
+        return done.exit_code, done.stdout.splitlines()
+
+    folder = project / "bank-a"
+    sleeper = ("import time; time.sleep(60)", str(folder.resolve()))  # names the folder, as a site's process does
+    with (
+        subprocess.Popen([sys.executable, "-c", *sleeper]) as one,
+        subprocess.Popen([sys.executable, "-c", sleeper[0]]) as other,
+    ):
+        try:
+            (folder / "process.pid").write_text(str(one.pid))
+            (project / "bank-b/process.pid").write_text(str(other.pid))  # a number that another process has got since
+            code, lines = probed(project)
+            assert (code, lines[0]) == (1, "server: not running")
+            assert lines[1:] == [f"bank-a: process {one.pid}", "bank-b: not running", "bank-c: not running"]
+            assert probed(project, "--only", "bank-a") == (0, [f"bank-a: process {one.pid}"])
+            assert probed(project, "--only", "bank-b")[0] == 1
+        finally:
+            one.kill()
+            other.kill()
+    assert probed(project, "--only", "bank-a") == (1, ["bank-a: not running"])
+    assert probed(project, "--only", "bank-x") == (2, [])
+    assert probed(project / "admin") == (2, [])
+
+
+def test_a_probe_is_quick_and_loads_neither_pytorch_nor_nvflare(project: Path) -> None:
+    code = (
+        "import sys; from fedweave.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'nvflare', 'pyarrow', 'numpy'} & {*sys.modules}))"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sites", "alive", str(project)], capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "[]"), done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # .2 alone
 
 
 def test_processes_that_wait_for_jobs_load_no_pytorch() -> None:

@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
+"""The commands `fedweave sites init|check|start|status|alive|stop|run|predict|export`, and those of certificates."""
 
 import time
 from datetime import UTC, datetime
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedweave.cli.alive import alive
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, ModelRound, When
@@ -107,7 +108,7 @@ def init(
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
-for command in (request, sign, accept, revoke, renew, start, stop, status):
+for command in (request, sign, accept, revoke, renew, start, stop, status, alive):
     sites.command()(command)
 
 
