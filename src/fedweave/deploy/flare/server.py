@@ -13,8 +13,10 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -387,10 +389,26 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
 
 _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
+_OVER = "FINISHED"  # begins NVFlare's words for jobs that have ended
 
 
 class ServerAway(FedweaveError):
     """The server does not answer: its process or the connection to it is gone."""
+
+
+class Listed(NamedTuple):
+    """A job as the server lists it: its number, its run's, NVFlare's word for how it stands, and when it was
+    submitted."""
+
+    job: str
+    run: str
+    status: str
+    began: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status.startswith(_OVER)
 
 
 class Admin:
@@ -475,7 +493,13 @@ class Admin:
         """NVFlare's word for how the job ended; None while it has not."""
         with _asking():
             status = self._session.get_job_status(job)
-        return str(status) if str(status).startswith("FINISHED") else None
+        return str(status) if str(status).startswith(_OVER) else None
+
+    def jobs(self, last: int = 0) -> list[Listed]:
+        """The `last` jobs that were submitted, or all, the earliest first."""
+        with _asking():
+            found = self._session.list_jobs(detailed=True, limit=last)
+        return [_listed(meta) for meta in found]
 
     def abort(self, job: str) -> None:
         """End a job at once."""
@@ -492,6 +516,12 @@ class Admin:
                 return None
             into(files[0].parent)
             return dict(json.loads(files[0].read_text()))
+
+
+def _listed(meta: Record) -> Listed:
+    job, name, status, at = (meta.get(key) for key in ("job_id", "name", "status", "submit_time"))
+    began = f"{datetime.fromtimestamp(float(at), UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "unknown time"
+    return Listed(str(job), str(name or "").removeprefix(_NAME), str(status), began)
 
 
 @contextmanager
@@ -547,12 +577,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_NAME = "fedweave-"  # before a run's number in the name of a job
 SYNC_SECONDS = 120  # for all sites' processes to start
 
 
 def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
     """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
-    job = FedJob(name=f"fedweave-{run}", min_clients=1)
+    job = FedJob(name=f"{_NAME}{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])
     server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
     job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")
