@@ -13,6 +13,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,14 +24,17 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare import folder as own_folder
-from fedweave.deploy.flare import gatekeeper
+from fedweave.deploy.flare import gatekeeper, site
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.folder import LOG, SITE_FILE, log_to
 from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.server import Progress, recorded
 from fedweave.deploy.sites import gauges, status
 from fedweave.deploy.sites import project as processes
 from fedweave.deploy.sites.project import SiteProcess, attend, free_port, last_record
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
+from fedweave.experiment.runs.resuming import Interrupted
 from tests.deploy.projects import copied, experiment, join_request
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
@@ -102,6 +106,52 @@ def test_a_sites_log_says_of_each_call_who_asked_what_left_and_when(project: Pat
     assert " UTC ERROR " in refused
     assert last_record(f"{joined}\n{refused}\n{joined}\n").startswith("the request is not of fedweave's form")
     assert last_record(joined) == ""
+
+
+def test_a_sites_log_says_when_a_job_begins_and_ends_and_whether_the_site_had_left_it(
+    project: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = project / "bank-a"
+    job = SimpleNamespace(get_prop=lambda name: {"submitter_name": "ann"})
+    about = SimpleNamespace(workspace=SimpleNamespace(get_root_dir=lambda: str(kept)), fl_ctx=job, site_name="bank-a")
+    monkeypatch.setattr(site, "collab", about)
+    monkeypatch.setattr(site, "steady", lambda: None)
+    monkeypatch.setattr(site, "obey", lambda kit: None)
+    monkeypatch.setattr(site.os, "umask", lambda mask: mask)
+    for spoiled in (False, True):
+        one = site.Site()
+        one.begin()
+        assert one._member is not None
+        assert not one._member.answer(join_request(experiment(), "r7"), b"").refusal
+        if spoiled:
+            one._member.answer("{}", b"")
+        one.end()
+    lines = [line.partition(" UTC ")[2] for line in (kept / LOG).read_text().splitlines()]
+    assert lines[0] == lines[3] == "INFO a job of ann begins"
+    assert lines[2] == "INFO run r7 of ann, the job ends"
+    assert lines[-1].startswith("INFO run r7 of ann, the job ends; the site had left it: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "said"),
+    [
+        (None, "INFO", "run r7: done after round 2 of 3"),
+        (Interrupted(signal.SIGTERM, 2, 3), "INFO", "run r7: stopped after round 2 of 3"),
+        (FedweaveError("too few sites"), "ERROR", "run r7: failed after round 2 of 3: too few sites"),
+        (KeyError("x"), "ERROR", "run r7: failed after round 2 of 3: the run failed at the server (KeyError: 'x')"),
+    ],
+)
+def test_the_servers_log_says_when_a_run_begins_and_how_it_ends(
+    tmp_path: Path, logger: logging.Logger, error: Exception | None, level: str, said: str
+) -> None:
+    log_to(tmp_path / LOG)
+    progress = Progress(round=2, rounds=3)
+    with recorded("run r7", progress):
+        if error is not None:
+            raise error
+    lines = (tmp_path / LOG).read_text().splitlines()
+    assert lines[0].endswith(" UTC INFO run r7: begins")
+    assert f" UTC {level} {said}" in lines[-1]
 
 
 def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(

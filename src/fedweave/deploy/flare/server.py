@@ -184,23 +184,14 @@ class Server:
         progress, stop = Progress(), Stop(lambda number: None)
         collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
         try:
-            config = resolve(tomllib.loads(self.document))
-            progress.link = CollabLink(config.engine.values["timeout"])
-            build = partial(self._join, root=root, folder=folder, link=progress.link)
-            if self.predict:
-                progress.note = _predict(partial(build, config), folder, self.predict)
-            else:
-                run(config, folder, progress, True, backend(build, stop, root))
-            progress.status = "done"
-        except Interrupted:
-            progress.status = "stopped"
-        except FedweaveError as error:
-            progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
-            progress.away = away(error, progress.link.silent if progress.link else ())
-        except Exception as error:
-            logging.getLogger("fedweave.server").exception("the run failed")
-            what = f"{type(error).__name__}: {error}"
-            progress.status, progress.error = "failed", f"the run failed at the server ({what}); see its {LOG}."
+            with recorded(f"run {self.run}{', predicting' * bool(self.predict)}", progress):
+                config = resolve(tomllib.loads(self.document))
+                progress.link = CollabLink(config.engine.values["timeout"])
+                build = partial(self._join, root=root, folder=folder, link=progress.link)
+                if self.predict:
+                    progress.note = _predict(partial(build, config), folder, self.predict)
+                else:
+                    run(config, folder, progress, True, backend(build, stop, root))
         finally:
             _collect(folder, results / RESULT, progress)
             if progress.link is not None:
@@ -237,6 +228,29 @@ class Server:
         )
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+
+
+@contextmanager
+def recorded(what: str, progress: Progress) -> Iterator[None]:
+    """Have `progress`, and the server's log, say how the job of `what` goes that the block does; its errors end here,
+    for a job leaves what it reached."""
+    log = logging.getLogger("fedweave.server")
+    log.info("%s: begins", what)
+    try:
+        yield
+        progress.status = "done"
+    except Interrupted:
+        progress.status = "stopped"
+    except FedweaveError as error:
+        progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
+        progress.away = away(error, progress.link.silent if progress.link else ())
+    except Exception as error:
+        log.exception("the run failed")
+        reason = f"{type(error).__name__}: {error}"
+        progress.status, progress.error = "failed", f"the run failed at the server ({reason}); see its {LOG}."
+    after = f" after round {progress.round} of {progress.rounds}" if progress.rounds else ""
+    level = logging.ERROR if progress.status == "failed" else logging.INFO
+    log.log(level, "%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}")
 
 
 def federation(
