@@ -512,8 +512,8 @@ class Admin:
     def jobs(self, last: int = 0) -> list[Listed]:
         """The `last` jobs that were submitted, or all, the earliest first."""
         with _asking():
-            found = self._session.list_jobs(detailed=True, limit=last)
-        return [_listed(meta) for meta in found]
+            records = self._session.list_jobs(detailed=True, limit=last)
+        return [_listed(meta) for meta in records]
 
     def abort(self, job: str) -> None:
         """End a job at once."""

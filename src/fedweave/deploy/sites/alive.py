@@ -11,8 +11,8 @@ PID = "process.pid"  # in a member's folder
 
 def folders(project: Path) -> list[Path]:
     """Those of the server and of the sites that are on this machine, the server's first; none on an administrator's."""
-    found = sorted({file.parents[1] for file in project.glob("*/startup/fed_*.json")})
-    members = [each for each in found if not (each / "startup/fed_admin.json").exists()]
+    all_folders = sorted({file.parents[1] for file in project.glob("*/startup/fed_*.json")})
+    members = [each for each in all_folders if not (each / "startup/fed_admin.json").exists()]
     return sorted(members, key=lambda each: not (each / "startup/fed_server.json").exists())
 
 

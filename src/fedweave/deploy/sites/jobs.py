@@ -39,8 +39,8 @@ class Job:
         reached = self.reached or {}
         rounds = f"round {reached['round']} of {reached['rounds']}" if reached.get("rounds") else ""
         missing = ", ".join(f"{site} ({why})" for site, why in (reached.get("lost") or {}).items())
-        told = (rounds, missing and f"missing: {missing}", str(reached.get("error") or ""))
-        about = (f"run {self.listed.run}", self.state, *filter(None, told), f"job {self.listed.job}")
+        details = (rounds, missing and f"missing: {missing}", str(reached.get("error") or ""))
+        about = (f"run {self.listed.run}", self.state, *filter(None, details), f"job {self.listed.job}")
         return printable(f"{self.listed.began}  {'; '.join(about)}")
 
 
@@ -72,13 +72,13 @@ def abort(project: Path, named: str, seconds: float = 30.0) -> list[Listed]:
     """
     number = number_of(Path(named)) if (Path(named) / RUN).exists() else named
     with administer(project) as admin:
-        found = [each for each in admin.jobs() if number in (each.job, each.run)]
-        alive = [each for each in found if not each.over]
+        matching = [each for each in admin.jobs() if number in (each.job, each.run)]
+        alive = [each for each in matching if not each.over]
         if not alive:
-            why = "has ended already" if found else "is none that the server knows"
+            why = "has ended already" if matching else "is none that the server knows"
             raise UserError(
                 f"{named}: the job {why}. `fedweave sites jobs {project}` lists runs and jobs.",
-                code="job.over" if found else "job.unknown",
+                code="job.over" if matching else "job.unknown",
             )
         deadline = time.monotonic() + seconds
         for job in alive:
