@@ -5,6 +5,7 @@ import os
 import shutil
 import ssl
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -165,6 +166,52 @@ def test_a_weak_key_or_a_name_of_no_site_is_not_signed(
     assert "asked.pem is no request" in said
     assert why in said
     assert "--sites" not in said
+
+
+def asked_by(path: Path, name: str) -> Path:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
+    path.write_bytes(made.public_bytes(Encoding.PEM))
+    return path
+
+
+@pytest.mark.parametrize("name", ["bank-x", "localhost"])
+def test_who_is_no_member_gets_no_certificate_nor_the_servers_machine_as_a_site(
+    project: Path, tmp_path: Path, name: str
+) -> None:
+    asked, authority = asked_by(tmp_path / "asked.pem", name), project / "authority"
+    assert read_project(project).host == "localhost"
+    for whose in ("", "server"):
+        with pytest.raises(UserError) as error:
+            certificates.sign(authority, asked, whose)
+        assert error.value.code == ("certificate.name" if whose else "certificate.no-member")
+    certificates.sign(authority, asked_by(asked, "bank-b"))
+    (authority / "issued.json").unlink()  # as an earlier version left it, which noted no members
+    for each in ("bank-b", "bank-c"):
+        assert certificates.sign(authority, asked_by(asked, each))[0] == each
+
+
+def test_no_site_is_named_as_the_servers_machine(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        provision(tmp_path / "project", ("bank-a", "fl"), "fl", 9000)
+    assert error.value.code == "certificate.name"
+
+
+def test_certificates_say_what_their_keys_are_for_by_openssl_too(project: Path, tmp_path: Path) -> None:
+    """Made at first, or signed later; an administrator's is no server's, and no member's signs another."""
+    renewed(project, "bank-b", tmp_path)
+    renewed(project, "admin", tmp_path, "--for", "admin@fedweave.org")
+    for name in ("server", "bank-a", "bank-b", "admin"):
+        path = check_startup(project / name)
+        about = x509.load_pem_x509_certificate(path.read_bytes()).extensions
+        assert not about.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert about.get_extension_for_class(x509.KeyUsage).value.digital_signature
+        for purpose, fits in (("sslclient", True), ("sslserver", name != "admin"), ("crlsign", False)):
+            words = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", path.with_name("rootCA.pem")]
+            assert (subprocess.run([*words, path], capture_output=True, check=False).returncode == 0) == fits, purpose
+    root = x509.load_pem_x509_certificate((project / "server/startup/rootCA.pem").read_bytes())
+    assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
 def renewed(project: Path, name: str, tmp_path: Path, *more: str) -> None:

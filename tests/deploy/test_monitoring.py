@@ -1,9 +1,11 @@
 """What a site says of itself to its owner's monitoring: its status, its log, and metrics on loopback."""
 
+import http.client
 import json
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,14 +24,17 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare import folder as own_folder
-from fedweave.deploy.flare import gatekeeper
+from fedweave.deploy.flare import gatekeeper, site
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.folder import LOG, SITE_FILE, log_to
 from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.server import Progress, recorded
 from fedweave.deploy.sites import gauges, status
 from fedweave.deploy.sites import project as processes
 from fedweave.deploy.sites.project import SiteProcess, attend, free_port, last_record
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
+from fedweave.experiment.runs.resuming import Interrupted
 from tests.deploy.projects import copied, experiment, join_request
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
@@ -102,6 +108,52 @@ def test_a_sites_log_says_of_each_call_who_asked_what_left_and_when(project: Pat
     assert last_record(joined) == ""
 
 
+def test_a_sites_log_says_when_a_job_begins_and_ends_and_whether_the_site_had_left_it(
+    project: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = project / "bank-a"
+    job = SimpleNamespace(get_prop=lambda name: {"submitter_name": "ann"})
+    about = SimpleNamespace(workspace=SimpleNamespace(get_root_dir=lambda: str(kept)), fl_ctx=job, site_name="bank-a")
+    monkeypatch.setattr(site, "collab", about)
+    monkeypatch.setattr(site, "steady", lambda: None)
+    monkeypatch.setattr(site, "obey", lambda kit: None)
+    monkeypatch.setattr(site.os, "umask", lambda mask: mask)
+    for spoiled in (False, True):
+        one = site.Site()
+        one.begin()
+        assert one._member is not None
+        assert not one._member.answer(join_request(experiment(), "r7"), b"").refusal
+        if spoiled:
+            one._member.answer("{}", b"")
+        one.end()
+    lines = [line.partition(" UTC ")[2] for line in (kept / LOG).read_text().splitlines()]
+    assert lines[0] == lines[3] == "INFO a job of ann begins"
+    assert lines[2] == "INFO run r7 of ann, the job ends"
+    assert lines[-1].startswith("INFO run r7 of ann, the job ends; the site had left it: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "said"),
+    [
+        (None, "INFO", "run r7: done after round 2 of 3"),
+        (Interrupted(signal.SIGTERM, 2, 3), "INFO", "run r7: stopped after round 2 of 3"),
+        (FedweaveError("too few sites"), "ERROR", "run r7: failed after round 2 of 3: too few sites"),
+        (KeyError("x"), "ERROR", "run r7: failed after round 2 of 3: the run failed at the server (KeyError: 'x')"),
+    ],
+)
+def test_the_servers_log_says_when_a_run_begins_and_how_it_ends(
+    tmp_path: Path, logger: logging.Logger, error: Exception | None, level: str, said: str
+) -> None:
+    log_to(tmp_path / LOG)
+    progress = Progress(round=2, rounds=3)
+    with recorded("run r7", progress):
+        if error is not None:
+            raise error
+    lines = (tmp_path / LOG).read_text().splitlines()
+    assert lines[0].endswith(" UTC INFO run r7: begins")
+    assert f" UTC {level} {said}" in lines[-1]
+
+
 def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +196,7 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     project: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, served = project / "bank-a", []
-    monkeypatch.setattr(gauges, "start_http_server", lambda *about: served.append(about))
+    monkeypatch.setattr(gauges, "serve", lambda *about: served.append(about))
     gatekeeper.expose(folder)
     assert not served
     monkeypatch.undo()
@@ -171,6 +223,69 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     assert second["fedweave_refusals_total", "code=call-refused"] == 1
     (folder / "startup/rootCA.pem").write_bytes(Authority().root.public_bytes(Encoding.PEM))  # which ends in an hour
     assert 0 < scraped(port)["fedweave_certificate_days", ""] < 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost:{port}", 200),
+        ("evil.example:{port}", 403),
+        ("127.0.0.1.evil.example:{port}", 403),
+        ("", 403),
+    ],
+)
+def test_metrics_are_for_nobody_who_was_sent_there_under_another_name(
+    project: Path, logger: logging.Logger, host: str, status: int
+) -> None:
+    gauges.serve(project / "bank-a", port := free_port())
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Host": host.format(port=port)})
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert (b"fedweave_calls" in answer.read()) == (status == 200)
+
+
+def test_a_probe_says_which_members_of_this_machine_run(project: Path) -> None:
+    def probed(*words: object) -> tuple[int, list[str]]:
+        done = runner.invoke(app, ["sites", "alive", *map(str, words)])
+        return done.exit_code, done.stdout.splitlines()
+
+    folder = project / "bank-a"
+    sleeper = ("import time; time.sleep(60)", str(folder.resolve()))  # names the folder, as a site's process does
+    with (
+        subprocess.Popen([sys.executable, "-c", *sleeper]) as one,
+        subprocess.Popen([sys.executable, "-c", sleeper[0]]) as other,
+    ):
+        try:
+            (folder / "process.pid").write_text(str(one.pid))
+            (project / "bank-b/process.pid").write_text(str(other.pid))  # a number that another process has got since
+            code, lines = probed(project)
+            assert (code, lines[0]) == (1, "server: not running")
+            assert lines[1:] == [f"bank-a: process {one.pid}", "bank-b: not running", "bank-c: not running"]
+            assert probed(project, "--only", "bank-a") == (0, [f"bank-a: process {one.pid}"])
+            assert probed(project, "--only", "bank-b")[0] == 1
+        finally:
+            one.kill()
+            other.kill()
+    assert probed(project, "--only", "bank-a") == (1, ["bank-a: not running"])
+    assert probed(project, "--only", "bank-x") == (2, [])
+    assert probed(project / "admin") == (2, [])
+
+
+def test_a_probe_is_quick_and_loads_neither_pytorch_nor_nvflare(project: Path) -> None:
+    code = (
+        "import sys; from fedweave.cli import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'torch', 'nvflare', 'pyarrow', 'numpy'} & {*sys.modules}))"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sites", "alive", str(project)], capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "[]"), done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0  # .2 alone
 
 
 def test_processes_that_wait_for_jobs_load_no_pytorch() -> None:

@@ -18,6 +18,7 @@ from fedweave.errors import FedweaveError, UserError, out_of_memory
 
 # What the system says of a path that a user gave; a file that is gone may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+_PROBE = ["sites", "alive"]  # asked every few seconds: it loads its own module, and no other of the group
 _LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
 # {command: its module below this one, and what the list of commands says of it}
 COMMANDS = {
@@ -158,7 +159,9 @@ def _asks_for_help(words: list[str]) -> bool:
 
 
 def _loaded(name: str, module: str) -> Any:
-    if name == "sites" and not Loaded.for_help:
+    if sys.argv[1:3] == _PROBE and not Loaded.for_help:
+        module = "alive"
+    elif name == "sites" and not Loaded.for_help:
         require_nvflare()
     entry = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
     if not isinstance(entry, typer.Typer):

@@ -7,8 +7,6 @@ from typing import Annotated, ClassVar
 import typer
 from rich.console import Console
 
-from fedweave.core.plugins import check_trusted
-from fedweave.experiment.config import load
 from fedweave.report.document import unmarked
 
 Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")]
@@ -40,6 +38,9 @@ def check_consent(config: Path, trust: bool) -> None:
     Raises:
         UserError: names the file. ConfigError: the configuration cannot be read.
     """
+    from fedweave.core.plugins import check_trusted  # with pydantic, which a probe does not need
+    from fedweave.experiment.config import load
+
     if not trust:
         check_trusted(load(config), config, "--trust")
 

@@ -1,5 +1,5 @@
-"""The commands `fedweave sites start|stop|status`, and `request|sign|accept|revoke|renew`: processes, the keys that are
-made where they are used, and what becomes of their certificates."""
+"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, made where
+they are used, and their certificates (request, sign, accept, revoke, renew)."""
 
 import json
 import sys
@@ -22,6 +22,8 @@ if not Loaded.for_help:
     from fedweave.deploy.sites.certificates import request as asked
     from fedweave.deploy.sites.certificates import revoke as revoked
     from fedweave.deploy.sites.certificates import sign as signed
+    from fedweave.deploy.sites.jobs import abort as aborted
+    from fedweave.deploy.sites.jobs import jobs as listed
     from fedweave.deploy.sites.project import (
         Closed,
         attend,
@@ -95,6 +97,30 @@ def status(
         raise now.mistake
     if now.dead:
         raise typer.Exit(1)
+
+
+def jobs(
+    directory: Directory,
+    results: Annotated[
+        bool, typer.Option("--results", help="Fetch what ended jobs left, for how they ended and how far they came.")
+    ] = False,
+) -> None:
+    """List the server's last 20 jobs: when each began, its run, how it stands, and of running ones the round and the
+    sites that are missing. An experiment has several where sites were lost and came back."""
+    for job in listed(directory, results):
+        typer.echo(job.line())
+
+
+def abort(
+    directory: Directory,
+    named: Annotated[
+        str, typer.Argument(metavar="RUN|JOB", help="The number of a run or job, or the directory of a run.")
+    ],
+) -> None:
+    """End a run's job at once, also one that nobody follows any more. Ctrl-C in `fedweave sites run` lets it finish the
+    round before; `--resume` there goes on after the last round that was saved."""
+    for job in aborted(directory, named):
+        typer.echo(f"run {job.run}: job {job.job} is ended")
 
 
 SiteFolder = Annotated[

@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
+"""The commands `fedweave sites init|check|run|predict|export`; with those of processes, jobs and certificates."""
 
 import time
 from datetime import UTC, datetime
@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from fedweave.cli.alive import alive
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, ModelRound, When
-from fedweave.cli.processes import Directory, accept, renew, request, revoke, sign, start, status, stop
+from fedweave.cli.processes import Directory, abort, accept, jobs, renew, request, revoke, sign, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -107,7 +108,7 @@ def init(
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
-for command in (request, sign, accept, revoke, renew, start, stop, status):
+for command in (request, sign, accept, revoke, renew, start, stop, status, alive, jobs, abort):
     sites.command()(command)
 
 

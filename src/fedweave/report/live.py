@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from fedweave.core.loopback import LOOPBACK, names_loopback
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
@@ -89,7 +90,6 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-HOST = "127.0.0.1"
 LINGER = 5.0  # seconds that a page which was open has to see that the run is over
 _POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
@@ -112,10 +112,10 @@ class LivePage:
             live = page
 
         try:
-            self._server = ThreadingHTTPServer((HOST, port), Handler)
+            self._server = ThreadingHTTPServer((LOOPBACK, port), Handler)
         except OSError as error:
             raise UserError(
-                f"port {port} of {HOST} cannot be listened on ({error.strerror}); choose another --port, or 0."
+                f"port {port} of {LOOPBACK} cannot be listened on ({error.strerror}); choose another --port, or 0."
             ) from error
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -123,7 +123,7 @@ class LivePage:
     @property
     def address(self) -> str:
         """Where a browser on this machine finds it."""
-        return f"http://{HOST}:{self._server.server_port}/"
+        return f"http://{LOOPBACK}:{self._server.server_port}/"
 
     def now(self) -> Record:
         """The run's state; read anew where a file has changed."""
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The page, or the run's state; to nobody who was sent here under another name."""
-        if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
+        if not names_loopback(self.headers.get("Host", "")):
             return self.send_error(403)
         if self.path == "/":
             self._send("text/html; charset=utf-8", PAGE.encode())

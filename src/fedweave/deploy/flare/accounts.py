@@ -143,6 +143,14 @@ class CallLog:
         self.log = logging.getLogger(f"fedweave.site.{name}")
         self._submitter, self._left = submitter or "nobody named", list[str]()
 
+    def began(self) -> None:
+        """A job begins, of a run that the server has yet to name."""
+        self.log.info("a job of %s begins", self._submitter)
+
+    def ended(self, run: str, why: str) -> None:
+        """The job is over; why: the site has taken no part at its end, if so."""
+        self.log.info("%s", self._told(run, f"the job ends{why and f'; the site had left it: {why}'}"))
+
     def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """A message of the call that is under way has left: to the server, or `to` each of some peers."""
         keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"

@@ -27,7 +27,6 @@ from fedweave.experiment.config.toml import check_keys
 SITE_FILE = "site.toml"  # in a site's folder
 SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
 LOG = "fedweave.log"  # in either
-LOOPBACK = "127.0.0.1"  # where `metrics_port` is
 T = TypeVar("T")
 Port = Annotated[int, Field(ge=0, lt=65536)]
 _Word = Annotated[str, Field(max_length=500)]

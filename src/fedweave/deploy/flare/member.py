@@ -354,6 +354,10 @@ class Member:
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(task, error)
 
+    def end(self) -> None:
+        """The job is over."""
+        self._calls.ended(self._run_of(None), self._stopped)
+
     def _run_of(self, request: Request | None) -> str:
         return request.run if isinstance(request, Join) else self._job.run if self._job else ""
 

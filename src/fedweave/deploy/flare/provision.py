@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant, Project
 from nvflare.lighter.impl.cert import CertBuilder
@@ -125,6 +127,12 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
     """
     check_names(sites)
     check_host(host)
+    if host in sites and host != "localhost":
+        raise UserError(
+            f"--host {host} is a site's name, too: its certificate would be one of the server's machine. Name the site "
+            "otherwise, or the machine by its full name or address.",
+            code="certificate.name",
+        )
     if directory.exists() and any(directory.iterdir()):
         raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
     with tempfile.TemporaryDirectory() as scratch:
@@ -198,12 +206,35 @@ def _project(sites: Sequence[str], host: str, port: int) -> Project:
 
 
 class _Certificates(CertBuilder):
-    """NVFlare's, which are valid from when they are made, so that no slower clock takes them."""
+    """NVFlare's, which are valid from when they are made, so that no slower clock takes them, and do not say what a
+    member's key may be used for."""
 
     @staticmethod
-    def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> object:
+    def _generate_cert(
+        name: str, *about: object, not_valid_before: datetime | None = None, ca: bool = False, **more: object
+    ) -> object:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
-        return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
+        uses = None if ca else _uses(name)
+        return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=uses, **more)
+
+
+def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
+    """What a member's certificate is for, and whether who does not understand that must refuse it: it signs no other
+    certificate; its key signs, and decrypts what others send it; both ends of a connection may show it, since the
+    processes of a site and of the server connect to each other with the one that they have. The administrator only
+    asks."""
+    false = dict.fromkeys(
+        ("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"), False
+    )
+    key = x509.KeyUsage(
+        digital_signature=True, key_encipherment=True, encipher_only=False, decipher_only=False, **false
+    )
+    ends = [ExtendedKeyUsageOID.CLIENT_AUTH, *([] if name == USER else [ExtendedKeyUsageOID.SERVER_AUTH])]
+    return [
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (key, True),
+        (x509.ExtendedKeyUsage(ends), False),
+    ]
 
 
 def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:

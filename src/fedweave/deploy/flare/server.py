@@ -13,8 +13,10 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -182,23 +184,14 @@ class Server:
         progress, stop = Progress(), Stop(lambda number: None)
         collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
         try:
-            config = resolve(tomllib.loads(self.document))
-            progress.link = CollabLink(config.engine.values["timeout"])
-            build = partial(self._join, root=root, folder=folder, link=progress.link)
-            if self.predict:
-                progress.note = _predict(partial(build, config), folder, self.predict)
-            else:
-                run(config, folder, progress, True, backend(build, stop, root))
-            progress.status = "done"
-        except Interrupted:
-            progress.status = "stopped"
-        except FedweaveError as error:
-            progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
-            progress.away = away(error, progress.link.silent if progress.link else ())
-        except Exception as error:
-            logging.getLogger("fedweave.server").exception("the run failed")
-            what = f"{type(error).__name__}: {error}"
-            progress.status, progress.error = "failed", f"the run failed at the server ({what}); see its {LOG}."
+            with recorded(f"run {self.run}{', predicting' * bool(self.predict)}", progress):
+                config = resolve(tomllib.loads(self.document))
+                progress.link = CollabLink(config.engine.values["timeout"])
+                build = partial(self._join, root=root, folder=folder, link=progress.link)
+                if self.predict:
+                    progress.note = _predict(partial(build, config), folder, self.predict)
+                else:
+                    run(config, folder, progress, True, backend(build, stop, root))
         finally:
             _collect(folder, results / RESULT, progress)
             if progress.link is not None:
@@ -235,6 +228,29 @@ class Server:
         )
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+
+
+@contextmanager
+def recorded(what: str, progress: Progress) -> Iterator[None]:
+    """Have `progress`, and the server's log, say how the job of `what` goes that the block does; its errors end here,
+    for a job leaves what it reached."""
+    log = logging.getLogger("fedweave.server")
+    log.info("%s: begins", what)
+    try:
+        yield
+        progress.status = "done"
+    except Interrupted:
+        progress.status = "stopped"
+    except FedweaveError as error:
+        progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
+        progress.away = away(error, progress.link.silent if progress.link else ())
+    except Exception as error:
+        log.exception("the run failed")
+        reason = f"{type(error).__name__}: {error}"
+        progress.status, progress.error = "failed", f"the run failed at the server ({reason}); see its {LOG}."
+    after = f" after round {progress.round} of {progress.rounds}" if progress.rounds else ""
+    level = logging.ERROR if progress.status == "failed" else logging.INFO
+    log.log(level, "%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}")
 
 
 def federation(
@@ -387,10 +403,26 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
 
 _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
+_OVER = "FINISHED"  # begins NVFlare's words for jobs that have ended
 
 
 class ServerAway(FedweaveError):
     """The server does not answer: its process or the connection to it is gone."""
+
+
+class Listed(NamedTuple):
+    """A job as the server lists it: its number, its run's, NVFlare's word for how it stands, and when it was
+    submitted."""
+
+    job: str
+    run: str
+    status: str
+    began: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.status.startswith(_OVER)
 
 
 class Admin:
@@ -475,7 +507,13 @@ class Admin:
         """NVFlare's word for how the job ended; None while it has not."""
         with _asking():
             status = self._session.get_job_status(job)
-        return str(status) if str(status).startswith("FINISHED") else None
+        return str(status) if str(status).startswith(_OVER) else None
+
+    def jobs(self, last: int = 0) -> list[Listed]:
+        """The `last` jobs that were submitted, or all, the earliest first."""
+        with _asking():
+            records = self._session.list_jobs(detailed=True, limit=last)
+        return [_listed(meta) for meta in records]
 
     def abort(self, job: str) -> None:
         """End a job at once."""
@@ -492,6 +530,12 @@ class Admin:
                 return None
             into(files[0].parent)
             return dict(json.loads(files[0].read_text()))
+
+
+def _listed(meta: Record) -> Listed:
+    job, name, status, at = (meta.get(key) for key in ("job_id", "name", "status", "submit_time"))
+    began = f"{datetime.fromtimestamp(float(at), UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "unknown time"
+    return Listed(str(job), str(name or "").removeprefix(_NAME), str(status), began)
 
 
 @contextmanager
@@ -547,12 +591,13 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+_NAME = "fedweave-"  # before a run's number in the name of a job
 SYNC_SECONDS = 120  # for all sites' processes to start
 
 
 def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
     """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
-    job = FedJob(name=f"fedweave-{run}", min_clients=1)
+    job = FedJob(name=f"{_NAME}{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])
     server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
     job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")

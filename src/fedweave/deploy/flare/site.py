@@ -10,6 +10,7 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.types import Record
+from fedweave.deploy.flare.accounts import CallLog
 from fedweave.deploy.flare.folder import LOG, log_to
 from fedweave.deploy.flare.gatekeeper import obey
 from fedweave.deploy.flare.link import steady
@@ -35,7 +36,15 @@ class Site:
         log_to(folder / LOG)
         obey(folder / STARTUP)
         job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}  # as the server writes it
-        self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
+        submitter = str(job.get(JobMetaKey.SUBMITTER_NAME, ""))
+        CallLog(collab.site_name, submitter).began()
+        self._member = Member(folder, collab.site_name, _post, submitter)
+
+    @collab.final
+    def end(self) -> None:
+        """The job is over."""
+        if self._member is not None:
+            self._member.end()
 
     @collab.publish
     def ping(self) -> int:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from fedweave.core.types import Record
 from fedweave.deploy.flare.folder import replace_private
 from fedweave.deploy.flare.provision import BEFORE, ISSUED, STATE, USER, is_name, issued, keep, kind, note_issued
 from fedweave.deploy.flare.requests import SERVER
@@ -332,7 +333,7 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
 
     Raises:
         UserError: `authority` is none, or the request is none, is damaged, or is of a name that no member can have, or
-            of the server or administrator and `whose` does not say so.
+            of the server or administrator and `whose` does not say so, or of no site of the project.
     """
     try:
         csr = x509.load_pem_x509_csr(read(asked))
@@ -353,6 +354,13 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             f"from there: --for {names[0]}.",
             code="certificate.name",
         )
+    if not whose and (members := _members(authority)) and names[0] not in members:
+        raise UserError(
+            f"{asked} asks for a certificate of {names[0]}, which is no member of the project; its sites are "
+            f"{', '.join(sorted(members))}. Have the request made in the folder of one: fedweave sites request "
+            "DIR/MEMBER.",
+            code="certificate.no-member",
+        )
     cert: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
     note_issued(authority, names[0], cert.serial_number, cert.not_valid_after_utc)
     revoked = authority / REVOKED
@@ -370,7 +378,7 @@ def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, 
         UserError: none is known, or all known ones are revoked already, or `shown` is of another name.
     """
     path, key = authority / REVOKED, _root_key(authority)
-    notes = json.loads(read(authority / ISSUED)) if (authority / ISSUED).exists() else []
+    notes = _issued(authority)
     serials = {int(note["serial"], 16) for note in notes if note["name"] == name}
     if shown is not None:
         if common_names(certificate(shown)) != [name]:
@@ -423,6 +431,17 @@ def _hosts(csr: x509.CertificateSigningRequest) -> list[str]:
     except x509.ExtensionNotFound as error:
         raise ValueError("it does not name the server's machine (SubjectAlternativeName)") from error
     return [str(each.value) for each in named]
+
+
+def _issued(authority: Path) -> list[Record]:
+    """See `provision.note_issued`."""
+    return list(json.loads(read(authority / ISSUED))) if (authority / ISSUED).exists() else []
+
+
+def _members(authority: Path) -> set[str]:
+    """The sites that the project was made with; none where an earlier version made it, and noted only later ones."""
+    names = {str(note["name"]) for note in _issued(authority)}
+    return names - {SERVER, USER} if {SERVER, USER} <= names else set()
 
 
 def _root(authority: Path) -> x509.Certificate:

@@ -5,18 +5,23 @@ know nothing of it.
 """
 
 import logging
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from fedweave.core.ledger import Entry
+from fedweave.core.loopback import LOOPBACK, names_loopback
 from fedweave.core.types import FRAMING
-from fedweave.deploy.flare.folder import LOOPBACK, SITE_FILE
+from fedweave.deploy.flare.folder import SITE_FILE
 from fedweave.deploy.flare.journal import journals, read_journal
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.sitefile import Rules, read_site_file
@@ -104,6 +109,23 @@ class Gauges(Collector):
             yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", bytes_left)
 
 
+def guarded(app: WSGIApplication) -> WSGIApplication:
+    """`app`, for nobody who was sent here under another name, as the live page (`report.live`) does it."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if names_loopback(environ.get("HTTP_HOST", "")):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [f"the metrics are for {LOOPBACK} and localhost; ask under one of these names\n".encode()]
+
+    return answer
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: the member's log is for what it does."""
+
+
 def serve(folder: Path, port: int) -> None:
     """Serve `Gauges` on a port of the loopback interface.
 
@@ -112,5 +134,6 @@ def serve(folder: Path, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(Gauges(folder))
-    start_http_server(port, LOOPBACK, registry)
+    server = make_server(LOOPBACK, port, guarded(make_wsgi_app(registry)), ThreadingWSGIServer, _Silent)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port)

@@ -19,12 +19,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedweave.core.loopback import LOOPBACK
 from fedweave.core.text import printable
-from fedweave.deploy.flare.folder import LOG, LOOPBACK, metrics_port, private_file
+from fedweave.deploy.flare.folder import LOG, metrics_port, private_file
 from fedweave.deploy.flare.gatekeeper import load_revoked
 from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.server import Admin, logged_in
+from fedweave.deploy.sites.alive import PID, chosen, folders, process
 from fedweave.deploy.sites.certificates import ROOT, check_startup
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.aggregation import REFUSED
@@ -54,7 +56,7 @@ def last_error(text: str) -> str:
     return next(filter(_ERROR.search, reversed(lines)), lines[-1] if lines else "nothing")
 
 
-PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
+OUTPUT, BEGAN = "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
 _TAIL = 100_000  # bytes of a log that are looked at
 _LOOK = 0.5  # seconds between two looks at processes that are attended to
 _GRACE = 10.0  # seconds that processes have to end by themselves
@@ -76,13 +78,8 @@ class SiteProcess:
         return kind(self.folder)
 
     def pid(self) -> int | None:
-        """Its process, if it runs; checked, since another process may have got the number of an ended one."""
-        try:
-            pid = int((self.folder / PID).read_text())
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        except (OSError, ValueError):
-            return None
-        return pid if str(self.folder.resolve()) in command else None
+        """Its process, if it runs."""
+        return process(self.folder)
 
     def start(self, threads: int = 0) -> int:
         """Start its process; returns the number, also if it runs already.
@@ -163,19 +160,12 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
     Raises:
         UserError: there is none, or not the named one.
     """
-    here = {member.folder.name: member for member in local_processes(project)}
-    if missing := [name for name in only if name not in here]:
-        raise UserError(f"{project} has no folder of {', '.join(missing)}; it has {', '.join(here) or 'none'}.")
-    if not here:
-        raise UserError(f"{project} holds no server and no site. Make a project with `fedweave sites init`.")
-    return [member for name, member in here.items() if not only or name in only]
+    return list(map(SiteProcess, chosen(project, only)))
 
 
 def local_processes(project: Path) -> list[SiteProcess]:
     """The server and the sites whose folders are on this machine, the server first; none on an administrator's."""
-    folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
-    processes = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
-    return sorted(processes, key=lambda member: member.kind == "client")
+    return list(map(SiteProcess, folders(project)))
 
 
 def attend(started: Sequence[SiteProcess]) -> None:

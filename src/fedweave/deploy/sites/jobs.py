@@ -1,0 +1,94 @@
+"""The commands `fedweave sites jobs|abort`: what the server has of runs' jobs, and the end of one."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedweave.core.text import printable
+from fedweave.core.types import Record
+from fedweave.deploy.flare.server import Admin, Listed
+from fedweave.deploy.sites.project import administer
+from fedweave.deploy.sites.running import number_of
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.files import RUN
+
+LAST = 20  # jobs that are shown
+_POLL = 0.5
+_STATES = {"SUBMITTED": "waiting", "APPROVED": "waiting", "DISPATCHED": "starting", "RUNNING": "running"}
+_ENDS = {"COMPLETED": "ended", "ABORTED": "aborted"}  # a run that failed or was stopped is "ended", too, for NVFlare
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a run. reached: its progress (`deploy.flare.server.Progress`), None where it was not asked or did not
+    say."""
+
+    listed: Listed
+    reached: Record | None = None
+
+    @property
+    def state(self) -> str:
+        """One word."""
+        if self.reached is not None:
+            return str(self.reached["status"])
+        before, _, end = self.listed.status.partition(":")
+        return _ENDS.get(end, "failed") if end else _STATES.get(before, before.lower())
+
+    def line(self) -> str:
+        """For people."""
+        reached = self.reached or {}
+        rounds = f"round {reached['round']} of {reached['rounds']}" if reached.get("rounds") else ""
+        missing = ", ".join(f"{site} ({why})" for site, why in (reached.get("lost") or {}).items())
+        details = (rounds, missing and f"missing: {missing}", str(reached.get("error") or ""))
+        about = (f"run {self.listed.run}", self.state, *filter(None, details), f"job {self.listed.job}")
+        return printable(f"{self.listed.began}  {'; '.join(about)}")
+
+
+def jobs(project: Path, results: bool = False, last: int = LAST) -> list[Job]:
+    """The `last` jobs of a project's server, the earliest first, with the progress of those that have not ended.
+
+    results: fetch what the ended ones left, for how far they came.
+
+    Raises:
+        UserError, FedweaveError: the server cannot be asked; see `administer`.
+    """
+    with administer(project) as admin:
+        return [Job(each, _reached(admin, each, results)) for each in admin.jobs(last)]
+
+
+def _reached(admin: Admin, job: Listed, results: bool) -> Record | None:
+    if not job.over:
+        return admin.progress(job.job)
+    return admin.fetch(job.job, lambda folder: None) if results else None
+
+
+def abort(project: Path, named: str, seconds: float = 30.0) -> list[Listed]:
+    """End the jobs of a run at once, in the middle of a round; what was saved before stays at the server and sites.
+
+    named: the run's number or directory, or the job's number. seconds: for the server to end them. Returns the jobs.
+
+    Raises:
+        UserError: no such job has not ended. FedweaveError: the server cannot be asked, or has not ended one in time.
+    """
+    number = number_of(Path(named)) if (Path(named) / RUN).exists() else named
+    with administer(project) as admin:
+        matching = [each for each in admin.jobs() if number in (each.job, each.run)]
+        alive = [each for each in matching if not each.over]
+        if not alive:
+            why = "has ended already" if matching else "is none that the server knows"
+            raise UserError(
+                f"{named}: the job {why}. `fedweave sites jobs {project}` lists runs and jobs.",
+                code="job.over" if matching else "job.unknown",
+            )
+        deadline = time.monotonic() + seconds
+        for job in alive:
+            admin.abort(job.job)
+        while left := [each.job for each in alive if admin.over(each.job) is None]:
+            if time.monotonic() >= deadline:
+                raise FedweaveError(
+                    f"the server has not ended {', '.join(left)} within {seconds:g} s. Look at its fedweave.log, and "
+                    f"try again, or restart it: `fedweave sites stop {project} --only server`.",
+                    code="job.alive",
+                )
+            time.sleep(_POLL)
+    return alive

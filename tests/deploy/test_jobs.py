@@ -1,0 +1,117 @@
+"""Jobs as the administrator sees and ends them, by NVFlare's own records of jobs."""
+
+import json
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from nvflare.apis.job_def import JobMetaKey, RunStatus
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.server import Admin, Progress
+from fedweave.deploy.sites import jobs
+from fedweave.errors import FedweaveError
+from fedweave.experiment.runs.files import RUN
+
+
+class Session:
+    """NVFlare's, of a server with four jobs of three runs."""
+
+    def __init__(self, deaf: bool = False) -> None:
+        self.deaf = deaf
+        self.of = {"j1": ("r1", RunStatus.FINISHED_COMPLETED), "j2": ("r1", RunStatus.RUNNING)}
+        self.of |= {"j3": ("r2", RunStatus.FINISHED_ABORTED), "j4": ("r3", RunStatus.SUBMITTED)}
+
+    def _meta(self, job: str) -> dict[str, Any]:
+        run, status = self.of[job]
+        keys = JobMetaKey.JOB_ID, JobMetaKey.JOB_NAME, JobMetaKey.STATUS, JobMetaKey.SUBMIT_TIME
+        return {key.value: value for key, value in zip(keys, (job, f"fedweave-{run}", status.value, 0.5), strict=True)}
+
+    def list_jobs(self, detailed: bool, limit: int) -> list[dict[str, Any]]:
+        assert detailed
+        return list(map(self._meta, self.of))[-limit:]
+
+    def do_app_command(self, job: str, topic: str, data: object) -> dict[str, Any]:
+        if self.of[job][1] != RunStatus.RUNNING:
+            raise RuntimeError("no such job runs")
+        return Progress("running", 3, 9).plain() | {"lost": {"bank-b": "it is gone\x1b[2J"}}
+
+    def get_job_status(self, job: str) -> str:
+        return self.of[job][1].value
+
+    def abort_job(self, job: str) -> None:
+        if not self.deaf:
+            self.of[job] = self.of[job][0], RunStatus.FINISHED_ABORTED
+
+    def download_job_result(self, job: str, folder: str) -> str:
+        if job == "j1":
+            (Path(folder) / "fedweave").mkdir()
+            record = Progress("failed", 2, 9, error="the disk is full").plain()
+            (Path(folder) / "fedweave/progress.json").write_text(json.dumps(record))
+        return folder
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    made = Session()
+    monkeypatch.setattr(jobs, "administer", lambda project: nullcontext(Admin(made)))  # type: ignore[arg-type]
+    return made
+
+
+def sites(*words: object, code: int = 0) -> list[str]:
+    done = CliRunner().invoke(app, ["sites", *map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.stdout.splitlines()
+
+
+def test_jobs_are_listed_with_their_rounds_and_missing_sites(session: Session) -> None:
+    at = "1970-01-01 00:00:00 UTC  "
+    lines = [
+        f"{at}run r1; ended; job j1",
+        f"{at}run r1; running; round 3 of 9; missing: bank-b (it is gone\\x1b[2J); job j2",
+        f"{at}run r2; aborted; job j3",
+        f"{at}run r3; waiting; job j4",
+    ]
+    assert sites("jobs", "bank") == lines
+    lines[0] = f"{at}run r1; failed; round 2 of 9; the disk is full; job j1"  # for NVFlare it came to its end
+    assert sites("jobs", "bank", "--results") == lines
+
+
+@pytest.mark.parametrize(("named", "ended"), [("r1", "j2"), ("j2", "j2"), ("j4", "j4"), ("out", "j2")])
+def test_a_job_is_ended_by_its_number_its_runs_or_the_runs_directory(
+    session: Session, tmp_path: Path, named: str, ended: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / RUN).write_text(json.dumps({"run": "r1", "project": "bank"}))
+    before = dict(session.of)
+    assert [line.split()[-3] for line in sites("abort", "bank", tmp_path / "out" if named == "out" else named)] == [
+        ended
+    ]
+    assert {job for job, about in session.of.items() if about != before[job]} == {ended}
+
+
+@pytest.mark.parametrize(
+    ("named", "code"), [("r9", "job.unknown"), ("", "job.unknown"), ("r2", "job.over"), ("j1", "job.over")]
+)
+def test_a_job_that_is_none_or_over_cannot_be_ended(session: Session, named: str, code: str) -> None:
+    before = dict(session.of)
+    with pytest.raises(FedweaveError) as error:
+        jobs.abort(Path("bank"), named)
+    assert error.value.code == code
+    sites("abort", "bank", named, code=2)
+    assert session.of == before
+
+
+def test_a_server_that_does_not_end_a_job_is_no_success(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.deaf, clock = True, iter(range(99))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep))
+    with pytest.raises(FedweaveError) as error:
+        jobs.abort(Path("bank"), "r1", seconds=1.0)
+    assert error.value.code == "job.alive"
