@@ -108,7 +108,10 @@ def _judged_across(
         return
     s = reference(both).of_pairs(source[at], target[at])
     logits, y = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(table[at, 5])
-    yield {name: pair[0] for name, pair in counts(logits, y, torch.ones(1, len(at), dtype=torch.bool)).items()}
+    yield {
+        name: pair[0]
+        for name, pair in counts(logits, y, torch.ones(1, len(at), dtype=torch.bool, device="cpu")).items()
+    }
 
 
 def _judged(
