@@ -489,7 +489,7 @@ TRAIN_ON_LINKS = {
         "fcfl",
         "fedpub",
     ),
-    *("gcfl", "gcfl_plus", "dfedgnn", "fedyogi", "fedadagrad", "fede"),
+    *("gcfl", "gcfl_plus", "dfedgnn", "fedyogi", "fedadagrad", "fede", "fedbuff"),
 }
 
 
