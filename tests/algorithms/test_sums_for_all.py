@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms import PARTS, FedAvg
+from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import Clip, Context, Part, SecureSum, UniformTrained
 from fedweave.algorithms.parts.pace import most_batches, tell_batches
-from fedweave.contract import federations
-from fedweave.core.algorithm import needs
+from fedweave.contract.subject import Subject
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.mechanism import SecureSum as Sum
 from fedweave.core.mechanism import read_applied
@@ -22,7 +21,6 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.partition.client_data import finders_of
 from tests.contract.federations import algorithm, distance, federation, graphs, model
 from tests.refusals import refusal
 from tests.security import summed
@@ -112,10 +110,9 @@ def test_a_sum_changes_no_algorithm_that_takes_one(name: str) -> None:
     """The law, on five clients of different sizes of which one has no training examples."""
     ends = []
     for parts in ((), (SUMS,)):
-        made = algorithm(name, dropout=0.0, parts=parts)
-        clients = federations.graphs(torch.float64, None, needs(made), finders=finders_of(made))
-        clients["site-2"] = idle(clients["site-2"])
-        *_, last = train(made, federation(name=name, dtype=torch.float64, clients=clients), 3, 0)
+        subject = Subject(ALGORITHMS[name], {"parts": parts})
+        fed = subject.federation(dtype=torch.float64, clients=subject.graphs(torch.float64, idle=2))
+        *_, last = train(subject.made(0.0), fed, 3, 0)
         ends.append(last.state)
     assert distance(ends[0]["w"], ends[1]["w"]) < 1e-9
 

@@ -77,6 +77,13 @@ def later(seconds: float, act: Any) -> Any:
     return lambda: threading.Timer(seconds, act).start()
 
 
+def restarted(folder: Path) -> Any:
+    """Kill a member, and have it started again after 15 s."""
+    member = SiteProcess(folder)
+    start = later(15.0, lambda: member.start(threads=1))
+    return lambda: (kill(member), start())
+
+
 def ended_as_the_simulation(config: Any, out: Path, summary: Any) -> None:
     expected, _ = simulated(config)
     assert distance(Checkpoint.load(out / CHECKPOINT).state, expected.state) <= 1e-5
@@ -85,13 +92,7 @@ def ended_as_the_simulation(config: Any, out: Path, summary: Any) -> None:
 
 @pytest.mark.slow
 def test_a_killed_site_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, site = experiment("fedavg", rounds=40, wait=300.0), SiteProcess(running / "bank-b")
-
-    def kill_and_start() -> None:
-        kill(site)
-        later(15.0, lambda: site.start(threads=1))()
-
-    watcher = Watcher(10, kill_and_start)
+    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "bank-b"))
     summary = run(config, running, tmp_path / "out", False, watcher)
     assert [now["sites"] for now in watcher.heard if now["status"] == "paused"] == [["bank-b"]]
     ended_as_the_simulation(config, tmp_path / "out", summary)
@@ -99,13 +100,7 @@ def test_a_killed_site_that_comes_back_costs_no_hand_and_no_number(running: Path
 
 @pytest.mark.slow
 def test_a_killed_server_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, server = experiment("fedavg", rounds=40, wait=300.0), SiteProcess(running / "server")
-
-    def kill_and_start() -> None:
-        kill(server)
-        later(15.0, lambda: server.start(threads=1))()
-
-    watcher = Watcher(10, kill_and_start)
+    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "server"))
     summary = run(config, running, tmp_path / "out", False, watcher)
     assert any(now["status"] == "no-server" for now in watcher.heard)
     ended_as_the_simulation(config, tmp_path / "out", summary)

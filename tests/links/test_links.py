@@ -28,7 +28,8 @@ from fedweave.datasets.links import as_links
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import client_graphs, federation
 from fedweave.metrics import links as ranking
-from fedweave.models.links import OnPairs
+from fedweave.models.edges import OnEdges
+from fedweave.models.links import WIDTH, OnPairs
 from fedweave.partition import Louvain, Random
 from fedweave.partition.client_data import pooled
 
@@ -491,6 +492,13 @@ TRAIN_ON_LINKS = {
     ),
     *("gcfl", "gcfl_plus", "dfedgnn", "fedyogi", "fedadagrad", "fede", "fedbuff"),
 }
+
+
+def test_a_head_on_a_model_without_hidden_layers_has_a_width_of_its_own() -> None:
+    """As `sgc` is by default; edges as examples have such heads, too."""
+    for head in (OnPairs(models.SGC(), "dot"), OnEdges(models.SGC())):
+        w = model.init(head.build(5, 2), random.key(0), torch.float32)
+        assert w["0"]["weight"].shape == (5, WIDTH)
 
 
 @pytest.mark.slow

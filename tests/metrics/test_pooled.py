@@ -16,7 +16,7 @@ from fedweave.core.graph import SPLITS, TEST, make_graph
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import rarest
-from fedweave.metrics.ranking import pooled
+from fedweave.metrics.ranking import pooled_examples
 from fedweave.models import MODELS
 
 
@@ -34,7 +34,7 @@ def test_all_members_examples_are_compared_with_each_other() -> None:
     graphs = fed.graphs.values()
     logits = torch.cat([models.apply(algorithm.net, last.state["w"], graph) for graph in graphs])
     y = torch.cat([graph.y for graph in graphs]).numpy()
-    found = pooled(algorithm.net, last.state["w"], graphs)["pooled/auc"]
+    found = pooled_examples(fed.judged_examples(algorithm.net, last.state["w"], fed.clients))["pooled/auc"]
     for at in range(len(SPLITS)):
         mask = torch.cat([graph.masks[at] for graph in graphs]).numpy()
         score = torch.softmax(logits.double(), -1).numpy()[mask]

@@ -230,6 +230,24 @@ def check_drugs(out: str) -> None:
     assert sum(changes) / 4 < -0.01
 
 
+def check_laboratories(out: str) -> None:
+    """Together molecules are ordered better than alone; intervals hold less than they were asked for."""
+    errors, orders = numbers(r"(?m)^\w+ +RMSE ([\d.]+), order ([\d.]+)", out)
+    (alone, fedavg, together), (alone_order, fedavg_order, together_order) = errors, orders
+    assert together < fedavg < alone
+    assert alone_order + 0.1 < min(fedavg_order, together_order)
+    [[held]] = numbers(r"holds (\d+)% of test molecules", out)
+    assert 50 < held < 90
+
+
+def check_notebook(out: str) -> None:
+    """Training goes on from round to round, and one seed is no test."""
+    [accuracy] = numbers(r"global/accuracy=([\d.]+)", out)
+    assert accuracy == sorted(accuracy)
+    assert accuracy[-1] > 0.8
+    assert "Not tested, one seed" in out
+
+
 def check_shops(out: str) -> None:
     """On all products FedEgo is far behind FedAvg and near being alone; λ is small."""
     [[alone, fedavg, fedego]] = numbers(r"all products ([\d.]+)", out)

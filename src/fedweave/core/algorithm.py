@@ -348,7 +348,7 @@ class PredictsJointly(Protocol):
 
 
 Thing = TypeVar("Thing")
-COUNTED = "(counted)"  # among what a secure sum opens: how many clients' updates are in it
+COUNTED = "(counted)"  # among what a secure sum opens: the sum of the weights of clients' updates
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ class Round:
     model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
     updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
     joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
-    not known yet are None. opened: {key: mean} of what clients report in a secure sum, and `COUNTED`, in how many.
+    not known yet are None. opened: {key: mean} of what clients report in a secure sum, and `COUNTED`.
     """
 
     replies: Replies
@@ -423,7 +423,7 @@ class Round:
         unless these say nothing but whether a client counts."""
         if COUNTED in self.opened:
             counted: Tensor = self.opened[COUNTED]
-            return counted
+            return counted.clamp(max=len(self.at))
         return torch.ones_like(self.at).sum() if self.weights is None else (self.weights > 0).sum()
 
     def mean(self, key: str) -> float:

@@ -36,7 +36,7 @@ from torch_geometric.nn import (
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 BOTH, ONE = ("came", "went"), ("one",)  # ways of messages
-WIDTH = 64  # of what edges as examples are read by, where the model has no `hidden`
+WIDTH = 64  # of what edges as examples are read by, where the model has no hidden layers
 
 
 Settings = dict[str, Any]  # what model.json says of a model
@@ -365,7 +365,7 @@ def build(about: Settings) -> nn.Module:
 
 def of_outputs(about: Settings) -> nn.Module:
     """The same, whose outputs are as it was trained."""
-    edges, width = about.get("edges"), about["settings"].get("hidden", WIDTH)
+    edges, width = about.get("edges"), about["settings"].get("hidden") or WIDTH
     if not edges or not edges["examples"]:
         return of_nodes(about)
     return EdgeHeadModule(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])

@@ -3,7 +3,7 @@ score on an example is flagged. All of it on the host, from the scores of exampl
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -325,17 +325,6 @@ class Alarm(NamedTuple):
     threshold: Threshold
 
 
-def pooled(
-    model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None = None, share: float = 0.0
-) -> dict[str, np.ndarray]:
-    """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
-    lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
-    classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide. Of
-    several labels also "pooled/average_precision"; of numbers "pooled/spearman" and, where a `share` of examples is
-    asked for, the `intervals` that cover it."""
-    return pooled_examples([judged_examples(model, w, graph) for graph in graphs], alarm, share)
-
-
 def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
     """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]; of
     numbers, in their place, predictions in the data's units."""
@@ -361,7 +350,11 @@ def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
 
 
 def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
-    """`pooled` of what `judged_examples` has of each client."""
+    """{"pooled/auc": float64 [3]} of one model on the train, val and test examples of all clients (`judged_examples` of
+    each), NaN where a split lacks positives or negatives; an example that two of them hold counts twice. With an
+    `alarm`, where there are two classes, also what `scores` says, from the "pooled/threshold" on that validation
+    examples decide. Of several labels also "pooled/average_precision"; of numbers "pooled/spearman" and, where a
+    `share` of examples is asked for, the `intervals` that cover it."""
     if (target := kind_of(found[0]["y"])) != CLASS:
         return _of_targets(found, target, share)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as directed
-from fedweave.models.links import WIDTH, on_links
+from fedweave.models.links import head_settings, on_links
 from fedweave.ops.linear import linear
 
 
@@ -40,7 +40,7 @@ class OnEdges:
             ConfigError: `of` gives no row to each node.
         """
         blocks.check_shape(features, classes)
-        width, dropout = getattr(self.of, "hidden", WIDTH), getattr(self.of, "dropout", 0.0)
+        width, dropout = head_settings(self.of)
         nodes = self.of.build(features, width)
         if models.example(nodes) != "node":
             raise ConfigError("the examples are edges, and the model pools small graphs; set model.pool = 'none'.")

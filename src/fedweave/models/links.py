@@ -19,7 +19,15 @@ from fedweave.models import blocks, relations
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import gather_rows
 
-WIDTH = 64  # of a model that has no `hidden`
+WIDTH = 64  # of what a head reads of a model without hidden layers
+
+
+def head_settings(model: Architecture) -> tuple[int, float]:
+    """Width and dropout of a head on a model: those of its hidden layers, `WIDTH` and 0 where it has none (`sgc`)."""
+    width = getattr(model, "hidden", 0)
+    return (width, getattr(model, "dropout", 0.0)) if width else (WIDTH, 0.0)
+
+
 AT_ONCE = 1 << 17  # pairs that are decoded together
 Decoded = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
 Leads = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
@@ -46,7 +54,7 @@ class OnPairs:
         Raises:
             ConfigError: `of` gives no row to each node, or there is no such decoder.
         """
-        width = getattr(self.of, "hidden", WIDTH)
+        width, _ = head_settings(self.of)
         blocks.check_shape(features, width)
         if self.decoder not in DECODERS:
             raise ConfigError(

@@ -199,27 +199,25 @@ class SecureSum(InSum):
 
     def opened(self, state: Tree, round: Round, reported: Mapping[str, Sends]) -> Tree:
         """{key: mean} of what parts `reported` in the sum, of the weights' dtypes where it is like these and else
-        float64; and how many clients count."""
-        count = torch.tensor(len(round.at), device=round.at.device)
-        if self.weigher.counted:  # of an n_i that is 0 or 1 exactly
-            count = round.replies.total("n").clamp(max=len(round.at))
-        means = {key: self._mean(state, round, key) for key in reported}
+        float64; and by how much all count together."""
+        replied = torch.tensor(len(round.at), device=round.at.device)
+        n = round.replies.total("n") if self.weigher.counted else replied
+        means = {key: self._mean(state, round, key, n) for key in reported}
         like_w = {key: _like(mean, round.w) for key, mean in means.items() if reported[key].like == "w"}
-        return means | like_w | {COUNTED: count}
+        return means | like_w | {COUNTED: n}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """Σ n_i Δ_i / Σ n_i over those who replied."""
-        mean, factor = self._mean(state, round, "update"), self.weigher.rescaled(round)
+        mean, factor = self._mean(state, round, "update", round.opened[COUNTED]), self.weigher.rescaled(round)
         return _like(mean if factor is None else map_leaves(lambda leaf: leaf * factor, mean), round.w)
 
     def added(self, round: Round) -> Tree:
         """An update, and what else is in the sum."""
         return {"update": round.w} | {key: mean for key, mean in round.opened.items() if key != COUNTED}
 
-    def _mean(self, state: Tree, round: Round, key: str) -> Tree:
-        count = torch.tensor(len(round.at), dtype=torch.float64, device=round.at.device)
-        if self.weigher.counted:
-            count = round.replies.total("n").double() / state["n"].clamp(min=1).double()
+    def _mean(self, state: Tree, round: Round, key: str, n: Tensor) -> Tree:
+        """Of what was added up as `key`; n: by how much those who replied count."""
+        count = n.double() / (state["n"].clamp(min=1).double() if self.weigher.counted else 1)
         total = {key: round.replies.total(key)}
         mean: Tree = map_leaves(lambda words: self._words.decode(words, torch.float64) / count.clamp(min=1e-30), total)[
             key
