@@ -179,6 +179,7 @@ def test_parties_agree_on_a_split_that_does_not_tell_who_has_a_label(project: Pa
     config = experiment("glasu", rounds=2, algorithm_settings={"batch": 0}, **tables(tmp_path / "data"))
     bring(project, tmp_path / "data")
     for site in SITES:
+        (project / site / "ids.key").write_text(bytes(range(32)).hex())  # one split, with some test hits to see
         file = project / site / "data" / "nodes.csv"
         head, *lines = (line.split(",") for line in file.read_text().splitlines())
         at = head.index("split")
