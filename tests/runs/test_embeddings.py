@@ -63,3 +63,20 @@ def test_a_model_without_a_last_layer_has_none(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         fedweave.run(document, out=tmp_path / "run").embeddings()
     assert refused.value.code == "user.no-embeddings"
+
+
+def test_those_of_links_are_of_nodes_and_what_the_decoder_multiplies(tmp_path: Path) -> None:
+    """σ(h_u · h_v) of the table's rows is the score of each pair that `predict` gives."""
+    data = DOCUMENT["data"] | {"task": "links"}
+    run = fedweave.run(DOCUMENT | {"data": data, "model": {"name": "gcn", "hidden": 4}}, out=tmp_path / "run")
+    table = run.embeddings()
+    assert table.column_names == ["client", "node", "id", *(f"e_{at}" for at in range(table.num_columns - 3))]
+    assert len(table) == 90
+    rows = {(row["client"], row["id"]): np.array(list(row.values())[3:]) for row in table.to_pylist()}
+    assert CliRunner().invoke(app, ["predict", str(run.directory)]).exit_code == 0
+    pairs = pq.read_table(run.directory / "predictions.parquet").to_pylist()
+    scores = [
+        1 / (1 + np.exp(-rows[pair["client"], pair["source"]] @ rows[pair["client"], pair["target"]])) for pair in pairs
+    ]
+    np.testing.assert_allclose([pair["p_link"] for pair in pairs], scores, atol=1e-5)
+    assert "embeddings" in fedweave.report(run, embeddings="pca").figures

@@ -66,8 +66,8 @@ def picture(run: Run, way: str) -> Figure | None:
         from fedweave.experiment.runs.predictions import embeddings_of_run  # with models, which other pages do without
 
         table = embeddings_of_run(run.directory)
-    tested = table.filter(pc.field("split") == "test")
-    table = tested if len(tested) else table
+    if "split" in table.column_names and len(tested := table.filter(pc.field("split") == "test")):
+        table = tested
     table = table.take(np.linspace(0, len(table) - 1, min(len(table), MOST)).round().astype(int))
     if len(table) < 4:
         return None
@@ -76,7 +76,7 @@ def picture(run: Run, way: str) -> Figure | None:
     rows = rows if rows.shape[1] > 1 else np.repeat(rows, 2, 1)
     name, place = WAYS[way]
     clouds = _clouds(table, place(rows), run.classes)
-    title = f"{name} of {counted(len(table), 'example')}"
+    title = f"{name} of {counted(len(table), 'example' if 'split' in table.column_names else 'node')}"
     blank = {0.0: ""}  # places have no unit
     return Figure((Panel(title, clouds, form=lambda value: "", ticks=blank),), legend_of(clouds))
 
@@ -85,7 +85,7 @@ def _clouds(table: pa.Table, places: np.ndarray, names: Sequence[str]) -> tuple[
     """A cloud for each class in its order, with a color and a symbol; one for all where no class is known."""
     if "true" not in table.column_names:
         x, y = places.T.tolist()
-        return (Cloud("examples", x, y, drawing.of_run(0)),)
+        return (Cloud("examples" if "split" in table.column_names else "nodes", x, y, drawing.of_run(0)),)
     true = ["" if value is None else str(value) for value in table["true"].to_pylist()]
     known = [name for name in names if name in true] or sorted({*true} - {""}, key=lambda name: (len(name), name))
     tones = dict(zip(known, drawing.of_classes(len(known)), strict=True))

@@ -368,6 +368,7 @@ def flagging_of(
 def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
     """What the last layer of models reads, of the run's own examples: a row per client and example, "client", "node",
     "graph" or "edge" (its place in the data), "id" where the data has ids, "split", "true", and columns "e_0", "e_1", …
+    Of links: a row per client and node, as the decoder reads it, with "client", "node", "id" and the columns.
 
     model: that of each client, by default the one that it uses.
 
@@ -382,17 +383,19 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
         net, w, graph = run.net_of(name), check_finite(chosen[name]), graphs[name]
         with torch.no_grad():
             inner = models.embedded(net, w, graph.to(device_of(w))) if len(net) > 1 else graph.x
-        if len(net) < 2 or not isinstance(inner, Tensor) or len(inner) != len(graph.y):
+        embeds = len(net) > 1 and isinstance(inner, Tensor)
+        if not embeds or len(inner) != (len(graph.y) if data.links is None else graph.nodes):
             raise UserError(
                 f"the model of {name} has no embeddings of examples, what a last layer is computed from: take a model "
                 "of two layers or more.",
                 code="user.no-embeddings",
             )
-        rows, places = inner[: len(part.examples)].cpu().numpy(), part.examples
-        about = {"client": [name] * len(places), data.example: places}
-        about |= {"id": [data.ids[at] for at in places]} if data.ids else {}
-        about |= {"split": _split(part.masks)}
-        about |= {"true": _classes_of(data, places)} if data.target == "class" else {}
+        places = part.examples if data.links is None else part.nodes
+        rows, ids = inner[: len(places)].cpu().numpy(), data.ids if data.links is None else data.node_ids
+        about = {"client": [name] * len(places), data.example if data.links is None else "node": places}
+        about |= {"id": [ids[at] for at in places]} if ids else {}
+        about |= {"split": _split(part.masks)} if data.links is None else {}
+        about |= {"true": _classes_of(data, places)} if data.target == "class" and data.links is None else {}
         tables.append(pa.table(about | {f"e_{at}": rows[:, at] for at in range(rows.shape[1])}))
     return pa.concat_tables(tables)
 
