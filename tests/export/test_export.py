@@ -19,7 +19,7 @@ from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.datasets import features
 from fedweave.deploy.sites.experiments import for_sites
-from fedweave.errors import DiskFull
+from fedweave.errors import DiskFull, FedweaveError
 from fedweave.experiment import config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.predictions import probabilities
@@ -331,3 +331,49 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     refused = CliRunner().invoke(app, ["export", str(out), "--client", "client-1", "--out", str(tmp_path / "other")])
     assert refused.exit_code == 2
     assert "where each one's own models are" in refused.output
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+@pytest.mark.parametrize("decoder", ["dot", "mlp", "distmult", "complex", "transe", "rotate"])
+def test_a_model_of_links_scores_pairs_as_predict_does(tmp_path: Path, model: str, decoder: str) -> None:
+    """The training links of a client carry the messages; all its pairs are scored."""
+    document = {
+        "rounds": 2,
+        "data": {**SYNTHETIC, "task": "links"},
+        "partition": {"clients": 2},
+        "model": {"name": model, "hidden": 6, "decoder": decoder},
+        "engine": {"threads": 1},
+    }
+    run = fedweave.run(document, out=tmp_path / "run")
+    module = loaded(exported(tmp_path / "run"))
+    data = datasets.load(seed=0, **SYNTHETIC)
+    rows = [row for row in predictions(tmp_path / "run").to_pylist() if row["client"] == "client-0"]
+    nodes = [row["node"] for row in run.embeddings().to_pylist() if row["client"] == "client-0"]
+    place = {str(node): at for at, node in enumerate(nodes)}
+    pairs = torch.tensor([[place[row["source"]], place[row["target"]]] for row in rows]).T
+    message = pairs[:, [row["split"] == "train" and row["true"] == "link" for row in rows]]
+    x = torch.from_numpy(np.asarray(data.x, np.float32)[nodes])
+    with torch.no_grad():
+        scores = module(x, torch.cat([message, message.flip(0)], 1), pairs)
+    np.testing.assert_allclose(scores.sigmoid(), [row["p_link"] for row in rows], atol=1e-5)
+
+
+def test_what_an_export_of_links_lacks_is_said(tmp_path: Path) -> None:
+    """Vectors of single nodes, and ONNX."""
+    document = {
+        "rounds": 1,
+        "data": {**SYNTHETIC, "task": "links"},
+        "partition": {"clients": 2},
+        "algorithm": {"local_steps": 1},
+        "engine": {"threads": 1},
+    }
+    fedweave.run(document, out=tmp_path / "run")
+    learned = {**document, "data": {**SYNTHETIC, "task": "links", "features": "learned"}}
+    fedweave.run(learned, out=tmp_path / "learned")
+    for options in (["learned"], ["run", "--format", "onnx"]):
+        result = CliRunner().invoke(app, ["export", str(tmp_path / options[0]), *options[1:]])
+        assert result.exit_code == 2
+        assert not (tmp_path / options[0] / "export").exists()
+    with pytest.raises(FedweaveError) as refused:
+        source.exportable(tmp_path / "learned")
+    assert refused.value.code == "user.link-export"

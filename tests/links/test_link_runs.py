@@ -133,15 +133,11 @@ def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]])
     assert not [name for name in metrics if name.startswith("features/")]
 
 
-def test_a_page_shows_the_references_and_an_export_is_refused(run: tuple[Path, set[tuple[str, str]]]) -> None:
-    from fedweave.export.source import exportable
+def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> None:
     from fedweave.report.html import render
     from fedweave.report.reading import read_runs
 
     assert "Reference common neighbors Hits@10" in render(read_runs([run[0]]))
-    with pytest.raises(FedweaveError) as caught:
-        exportable(run[0])
-    assert caught.value.code == "user.link-export"
 
 
 def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:

@@ -98,7 +98,14 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
     """The bytes of model.onnx, of the module that `pyg.build` makes with these weights; any numbers of nodes and edges.
 
     Nothing of the place where it was made (paths, source lines) stands in it.
+
+    Raises:
+        UserError: the model scores pairs of nodes.
     """
+    if "decoder" in about:
+        raise UserError(
+            "--format onnx: has no form for models of links. Take safetensors or torch.", code="user.link-export"
+        )
     net = pyg.build(dict(about))
     net.load_state_dict(dict(weights))
     make_exportable(net)

@@ -4,17 +4,20 @@
     model = load(".")                       # the folder with model.json and the weights
     logits = model(x, edge_index)           # of small graphs: model(x, edge_index, batch)
     logits = model(x, edge_index, edge_attr=edge_attr)  # where model.json has "edges"
+    scores = model(x, edge_index, pairs, relation)  # where model.json has "decoder"
 
 x is float32 [n, features] in the order and scaling that the model card names; edge_index int64 [2, E] has both
 directions of every edge, without self loops. Where model.json has "edges", each edge stands there once, as in the
 tables, with its features float32 [E, k] in edge_attr; where these are the examples, logits are of edges, [E, classes].
+Where model.json has "decoder", edge_index has both directions of the links that carry messages, and pairs int64 [2, m]
+are scored, each under relation int64 [m] where links have several; torch.sigmoid gives the probability of a link.
 Where model.json has "targets", these are no classes: numbers are given in the data's units, and logits of several
 yes-or-no labels become probabilities by torch.sigmoid. The module is for prediction: it has no dropout.
 """
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -302,6 +305,69 @@ class EdgeHeadModule(nn.Module):
         return out
 
 
+Weights = Mapping[str, Tensor]  # of a decoder
+
+
+def dot(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """h · t."""
+    return (h * t).sum(1)
+
+
+def mlp_of_product(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """w^T ReLU(W (h ⊙ t) + b) + c."""
+    inner = torch.relu((h * t) @ w["weight"] + w["bias"])
+    return (inner @ w["weight_out"] + w["bias_out"])[:, 0]
+
+
+def distmult(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """Σ h r t (Yang et al. 2015)."""
+    return (h * w["relation"][relation] * t).sum(1)
+
+
+def complex_product(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """Re Σ h r conj(t) (Trouillon et al. 2016); the first halves of rows are real parts."""
+    (a, b), (c, d), (e, f) = (rows.chunk(2, 1) for rows in (h, w["relation"][relation], t))
+    return ((a * c - b * d) * e + (a * d + b * c) * f).sum(1)
+
+
+def transe(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """−‖h + r − t‖_1 (Bordes et al. 2013)."""
+    return -(h + w["relation"][relation] - t).abs().sum(1)
+
+
+def rotate(h: Tensor, t: Tensor, w: Weights, relation: Tensor) -> Tensor:
+    """−‖h ∘ e^{ir} − t‖_2 (Sun et al. 2019); the first halves of rows are real parts."""
+    (a, b), (e, f), r = h.chunk(2, 1), t.chunk(2, 1), w["relation"][relation]
+    apart = torch.cat([a * r.cos() - b * r.sin() - e, a * r.sin() + b * r.cos() - f], 1)
+    return -apart.square().sum(1).sqrt()
+
+
+SCORES = {"dot": dot, "mlp": mlp_of_product, "distmult": distmult, "complex": complex_product}
+SCORES |= {"transe": transe, "rotate": rotate}
+
+
+class LinkModule(nn.Module):
+    """How likely a link is between two nodes: a `nodes` model gives each an embedding, of `width` numbers, and a
+    decoder scores pairs of these. relations: how many kinds of links there are."""
+
+    def __init__(self, nodes: "Net", decoder: str, width: int, relations: int) -> None:
+        super().__init__()
+        self.nodes, self.score = nodes, SCORES[decoder]
+        sizes: dict[str, tuple[int, ...]] = {}
+        if decoder == "mlp":
+            sizes = {"weight": (width, width), "bias": (width,), "weight_out": (width, 1), "bias_out": (1,)}
+        elif decoder != "dot":
+            sizes = {"relation": (relations, width // 2 if decoder == "rotate" else width)}
+        self.w = nn.ParameterDict({name: nn.Parameter(_any(size)) for name, size in sizes.items()})
+
+    def forward(self, x: Tensor, edge_index: Tensor, pairs: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Scores [m] of pairs int64 [2, m], whose probabilities of a link are torch.sigmoid of them; relation: int64
+        [m], the number of each pair's relation."""
+        h = self.nodes(x, edge_index)
+        relation = torch.zeros_like(pairs[0]) if relation is None else relation
+        return self.score(h[pairs[0]], h[pairs[1]], dict(self.w.items()), relation)
+
+
 class Net(nn.Module):
     """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits. listed:
     whether edges are given once each, as they are listed."""
@@ -366,6 +432,9 @@ def build(about: Settings) -> nn.Module:
 def of_outputs(about: Settings) -> nn.Module:
     """The same, whose outputs are as it was trained."""
     edges, width = about.get("edges"), about["settings"].get("hidden") or WIDTH
+    if "decoder" in about:
+        nodes = of_nodes({**about, "classes": width, "edges": None})
+        return LinkModule(nodes, about["decoder"], width, max(1, (edges or {}).get("relations", 0)))
     if not edges or not edges["examples"]:
         return of_nodes(about)
     return EdgeHeadModule(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.target import NUMBER
 from fedweave.core.text import counted, printable
 from fedweave.core.tree import Tree, leaves
-from fedweave.core.types import Record
+from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.checkpoint import When
@@ -67,6 +67,7 @@ class Source:
             "scaling": form.scaling,
             **({} if form.edges is None else {"edges": form.edges}),
             **({} if form.targets is None else {"targets": form.targets}),
+            **({} if self.config.links is None else {"decoder": self.config.decoder}),
             **(self.flagging._asdict() if self.flagging is not None else {}),
         }
 
@@ -83,9 +84,10 @@ def exportable(directory: Path) -> "Config":
             "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
             "`fedweave sites predict`."
         )
-    if config.links is not None:
+    if config.links is not None and (config.learned or config.external == PREDICT):
+        what = 'data.features = "learned"' if config.learned else 'external = "predict"'
         raise UserError(
-            "the run predicts links, and an export has no layers for their decoder; take `fedweave predict --pairs`.",
+            f"{what}: an export has no rows of single nodes or of other members. Take `fedweave predict --pairs`.",
             code="user.link-export",
         )
     if not config.own:
@@ -178,9 +180,10 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     _check_layers(config, algorithm.model, form)
     check_finite(w)
-    of_edges = form.edges is not None and form.edges["examples"]
-    net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs)
-    values, size = config.model.values, len(net) - 2 * of_edges
+    of_links = config.links is not None
+    of_edges = form.edges is not None and form.edges["examples"] and not of_links
+    net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
+    values, size = config.model.values, len(net) - 2 * of_edges - of_links
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
         raise UserError(
@@ -196,15 +199,18 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
         result = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(weights)}
     else:
         result = state_dict(net[:size], weights, heads)
-    if of_edges:
-        result = {f"nodes.{name}": leaf for name, leaf in result.items()} | _of_head(*head.values())
+    if of_edges or of_links:
+        result = {f"nodes.{name}": leaf for name, leaf in result.items()}
+        result |= _of_decoder(next(iter(head.values()), {})) if of_links else _of_head(*head.values())
     in_units = form.target_scale is not None
     return {f"net.{name}": leaf for name, leaf in result.items()} if in_units else result
 
 
 def _check_layers(config: "Config", layers: Sequence[Layer], form: DataForm) -> None:
     """Refuse a model that reads what `pyg` has no layers for."""
-    has = config.model.name in ALONG or (config.model.name in ATTENTION and form.edges is None)
+    has = (config.model.name in ALONG and config.links is None) or (
+        config.model.name in ATTENTION and form.edges is None
+    )
     read = not has and any(layer.operator in kinds() for layer in layers)
     if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
         raise UserError(
@@ -226,6 +232,11 @@ def _of_head(read: Tree, out: Tree) -> "Tree":
     result = {"read.weight": torch.cat(rows).T, "read.bias": read["bias"]}
     result |= {"out.weight": out["weight"].T, "out.bias": out["bias"]}
     return {name: leaf.float().contiguous() for name, leaf in result.items()}
+
+
+def _of_decoder(w: Tree) -> "Tree":
+    """The weights of the layer that scores pairs (`models.links`)."""
+    return {f"w.{name}": leaf.float().contiguous() for name, leaf in w.items()}
 
 
 def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:
@@ -375,7 +386,7 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         "## Architecture",
         _listed([*_settings(source.config.model.plain()), f"weights: {weights:,} numbers, float32"]),
         "## Data form",
-        _listed(_form(source.form)),
+        _listed(_form(source.form) if source.config.links is None else _of_pairs(source.form)),
         "## Metrics",
         f"Of the whole run, after {'that round' if best else 'its last evaluation'}; this model's own share in them is "
         "not told apart.",
@@ -430,6 +441,18 @@ def _form(form: DataForm) -> list[str]:
             if form.edges
             else ["edges: undirected, each in both directions, without self loops and weights"]
         ),
+    ]
+
+
+def _of_pairs(form: DataForm) -> list[str]:
+    """The same of a model that scores pairs of nodes."""
+    relations = (form.edges or {}).get("relations", 0)
+    return [
+        "examples: pairs of nodes; the model gives a score for each column of pairs, whose sigmoid is the probability "
+        "of a link",
+        *_form(replace(form, example="node", edges=None))[1:3],
+        "edges: the links that carry messages, each in both directions",
+        *([f"relation: of each pair, a number from 0 to {relations - 1}"] if relations > 1 else []),
     ]
 
 

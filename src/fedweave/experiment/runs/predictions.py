@@ -383,8 +383,8 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
         net, w, graph = run.net_of(name), check_finite(chosen[name]), graphs[name]
         with torch.no_grad():
             inner = models.embedded(net, w, graph.to(device_of(w))) if len(net) > 1 else graph.x
-        embeds = len(net) > 1 and isinstance(inner, Tensor)
-        if not embeds or len(inner) != (len(graph.y) if data.links is None else graph.nodes):
+        count = len(graph.y) if data.links is None else graph.nodes
+        if len(net) < 2 or not isinstance(inner, Tensor) or len(inner) != count:
             raise UserError(
                 f"the model of {name} has no embeddings of examples, what a last layer is computed from: take a model "
                 "of two layers or more.",
