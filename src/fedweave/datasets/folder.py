@@ -6,7 +6,7 @@ And members that hold nodes of their own, each in a sub-folder of that layout.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from fedweave.datasets.schema import (
     refuse_several,
     split_of,
 )
+from fedweave.datasets.settings import GraphSettings, NodeSettings
 from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, places, read
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
@@ -43,24 +44,12 @@ OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these a
 
 
 @dataclass(frozen=True)
-class Folder(Tabular):
+class Folder(NodeSettings, Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
-    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-                "auto" takes the values of the training rows, sorted. "edges.currency" is the column of edges.
-    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
-                "links" are predicted: edges may have a column split and, if there are several relations, label, and
-                nodes a column kind.
-    node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
-    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
-                at the other; and "exchange" of features with the members that hold such nodes.
     """
-
-    task: Literal["nodes", "edges", "links"] = "nodes"
-    node_time: str | None = None
-    external: str = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -297,15 +286,9 @@ GRAPH_NODES = ("id", "graph", "label")
 
 
 @dataclass(frozen=True)
-class GraphFolder(Tabular):
+class GraphFolder(GraphSettings, Tabular):
     """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
 
-    node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
-                 largest, if all are whole numbers).
-    edge_labels: the edges' labels in order, as `node_labels`.
-    degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
-                 largest degree + 1. Sites that train together must all give the same of these, of labels and of
-                 categories.
     owner:       the column of graphs that says whose each graph is, for the partition "column".
     unreadable:  molecules whose SMILES cannot be read: "refuse" the table, or "drop" them, with a note.
     """
@@ -313,9 +296,6 @@ class GraphFolder(Tabular):
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
     example: ClassVar[str] = "graph"
 
-    node_labels: tuple[str, ...] | None = None
-    edge_labels: tuple[str, ...] | None = None
-    degrees: int | None = None
     unreadable: str = REFUSE
 
     def __post_init__(self) -> None:

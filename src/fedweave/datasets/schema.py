@@ -22,7 +22,8 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
 from fedweave.datasets.check import first, refuse, refuse_rows
-from fedweave.datasets.features import apart, by_holder, check_normalize, one_hot, repeated
+from fedweave.datasets.features import apart, by_holder, one_hot, repeated
+from fedweave.datasets.settings import TableSettings
 from fedweave.datasets.table import (
     DATES,
     DECIMAL_COMMA,
@@ -869,43 +870,19 @@ def _remedy(key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Classified(Targeted):
+class Classified(TableSettings, Targeted):
     """What all data sets of a user's tables have in common.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
-    classes:   number of classes when labels are numbers; None is the largest label + 1.
-    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
-               all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of each
-               name and none called label, they are the `targets` of target = "labels".
     favorable: the class, by name or number, whose prediction is the favorable one where groups of people are
                compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
-    sens_feature: allow a feature column that says the same as the column sens.
-    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
-    ignore:    columns that do not count.
-    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
-    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
-    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-                "auto" in the place of a list takes the values of the training rows, sorted.
-    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges")  # of the files, in the order of `Tables`
 
-    normalise: str = "auto"
-    classes: int | None = None
-    labels: tuple[str, ...] | None = None
     favorable: str | int | None = None
-    sens_feature: bool = False
-    columns: dict[str, str] | None = None
-    ignore: tuple[str, ...] | None = None
-    unlabelled: str | tuple[str, ...] | None = None
-    groups: tuple[str, ...] | None = None
-    loops: str = "refuse"
-    categories: dict[str, str | tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_normalize(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
         if not self.by_class:
             self._check_targets()
