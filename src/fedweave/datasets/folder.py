@@ -21,8 +21,10 @@ from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, REFUSE, UNREADABLE, holds_molecules, tables_of
 from fedweave.datasets.schema import (
+    COLUMNS,
     EDGES,
     NODES,
+    OF_EXAMPLES,
     check_columns,
     elsewhere,
     ids_of,
@@ -40,7 +42,6 @@ from fedweave.errors import ConfigError, DataError, Faults
 TASKS = ("nodes", "edges", "links")
 KIND = "kind"  # column of nodes where links are predicted, such as users and items
 OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicted
-OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Folder(NodeSettings, Tabular):
     def said(self) -> tuple[str, ...]:
         """See `Carrying.said`."""
         of_links = OF_LINKS if self.task == "links" else ()
-        return (*OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
+        return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def of_relations(self, edges: Table) -> "Folder | None":
         """The same, with edges and their labels, where links are of several relations; else None."""
@@ -281,10 +282,6 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
 # docs/data-format.md.
 
 
-GRAPHS = ("id", "label", "sens", "split", "smiles", "scaffold")
-GRAPH_NODES = ("id", "graph", "label")
-
-
 @dataclass(frozen=True)
 class GraphFolder(GraphSettings, Tabular):
     """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
@@ -319,7 +316,7 @@ class GraphFolder(GraphSettings, Tabular):
     @property
     def known(self) -> tuple[str, ...]:
         """See `Tabular.known`."""
-        return GRAPH_NODES
+        return COLUMNS["graph"]["nodes"]
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
@@ -353,12 +350,12 @@ class GraphFolder(GraphSettings, Tabular):
         """See `Tabular.check_form`."""
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
-            ("id", *self.answers, *owner_columns) if labelled else GRAPHS[:1]
+            ("id", *self.answers, *owner_columns) if labelled else ("id",)
         )  # whose a graph to be predicted is does not matter
         hint = "" if owner_columns else "data.owner names one that says whose each graph is"
-        known = (*GRAPHS, *(self.targets or ()), *owner_columns)
+        known = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
         check_columns(self.examples(tables), required, known, closed=True, hint=hint)
-        check_columns(tables.nodes, required=GRAPH_NODES[:2], known=GRAPH_NODES)
+        check_columns(tables.nodes, required=("id", "graph"), known=self.known)
         super().check_form(tables, labelled)
 
     def arranged(self, tables: Tables) -> Tables:

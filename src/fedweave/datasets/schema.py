@@ -381,8 +381,20 @@ def _holds_numbers(kind: pa.DataType) -> bool:
     return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
 
 
-NODES = ("id", "label", "sens", "split")
+OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
+NODES = ("id", *OF_EXAMPLES)
 EDGES = ("source", "target")
+# What columns mean, by what the examples are and by table; all others have names of their own.
+COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
+    "node": {"nodes": NODES, "edges": EDGES},
+    "edge": {"nodes": ("id",), "edges": (*EDGES, "id", *OF_EXAMPLES)},
+    "graph": {
+        "nodes": ("id", "graph", "label"),
+        "edges": (*EDGES, "label"),
+        "graphs": ("id", *OF_EXAMPLES, "smiles", "scaffold"),
+    },
+}
+MEANINGS = tuple(dict.fromkeys(name for tables in COLUMNS.values() for names in tables.values() for name in names))
 Categories = Mapping[str, str | tuple[str, ...]]
 AUTO = "auto"  # in the place of a column's categories: those that rows of training have
 
@@ -677,18 +689,6 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
 # says so.
 
 
-MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target", "smiles", "scaffold")
-ENDS = ("source", "target")
-_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
-_OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
-_OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
-_OF_GRAPHS = {
-    "graphs": ("id", *_OF_EXAMPLES, "smiles", "scaffold"),
-    "nodes": ("id", "graph", "label"),
-    "edges": (*ENDS, "label"),
-}
-
-
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """Refuse a meaning that no column has, and names that are given twice.
 
@@ -746,16 +746,16 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     """Where `column`, as its owner calls it, has the meaning: in all tables whose rows have that, of what is said of
     examples in the first alone that has it."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
-    known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
+    known = COLUMNS["graph" if of_graphs else "edge" if tables[0].path.stem == "edges" else "node"]
     there = [
         at
         for at, table in enumerate(tables)
         if column in table.columns
         and meaning in known[table.path.stem]
         # the ends of edges keep their names, whatever else is called so
-        and not (table.path.stem == "edges" and column in ENDS and meaning not in ENDS)
+        and not (table.path.stem == "edges" and column in EDGES and meaning not in EDGES)
     ]
-    return there[:1] if meaning in _OF_EXAMPLES else there
+    return there[:1] if meaning in OF_EXAMPLES else there
 
 
 def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:

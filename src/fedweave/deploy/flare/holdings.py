@@ -185,29 +185,25 @@ def kinds_of(site: SiteData) -> tuple[str, ...]:
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
 
+# Settings beside those of `Archive` that `site.toml` may have of an .npz file; "parallel" is let pass.
+_BESIDE = {"classes", "labels", "external", "parallel"}
+
+
 def check_meant(path: Path, site: SiteData) -> None:
-    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`, or contradict each other.
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`: no setting of what reads it.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: names the first.
     """
-    if site.classes is not None and site.labels is not None:
-        raise ConfigError(
-            "data: classes (labels are numbers) and labels (their names) are both given; leave one out of site.toml."
-        )
     source, kind = _source_at(path)
-    if site.external != REFUSE and source is GraphFolder:
-        raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
-    taken = {*(field.name for field in fields(source)), *(BESIDE if source is Archive else ())}
-    usual = {field.name: field.default for field in fields(DataSettings)}
-    if source is GraphFolder:
-        usual |= {"train_until": None, "val_until": None}
-    if odd := [name for name, default in usual.items() if name not in taken and vars(site)[name] != default]:
-        raise ConfigError(f"data.{odd[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
-
-
-# Settings beside those of `Archive` that `site.toml` may have of an .npz file; "parallel" is let pass.
-BESIDE = ("classes", "labels", "external", "parallel")
+    known = {field.name for field in fields(source)} | (_BESIDE if source is Archive else set())
+    others = {field.name for field in fields(DataSettings)} - known
+    others |= {"train_until", "val_until"} if source is GraphFolder else set()
+    if odd := [one.name for one in fields(site) if one.name in others and getattr(site, one.name) != one.default]:
+        raise ConfigError(
+            f"data.{odd[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.",
+            code="config.other-form",
+        )
 
 
 def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
