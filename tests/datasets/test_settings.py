@@ -1,5 +1,6 @@
 """A setting of a user's own data is written once, and whatever reads data of that form, or a site's file, has it."""
 
+import re
 from dataclasses import fields
 from inspect import get_annotations
 from pathlib import Path
@@ -67,6 +68,12 @@ def test_no_source_writes_a_setting_again(name: str) -> None:
 @pytest.mark.parametrize("kind", [SiteData, *(DATASETS[name] for name in OWN)])
 def test_every_setting_says_what_it_means(kind: type) -> None:
     assert own_parameters(kind).keys() - meanings(kind.__mro__).keys() == set()
+
+
+@pytest.mark.parametrize("setting", sorted(ALL))
+def test_the_page_on_data_has_every_setting(setting: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "data-format.md"
+    assert re.search(rf"`[^`\n]*\b{setting}\b", page.read_text())
 
 
 def test_a_site_takes_every_setting() -> None:
