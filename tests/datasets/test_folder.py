@@ -321,6 +321,8 @@ def test_labels_outside_the_given_ones_are_refused(tmp_path: Path) -> None:
     numbered = NODES.replace("repaid", "4").replace("default", "1")
     with refusal("data.row", "row 2", "4", "0..3"):
         load("folder", str(folder(tmp_path, numbered)), classes=4)
-    for params in ({"classes": 2, "labels": ("a",)}, {"classes": 0}, {"labels": ()}, {"labels": ("a", "a")}):
+    for params in ({"classes": 2, "labels": ("a",)}, {"labels": ()}, {"labels": ("a", "a")}):
         with pytest.raises(ConfigError, match=r"^data: "):
             load("folder", str(tmp_path), **params)
+    with pytest.raises(ConfigError, match=r"^folder\.classes: "):
+        load("folder", str(tmp_path), classes=0)

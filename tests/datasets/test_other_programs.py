@@ -132,7 +132,7 @@ def test_a_word_may_say_that_there_is_no_label(words: Any, tmp_path: Path) -> No
     with refusal("data.row", "row 4", "'unknown'", "1", "2", 'unlabelled = "unknown"'):
         load("folder", path, labels=("1", "2"))
     assert load("folder", path, labels=("1", "2"), unlabelled=words).y.tolist() == [1, 0, -1, 0]
-    site = SiteData("data", labels=("1", "2"), unlabelled=words)
+    site = SiteData(path="data", labels=("1", "2"), unlabelled=words)
     assert read_graph(CASES / "unknown-label/data", site).y.tolist() == [1, 0, -1, 0]
     frames = [pd.read_csv(Path(path) / f"{stem}.csv") for stem in ("nodes", "edges")]
     assert from_frames(*frames, labels=("1", "2"), unlabelled=words).y.tolist() == [1, 0, -1, 0]
@@ -181,7 +181,7 @@ def test_edges_to_oneself_are_dropped_where_that_is_said(tmp_path: Path, caplog:
         load("folder", tables(tmp_path / "one", edges=loops))
     expected = load("folder", tables(tmp_path / "plain"))
     same(load("folder", str(tmp_path / "one"), loops="drop"), expected)
-    same(read_graph(tmp_path / "one", SiteData("one", classes=2, loops="drop")), expected)
+    same(read_graph(tmp_path / "one", SiteData(path="one", classes=2, loops="drop")), expected)
     frames = [pd.read_csv(tmp_path / f"one/{stem}.csv") for stem in ("nodes", "edges")]
     same(from_frames(*frames, loops="drop"), expected)
     said = [record.getMessage() for record in caplog.records]
@@ -221,7 +221,7 @@ def test_edges_to_oneself_of_an_archive_are_dropped(tmp_path: Path) -> None:
         load("npz", str(tmp_path / "own.npz"))
     for data in (
         load("npz", str(tmp_path / "own.npz"), loops="drop"),
-        read_graph(tmp_path / "own.npz", SiteData("own.npz", loops="drop")),
+        read_graph(tmp_path / "own.npz", SiteData(path="own.npz", loops="drop")),
     ):
         assert (data.edges.T.tolist(), data.edge_labels.tolist()) == ([[0, 1], [1, 0]], [1, 1])
 
@@ -243,5 +243,5 @@ def test_groups_of_small_graphs_may_be_text() -> None:
     data = load("graphs", path)
     assert (data.groups, data.sens[:4].tolist()) == (("f", "m"), [0, 1, 0, 1])
     assert load("graphs", path, groups=("m", "f")).sens[:4].tolist() == [1, 0, 1, 0]
-    site = SiteData("data", classes=2, groups=("m", "f"))
+    site = SiteData(path="data", classes=2, groups=("m", "f"))
     assert read_graph(Path(path), site).groups == ("m", "f")

@@ -458,14 +458,24 @@ class Dataset(Shown):
             raise UserError(
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
-        options: Record = {} if self.carried is None else {"loops": "keep"}
-        options["normalise"] = "auto" if self.scaling == "auto" else "none"
-        if self.target != CLASS:
-            options["target"] = self.target
-        if self.target_scale is not None:
-            options |= {"target_normalise": self.target_scaling, "target_log": bool(self.target_scale[LOG].any())}
-        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **options})
+        object.__setattr__(self, "named", self.in_archive(file))
         return file
+
+    def in_archive(self, file: Path) -> Record:
+        """The [data] section that reads it from the .npz `file`, once it is written there."""
+        loops = {} if self.carried is None else {"loops": "keep"}
+        scaling = {"normalise": "auto" if self.scaling == "auto" else "none"}
+        return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
+
+    @property
+    def target_settings(self) -> Record:
+        """The settings by which what is predicted is read from an array again (`settings.CommonSettings`)."""
+        if self.target == CLASS:
+            return {}
+        if self.target_scale is None:
+            return {"target": self.target}
+        logs = bool(self.target_scale[LOG].any())
+        return {"target": self.target, "target_normalise": self.target_scaling, "target_log": logs}
 
     @property
     def target(self) -> Kind:

@@ -6,7 +6,7 @@ And members that hold nodes of their own, each in a sub-folder of that layout.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,10 @@ from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, REFUSE, UNREADABLE, holds_molecules, tables_of
 from fedweave.datasets.schema import (
+    COLUMNS,
     EDGES,
     NODES,
+    OF_EXAMPLES,
     check_columns,
     elsewhere,
     ids_of,
@@ -32,6 +34,7 @@ from fedweave.datasets.schema import (
     refuse_several,
     split_of,
 )
+from fedweave.datasets.settings import GraphSettings, NodeSettings
 from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, places, read
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
@@ -39,28 +42,15 @@ from fedweave.errors import ConfigError, DataError, Faults
 TASKS = ("nodes", "edges", "links")
 KIND = "kind"  # column of nodes where links are predicted, such as users and items
 OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicted
-OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 
 
 @dataclass(frozen=True)
-class Folder(Tabular):
+class Folder(NodeSettings, Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
-    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-                "auto" takes the values of the training rows, sorted. "edges.currency" is the column of edges.
-    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
-                "links" are predicted: edges may have a column split and, if there are several relations, label, and
-                nodes a column kind.
-    node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
-    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
-                at the other; and "exchange" of features with the members that hold such nodes.
     """
-
-    task: Literal["nodes", "edges", "links"] = "nodes"
-    node_time: str | None = None
-    external: str = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +67,7 @@ class Folder(Tabular):
     def said(self) -> tuple[str, ...]:
         """See `Carrying.said`."""
         of_links = OF_LINKS if self.task == "links" else ()
-        return (*OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
+        return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def of_relations(self, edges: Table) -> "Folder | None":
         """The same, with edges and their labels, where links are of several relations; else None."""
@@ -292,20 +282,10 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
 # docs/data-format.md.
 
 
-GRAPHS = ("id", "label", "sens", "split", "smiles", "scaffold")
-GRAPH_NODES = ("id", "graph", "label")
-
-
 @dataclass(frozen=True)
-class GraphFolder(Tabular):
+class GraphFolder(GraphSettings, Tabular):
     """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
 
-    node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
-                 largest, if all are whole numbers).
-    edge_labels: the edges' labels in order, as `node_labels`.
-    degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
-                 largest degree + 1. Sites that train together must all give the same of these, of labels and of
-                 categories.
     owner:       the column of graphs that says whose each graph is, for the partition "column".
     unreadable:  molecules whose SMILES cannot be read: "refuse" the table, or "drop" them, with a note.
     """
@@ -313,9 +293,6 @@ class GraphFolder(Tabular):
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
     example: ClassVar[str] = "graph"
 
-    node_labels: tuple[str, ...] | None = None
-    edge_labels: tuple[str, ...] | None = None
-    degrees: int | None = None
     unreadable: str = REFUSE
 
     def __post_init__(self) -> None:
@@ -339,7 +316,7 @@ class GraphFolder(Tabular):
     @property
     def known(self) -> tuple[str, ...]:
         """See `Tabular.known`."""
-        return GRAPH_NODES
+        return COLUMNS["graph"]["nodes"]
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
@@ -373,12 +350,12 @@ class GraphFolder(Tabular):
         """See `Tabular.check_form`."""
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
-            ("id", *self.answers, *owner_columns) if labelled else GRAPHS[:1]
+            ("id", *self.answers, *owner_columns) if labelled else ("id",)
         )  # whose a graph to be predicted is does not matter
         hint = "" if owner_columns else "data.owner names one that says whose each graph is"
-        known = (*GRAPHS, *(self.targets or ()), *owner_columns)
+        known = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
         check_columns(self.examples(tables), required, known, closed=True, hint=hint)
-        check_columns(tables.nodes, required=GRAPH_NODES[:2], known=GRAPH_NODES)
+        check_columns(tables.nodes, required=("id", "graph"), known=self.known)
         super().check_form(tables, labelled)
 
     def arranged(self, tables: Tables) -> Tables:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.decompression import plain
-from fedweave.core.types import Record, Values
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.folder import Folder, GraphFolder
@@ -33,8 +33,11 @@ def from_frames(nodes: object, edges: object, name: str = "frames", **options: A
     Raises:
         ConfigError, DataError: see `folder.Folder`.
     """
+    return _of_tables(Folder(**options), nodes, edges, name)
+
+
+def _of_tables(kind: Folder, nodes: object, edges: object, name: str) -> Dataset:
     root = Path(name)
-    kind = Folder(**options)
     return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root)
 
 
@@ -71,27 +74,27 @@ def from_networkx(
     Raises:
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
+    kind = Folder(**options)
     known = {node: _named(attributes) for node, attributes in graph.nodes(data=True)}
     held = {key for attributes in known.values() for key in attributes}
     label, features = str(label), None if features is None else [*map(str, features)]
     for key in features or ():
         if known and key not in held:
             refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
-    examples = options.get("task") == "edges"
-    targets = tuple(map(str, options.get("targets") or ()))
+    targets = tuple(map(str, kind.targets or ()))
     if targets:
-        _check_targets(graph, targets, examples, held, name)
-    elif examples:
+        _check_targets(graph, targets, kind.of_edges, held, name)
+    elif kind.of_edges:
         _check_labels(
             [((a, b), _named(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
         )
     else:
         _check_labels([*known.items()], label, "node", name)
-    of_nodes = "label" if examples else label  # which no model reads, if there is one
+    of_nodes = "label" if kind.of_edges else label  # which no model reads, if there is one
     chosen = sorted(held - {of_nodes, "sens", "split", *targets}) if features is None else list(features)
-    chosen += [] if examples else targets  # which `Folder` knows by their names
-    metadata = [options[key] for key in ("owner", "node_time") if options.get(key) in held]  # which are no features
-    chosen += [key for key in metadata if key not in chosen]
+    chosen += [] if kind.of_edges else targets  # which `Folder` knows by their names
+    metadata = [key for key in (kind.owner, kind.node_time) if key in held]  # which are no features
+    chosen += [key for key in metadata if key is not None and key not in chosen]
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[object]] = {"id": [str(node) for node in known]}
@@ -99,11 +102,11 @@ def from_networkx(
         if (
             column in chosen
             or any(attribute in attributes for attributes in known.values())
-            or (column == "label" and not examples and not targets)
+            or (column == "label" and not kind.of_edges and not targets)
         ):
             columns[column] = [attributes.get(attribute) for attributes in known.values()]
-    edges = _edges(graph, options, label if examples and not targets else None, name)
-    dataset = from_frames(_columns(columns), edges, name, **options)
+    edges = _edges(graph, kind, label if kind.of_edges and not targets else None, name)
+    dataset = _of_tables(kind, _columns(columns), edges, name)
     lost = one_way(dataset.carried, not graph.is_directed(), options.get("directed"))
     return replace(dataset, notes=(*dataset.notes, *lost))
 
@@ -139,11 +142,10 @@ def _attributes(like: str, held: set[str], what: str = "node") -> str:
     return f"There are {', '.join(names[:_SHOWN])}{more}." if names else f"The {what}s have no attributes."
 
 
-def _edges(graph: Any, options: Values, label: str | None, name: str) -> pa.Table:
+def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
     option names; loops where these are kept."""
-    loops, named = options.get("loops") == "keep", [*(options.get("ignore") or ()), options.get("edge_weight")]
-    named += [values] if isinstance(values := options.get("edge_features") or (), str) else values
+    loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.listed}
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
     ends = [
         (str(a), str(b), _named(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
@@ -158,9 +160,7 @@ def _edges(graph: Any, options: Values, label: str | None, name: str) -> pa.Tabl
         )
     renamed = {key: "label" if key == label else key for key in attributes}
     held = {renamed[key]: [values.get(key) for _, _, values in ends] for key in attributes}
-    if all(np.all(values.get("weight", 1) == 1) for _, _, values in ends) and not {"weight", "edges.weight"} & set(
-        named
-    ):
+    if all(np.all(values.get("weight", 1) == 1) for _, _, values in ends) and not {"weight", "edges.weight"} & named:
         held.pop("weight", None)
     table = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
     for column in (of_edges := _columns(held)).column_names:

@@ -27,7 +27,9 @@ where the edges between nodes have these.
 """
 
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -68,7 +70,6 @@ from fedweave.datasets.base import write as write
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.features import (
     check_edge_normalize,
-    check_normalize,
     compact,
     refuse_merged,
     scaled_by_holders,
@@ -76,6 +77,7 @@ from fedweave.datasets.features import (
     without_sens,
 )
 from fedweave.datasets.schema import refuse_stray
+from fedweave.datasets.settings import ArraySettings, EdgeScaling
 from fedweave.datasets.tables import as_edges, once, scaled, skeleton
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
@@ -347,26 +349,28 @@ def holds_graphs(path: Path) -> bool:
         return False
 
 
+def without_gaps(path: Path, data: Dataset) -> Dataset:
+    """The data of `path`, whose classes are numbered without gaps.
+
+    Raises:
+        DataError: a label is far beyond the others; names its row.
+    """
+    remedy = "Number the classes from 0, without gaps."
+    refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
+    return data
+
+
 @dataclass(frozen=True)
-class Archive(Targeted):
+class Archive(EdgeScaling, ArraySettings, Targeted):
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
-    sens_feature: allow a feature column that says the same as the array sens.
-    loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
-    edge_normalise: how features of edges are scaled.
     task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
     """
 
-    normalise: str = "auto"
-    sens_feature: bool = False
-    loops: str = "refuse"
-    edge_normalise: str = "none"
     task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_normalize(self.normalise)
         check_loops(self.loops, carries=True)
         check_edge_normalize(self.edge_normalise)
 
@@ -380,10 +384,16 @@ class Archive(Targeted):
             raise ConfigError('The dataset "npz" needs a file: set [data] path to it.', code="config.missing")
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
-        data = without_sens(read(root, root.stem, loops=self.loops, target=self), root, self.sens_feature)
+        return self.from_file(root, partial(without_gaps, root))
+
+    def from_file(self, path: Path, classed: Callable[[Dataset], Dataset]) -> Dataset:
+        """The graph in the file `path`; classed: what makes its classes those that are wanted, or refuses them.
+
+        Raises:
+            DataError: it is refused (see `npz.read`).
+        """
+        data = without_sens(read(path, path.stem, loops=self.loops, target=self), path, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
-        remedy = "Number the classes from 0, without gaps."
-        if data.target == CLASS:
-            refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
-        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
+        data = classed(data) if data.target == CLASS else data
+        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, path)
         return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalise, data.name)

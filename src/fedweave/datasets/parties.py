@@ -49,12 +49,7 @@ class PartyFolders(Classified):
 
     Settings are over the nodes that all parties have; a column of `categories`, `columns`, `ignore` or `missing` is of
     every party that has it.
-
-    missing: columns of features that may have empty cells: 0 stands there, and a further feature, "income is missing",
-             is 1.
     """
-
-    missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -22,7 +22,8 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
 from fedweave.datasets.check import first, refuse, refuse_rows
-from fedweave.datasets.features import apart, by_holder, check_normalize, one_hot, repeated
+from fedweave.datasets.features import apart, by_holder, one_hot, repeated
+from fedweave.datasets.settings import TableSettings
 from fedweave.datasets.table import (
     DATES,
     DECIMAL_COMMA,
@@ -380,8 +381,20 @@ def _holds_numbers(kind: pa.DataType) -> bool:
     return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
 
 
-NODES = ("id", "label", "sens", "split")
+OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
+NODES = ("id", *OF_EXAMPLES)
 EDGES = ("source", "target")
+# What columns mean, by what the examples are and by table; all others have names of their own.
+COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
+    "node": {"nodes": NODES, "edges": EDGES},
+    "edge": {"nodes": ("id",), "edges": (*EDGES, "id", *OF_EXAMPLES)},
+    "graph": {
+        "nodes": ("id", "graph", "label"),
+        "edges": (*EDGES, "label"),
+        "graphs": ("id", *OF_EXAMPLES, "smiles", "scaffold"),
+    },
+}
+MEANINGS = tuple(dict.fromkeys(name for tables in COLUMNS.values() for names in tables.values() for name in names))
 Categories = Mapping[str, str | tuple[str, ...]]
 AUTO = "auto"  # in the place of a column's categories: those that rows of training have
 
@@ -676,18 +689,6 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
 # says so.
 
 
-MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target", "smiles", "scaffold")
-ENDS = ("source", "target")
-_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
-_OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
-_OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
-_OF_GRAPHS = {
-    "graphs": ("id", *_OF_EXAMPLES, "smiles", "scaffold"),
-    "nodes": ("id", "graph", "label"),
-    "edges": (*ENDS, "label"),
-}
-
-
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """Refuse a meaning that no column has, and names that are given twice.
 
@@ -745,16 +746,16 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     """Where `column`, as its owner calls it, has the meaning: in all tables whose rows have that, of what is said of
     examples in the first alone that has it."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
-    known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
+    known = COLUMNS["graph" if of_graphs else "edge" if tables[0].path.stem == "edges" else "node"]
     there = [
         at
         for at, table in enumerate(tables)
         if column in table.columns
         and meaning in known[table.path.stem]
         # the ends of edges keep their names, whatever else is called so
-        and not (table.path.stem == "edges" and column in ENDS and meaning not in ENDS)
+        and not (table.path.stem == "edges" and column in EDGES and meaning not in EDGES)
     ]
-    return there[:1] if meaning in _OF_EXAMPLES else there
+    return there[:1] if meaning in OF_EXAMPLES else there
 
 
 def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
@@ -869,43 +870,19 @@ def _remedy(key: str) -> str:
 
 
 @dataclass(frozen=True)
-class Classified(Targeted):
+class Classified(TableSettings, Targeted):
     """What all data sets of a user's tables have in common.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
-    classes:   number of classes when labels are numbers; None is the largest label + 1.
-    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
-               all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of each
-               name and none called label, they are the `targets` of target = "labels".
     favorable: the class, by name or number, whose prediction is the favorable one where groups of people are
                compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
-    sens_feature: allow a feature column that says the same as the column sens.
-    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
-    ignore:    columns that do not count.
-    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
-    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
-    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-                "auto" in the place of a list takes the values of the training rows, sorted.
-    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges")  # of the files, in the order of `Tables`
 
-    normalise: str = "auto"
-    classes: int | None = None
-    labels: tuple[str, ...] | None = None
     favorable: str | int | None = None
-    sens_feature: bool = False
-    columns: dict[str, str] | None = None
-    ignore: tuple[str, ...] | None = None
-    unlabelled: str | tuple[str, ...] | None = None
-    groups: tuple[str, ...] | None = None
-    loops: str = "refuse"
-    categories: dict[str, str | tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_normalize(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
         if not self.by_class:
             self._check_targets()

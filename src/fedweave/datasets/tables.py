@@ -49,6 +49,7 @@ from fedweave.datasets.schema import (
     split_of,
     spread,
 )
+from fedweave.datasets.settings import EdgeSettings
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -61,29 +62,13 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Carrying(Classified):
+class Carrying(EdgeSettings, Classified):
     """Tables whose edges may carry something.
 
-    directed:       an edge leads from its source to its target alone.
-    edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
-    edge_weight:    the column of edges with their weight, from 0.
-    edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
-    edge_owner:     the column of edges that says whose each is, for the partition "edges"; it is no feature.
-    edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
-    parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
-                    last with their number as weight; "last", by time or else by row.
-    missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
-                    feature, "income is missing", is 1. Sites that train together must all give the same.
+    edge_owner: the column of edges that says whose each is, for the partition "edges"; it is no feature.
     """
 
-    directed: bool = False
-    edge_features: str | tuple[str, ...] | None = None
-    edge_weight: str | None = None
-    edge_time: str | None = None
     edge_owner: str | None = None
-    edge_normalise: str = "none"
-    parallel: str = "keep"
-    missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,12 +97,6 @@ class Carrying(Classified):
         numbers = self.edge_weight, self.edge_time, self.edge_owner
         every = (*(name for name in self.listed if name != ALL), *numbers)
         return tuple(dict.fromkeys(name for name in every if name is not None))
-
-
-SETTINGS = (
-    *("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing"),
-    "edge_owner",
-)
 
 
 def check_carrying(kind: Carrying) -> None:

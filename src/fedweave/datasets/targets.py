@@ -4,13 +4,15 @@ labels (`core.target`)."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedweave.core.target import CLASS, LABELS, NUMBER, scale_of
 from fedweave.core.types import Record
 from fedweave.datasets.check import Rows, refuse, refuse_rows
+from fedweave.datasets.features import check_normalize
+from fedweave.datasets.settings import CommonSettings
 from fedweave.errors import ConfigError
 
 CODE = "target"  # data.target: what a target's cell holds is none
@@ -18,26 +20,12 @@ ALL = "all"
 _SAY = 'If numbers are predicted: [data] target = "number"; several yes-or-no labels: target = "labels".'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Targeted:
-    """What is predicted of the examples.
-
-    target:    what is predicted: "class", the class in the column label; "number", a number in that column or in each
-               of `targets`; "labels", several yes-or-no labels, 1 or 0, in the columns `targets`. Numbers and labels
-               may have gaps: empty cells, NaN and words such as NA.
-    targets:   columns of the numbers or labels to predict, in order; None is the column label.
-    target_normalise: the scale in which a model predicts numbers: "own", mean and deviation of the training examples
-               that a client holds; "all", those of all clients' training examples, which they exchange; "none".
-               Predictions and errors are in the data's units in any case.
-    target_log: train on the logarithms of the numbers, which must be positive.
-    """
-
-    target: Literal["class", "number", "labels"] = CLASS
-    targets: tuple[str, ...] | None = None
-    target_normalise: Literal["own", "all", "none"] = "own"
-    target_log: bool = False
+@dataclass(frozen=True)
+class Targeted(CommonSettings):
+    """What is predicted of the examples."""
 
     def __post_init__(self) -> None:
+        check_normalize(self.normalise)
         if self.target not in (CLASS, NUMBER, LABELS):
             raise ConfigError(
                 f"data.target = {self.target!r}: must be {CLASS}, {NUMBER} or {LABELS}.", code="config.value"

@@ -23,7 +23,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
-from fedweave.datasets.features import EXACT, check_normalize, compact, exact, one_hot, refuse_merged, scaled_by_holders
+from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged, scaled_by_holders
 from fedweave.datasets.lookup import (
     TU_SUFFIXES,
     Facts,
@@ -415,12 +415,7 @@ class TU(Targeted):
     """
 
     attributes: bool = False
-    normalise: str = "auto"
     example: ClassVar[str] = "graph"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_normalize(self.normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graphs in `root`; `seed` is not used.

@@ -24,6 +24,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import AUTO, compact, normalise, of_party, rescaled, without_sens
+from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.holdings import (
     HASH,
@@ -35,7 +36,7 @@ from fedweave.deploy.flare.holdings import (
     marks,
     numbered,
     require,
-    tables,
+    source_of,
 )
 from fedweave.deploy.flare.policy import least_told
 from fedweave.deploy.flare.requests import Join
@@ -288,7 +289,7 @@ def read_own(
     """
     path = require(folder / site.path)
     if path.is_dir():
-        data, columns = read_party(path, tables(site))
+        data, columns = read_party(path, source_of(Folder, site))
     else:
         data = without_sens(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
         data, columns = numbered(path, data, site), data.columns

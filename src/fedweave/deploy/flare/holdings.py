@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,18 +28,16 @@ from fedweave.datasets.features import (
     AUTO,
     OVER_NODES,
     by_holder,
-    compact,
     content,
     rescaled,
     scaled_by_holders,
-    without_sens,
 )
 from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
-from fedweave.datasets.schema import refuse_stray
-from fedweave.datasets.tables import Carrying, as_edges, scaled, scaled_like
-from fedweave.datasets.targets import Targeted
+from fedweave.datasets.npz import Archive
+from fedweave.datasets.settings import CommonSettings, DataSettings
+from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import knowledge_graph, learned, read_triples
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
@@ -54,6 +52,7 @@ from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside, member_data
 
 HASH = "hash"  # of `SiteData.split`
+Source = TypeVar("Source", bound=CommonSettings)
 
 
 class LabelVersion(NamedTuple):
@@ -186,38 +185,38 @@ def kinds_of(site: SiteData) -> tuple[str, ...]:
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
 
+# Settings beside those of `Archive` that `site.toml` may have of an .npz file; "parallel" is let pass.
+_BESIDE = {"classes", "labels", "external", "parallel"}
+
+
 def check_meant(path: Path, site: SiteData) -> None:
-    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`, or contradict each other.
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`: no setting of what reads it.
 
     Raises:
-        ConfigError: names them.
+        ConfigError: names the first.
     """
-    if site.classes is not None and site.labels is not None:
+    source, kind = _source_at(path)
+    known = {field.name for field in fields(source)} | (_BESIDE if source is Archive else set())
+    others = {field.name for field in fields(DataSettings)} - known
+    others |= {"train_until", "val_until"} if source is GraphFolder else set()
+    if odd := [one.name for one in fields(site) if one.name in others and getattr(site, one.name) != one.default]:
         raise ConfigError(
-            "data: classes (labels are numbers) and labels (their names) are both given; leave one out of site.toml."
+            f"data.{odd[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.",
+            code="config.other-form",
         )
-    of_graphs = ("node_labels", "edge_labels", "degrees")
-    kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    if site.external != REFUSE and kind == "graphs":
-        raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
-    of_time = ("node_time", "train_until", "val_until")
-    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing", "node_time")
-    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_time, "nodes": of_graphs}[kind]
-    odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
-    if stray_keys := [key for key in odd if vars(site)[key] not in (None, False)]:
-        raise ConfigError(f"data.{stray_keys[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
-def tables(site: SiteData) -> Folder:
-    """How a folder with nodes and edges is read."""
-    return Folder(**_table_settings(site), external=site.external, task=site.task, node_time=site.node_time)
+def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
+    """What reads the data at `path`, and what is there."""
+    if not path.is_dir():
+        return Archive, "npz"
+    return (GraphFolder, "graphs") if is_of_graphs(path) else (Folder, "nodes")
 
 
-def _table_settings(site: SiteData) -> Record:
-    """What the site says of tables of any kind."""
-    known = vars(site)  # all but `favorable`: sites agree on the order of their labels
-    return {field.name: known[field.name] for field in fields(Carrying) if field.name in known}
+def source_of(kind: type[Source], site: SiteData) -> Source:
+    """A source with what the site says of its settings; its other ones are of simulations."""
+    values = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
+    return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
 def marks(data: Dataset, scaling: str) -> Record:
@@ -304,21 +303,17 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
         if (triples := read_triples(path)) is not None:
             return knowledge_graph(*triples, path.name, site.labels or ())
         if not is_of_graphs(path):
-            return by_holder(tables(site).load(path, 0))
-        of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
-        kind = GraphFolder(**_table_settings(site), **of_graphs)
-        check_named(path, kind)
-        return by_holder(kind.load(path, 0))
-    asked = {field.name: vars(site)[field.name] for field in fields(Targeted)}
-    data = without_sens(npz.read(path, path.stem, loops=site.loops, target=Targeted(**asked)), path, site.sens_feature)
-    data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
-    classed = data.target == CLASS and (site.task != LINKS or data.example == "edge")  # of links, their relations
-    data = numbered(path, data, site) if classed else data
-    if site.class_count is None and classed:
-        remedy = "Number the classes from 0, without gaps."
-        refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
-    attributes = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
-    return _scaled(replace(data, x=compact(data.x), carried=attributes), site)
+            return by_holder(source_of(Folder, site).load(path, 0))
+        of_graphs = source_of(GraphFolder, site)
+        check_named(path, of_graphs)
+        return by_holder(of_graphs.load(path, 0))
+
+    def classed(data: Dataset) -> Dataset:
+        if site.task == LINKS and data.example != "edge":  # their relations are the classes
+            return data
+        return npz.without_gaps(path, data) if site.class_count is None else numbered(path, data, site)
+
+    return by_holder(source_of(Archive, site).from_file(path, classed))
 
 
 def require(path: Path) -> Path:

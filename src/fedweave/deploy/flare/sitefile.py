@@ -12,6 +12,7 @@ from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
 from fedweave.datasets.features import check_normalize
 from fedweave.datasets.links import TASK as LINKS
+from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.folder import About, check_private, table
 from fedweave.errors import ConfigError
@@ -31,33 +32,21 @@ HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's account
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
 
-@dataclass(frozen=True)
-class SiteData:
-    """The table [data].
+@dataclass(frozen=True, kw_only=True)
+class SiteData(DataSettings):
+    """The table [data]: the settings of a user's own data, and what a site alone says.
+
+    Every site gives the same classes or labels, targets, missing, node_labels, edge_labels and degrees; those with the
+    same columns the same categories and groups. Of target_normalise, sites do not exchange what "all" takes.
 
     path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
-               graphs, with graphs, nodes and edges.
+               graphs, with graphs, nodes and edges. An .npz file's classes are numbered by labels or classes, too.
     features:  "learned": nodes have no features, but a vector each that is learned (`entities`); the experiment says
                the same, and so does every site.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
-    normalise: see `datasets.features`.
-    classes:   number of classes of the whole federation; every site gives the same.
-    labels:    class names in order (instead of `classes`), which .npz files number so.
-    target, targets, target_log: what is predicted (`datasets.targets`); every site gives the same.
-    target_normalise: "own", numbers are scaled by the site's own training examples, or "none"; every site gives the
-               same. Sites do not exchange what "all" takes.
-    sens_feature: allow a feature column that says the same as the column sens.
-    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.schema`).
-    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.schema`).
-    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
-    directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.tables`).
-    missing:   columns that may have empty cells (`datasets.tables`).
-    task:      what is classified: "nodes", or "edges" (`datasets.tables`); an .npz with `edge_y` alone is of edges. Or
-               "links" are predicted (`datasets.links`): classes or labels are then the relations.
     users, items, relation: of links (`core.links.Links`); the experiment says the same, and so does every site.
     pairs:     a table of pairs of nodes, source and target and, of several relations, relation, whose scores
                `sites predict` writes beside those of the links; a path likewise.
-    node_time: the column of nodes with their time (`datasets.folder`).
     train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
                train, those up to the second validate and later ones test (`partition.divided`); every site gives the
                same.
@@ -65,11 +54,6 @@ class SiteData:
                of a vertical run, or of both ends of a link, with these shares for train, val and test; every site gives
                the same. Without shares they are .6, .2 and .2, of links .85, .05 and .1. Links without a column split
                are split so in any case.
-    external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
-               "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
-    categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
-               give the same.
-    node_labels, edge_labels, degrees: of small graphs (`datasets.folder`); every site gives the same.
     random_id:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so
                that the federation draws as the simulation of its configuration does.
     """
@@ -77,41 +61,14 @@ class SiteData:
     path: str
     features: Literal["given", "learned"] = "given"
     test: str | None = None
-    normalise: str = "auto"
-    classes: Annotated[int, Field(ge=1)] | None = None
-    labels: tuple[str, ...] | None = None
-    target: Literal["class", "number", "labels"] = "class"
-    targets: tuple[str, ...] | None = None
-    target_normalise: str = "own"
-    target_log: bool = False
-    sens_feature: bool = False
-    columns: dict[str, str] | None = None
-    ignore: tuple[str, ...] | None = None
-    unlabelled: str | tuple[str, ...] | None = None
-    loops: str = "refuse"
-    directed: bool = False
-    edge_features: str | tuple[str, ...] | None = None
-    edge_weight: str | None = None
-    edge_time: str | None = None
-    edge_normalise: str = "none"
-    parallel: str = "keep"
-    missing: tuple[str, ...] | None = None
-    task: Literal["nodes", "edges", "links"] = "nodes"
     users: str | None = None
     items: str | None = None
     relation: bool = True
     pairs: str | None = None
-    node_time: str | None = None
     train_until: float | str | None = None
     val_until: float | str | None = None
     split: Literal["column", "hash"] = "column"
     shares: tuple[float, float, float] | None = None
-    external: str = "refuse"
-    categories: dict[str, str | tuple[str, ...]] | None = None
-    groups: tuple[str, ...] | None = None
-    node_labels: tuple[str, ...] | None = None
-    edge_labels: tuple[str, ...] | None = None
-    degrees: Annotated[int, Field(ge=1)] | None = None
     random_id: str | None = None
 
     def __post_init__(self) -> None:

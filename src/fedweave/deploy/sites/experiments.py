@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.links import Links
-from fedweave.core.target import CLASS, LOG, NUMBER
+from fedweave.core.target import CLASS, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets import npz
@@ -75,13 +75,6 @@ def unknown_to_server(config: Config, data: Dataset) -> list[str]:
     return [f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}"]
 
 
-def _targets(data: Dataset) -> Record:
-    """What a site.toml says of numbers or labels."""
-    log = data.target_scale is not None and bool(data.target_scale[LOG].any())
-    how = {"target_normalise": data.target_scaling, "target_log": log} if data.target == NUMBER else {}
-    return {"target": data.target} | how
-
-
 def _links(links: Links) -> Record:
     """What a site.toml says of links; their split is in the data."""
     kinds = {} if links.items is None else {"users": links.users, "items": links.items}
@@ -129,7 +122,7 @@ def hand_out(
     for site, client, share in zip(sites, clients, own_parts, strict=True):
         npz.write(share, project / site / DATA)
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
-        called = called if data.target == CLASS else _targets(data)
+        called = called if data.target == CLASS else data.target_settings
         called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}

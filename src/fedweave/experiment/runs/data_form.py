@@ -26,8 +26,9 @@ from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
+from fedweave.datasets.settings import CommonSettings, GraphSettings
 from fedweave.datasets.table import find, read
-from fedweave.datasets.tables import SETTINGS, scaled_like
+from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
 from fedweave.experiment.build import prepared, seen_by
@@ -193,21 +194,12 @@ def _read_targets(held: Record | None) -> Record | None:
 
 
 _LOG = logging.getLogger(__name__)
-# Settings by which new tables are read, too.
-_OF_EDGES = tuple(name for name in SETTINGS if name != "edge_normalise")
-_OF_TABLES = (
-    "categories",
-    "groups",
-    "owner",
-    "node_time",
-    "columns",
-    "ignore",
-    "unlabelled",
-    "loops",
-    "unreadable",
-    "task",
-    *_OF_EDGES,
-)
+# Settings that do not say how new tables are read: what they ask for is in the form that the run noted.
+_NOTED = {
+    *(field.name for field in fields(CommonSettings)),
+    *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
+    *(field.name for field in fields(GraphSettings)),
+}
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -291,8 +283,8 @@ def _read(before: Before, path: Path) -> Dataset:
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
-    taken = {options.name for options in fields(kind)}
-    options = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    taken = {field.name for field in fields(kind)}
+    options = {name: value for name, value in before.config.data.values.items() if name in taken - _NOTED}
     if "external" in taken:
         options["external"] = before.config.external
     if kind is Members and (owner := options.pop("owner", None)):  # a column that its folders stand in for

@@ -14,7 +14,6 @@ from fedweave.core import plugins
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
-from fedweave.core.target import CLASS, LOG
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import content
@@ -141,11 +140,7 @@ def _saved(data: Dataset, beside: Path) -> Record:
     """What names the data in a file that has its content in its name."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named: Record = {"name": "npz", "path": str(file), "sens_feature": True}
-    named |= {} if data.carried is None else {"loops": "keep"}
-    named |= {} if data.target == CLASS else {"target": data.target}
-    if data.target_scale is not None:
-        named |= {"target_normalise": data.target_scaling, "target_log": bool(data.target_scale[LOG].any())}
+    named = data.in_archive(file)
     if not file.exists():
         with plain_errors(beside):
             beside.mkdir(parents=True, exist_ok=True)

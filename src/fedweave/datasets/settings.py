@@ -1,0 +1,146 @@
+"""The settings of a user's own data, each written once: its type, its default and what it means.
+
+A source (`folder`, `npz`, `parties`, `tu`) inherits the groups that suit it and checks what they say together. A site's
+`site.toml` takes all of them (`DataSettings`). Settings that a source alone has, or that no site has, are its own.
+"""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fedweave.core.target import CLASS
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class CommonSettings:
+    """Of data in any form.
+
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    target:    what is predicted: "class", the class in the column label; "number", a number in that column or in each
+               of `targets`; "labels", several yes-or-no labels, 1 or 0, in the columns `targets`. Numbers and labels
+               may have gaps: empty cells, NaN and words such as NA.
+    targets:   columns of the numbers or labels to predict, in order; None is the column label.
+    target_normalise: the scale in which a model predicts numbers: "own", mean and deviation of the training examples
+               that a client holds; "all", those of all clients' training examples, which they exchange; "none".
+               Predictions and errors are in the data's units in any case.
+    target_log: train on the logarithms of the numbers, which must be positive.
+    """
+
+    normalise: str = "auto"
+    _: KW_ONLY
+    target: Literal["class", "number", "labels"] = CLASS
+    targets: tuple[str, ...] | None = None
+    target_normalise: Literal["own", "all", "none"] = "own"
+    target_log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySettings(CommonSettings):
+    """Of a graph in any form.
+
+    sens_feature: allow a feature column that says the same as the column, or array, sens.
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    """
+
+    sens_feature: bool = False
+    loops: str = "refuse"
+
+
+@dataclass(frozen=True)
+class TableSettings(ArraySettings):
+    """Of tables.
+
+    classes:   number of classes when labels are numbers; None is the largest label + 1.
+    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
+               all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of each
+               name and none called label, they are the `targets` of target = "labels".
+    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
+    ignore:    columns that do not count.
+    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
+               "auto" in the place of a list takes the values of the training rows, sorted. "edges.currency" is the
+               column of edges.
+    missing:   columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
+               feature, "income is missing", is 1. Sites that train together must all give the same.
+    """
+
+    classes: Count | None = None
+    labels: tuple[str, ...] | None = None
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    categories: dict[str, str | tuple[str, ...]] | None = None
+    missing: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class EdgeScaling:
+    """Of features of edges.
+
+    edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
+    """
+
+    edge_normalise: str = "none"
+
+
+@dataclass(frozen=True)
+class EdgeSettings(EdgeScaling):
+    """Of tables whose edges may carry something.
+
+    directed:       an edge leads from its source to its target alone.
+    edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
+    edge_weight:    the column of edges with their weight, from 0.
+    edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
+    parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
+                    last with their number as weight; "last", by time or else by row.
+    """
+
+    directed: bool = False
+    edge_features: str | tuple[str, ...] | None = None
+    edge_weight: str | None = None
+    edge_time: str | None = None
+    parallel: str = "keep"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Of tables of one graph.
+
+    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
+                "links" are predicted: edges may have a column split and, if there are several relations, label, and
+                nodes a column kind.
+    node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
+    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
+                at the other; and "exchange" of features with the members that hold such nodes.
+    """
+
+    task: Literal["nodes", "edges", "links"] = "nodes"
+    node_time: str | None = None
+    external: str = "refuse"
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """Of tables of small graphs.
+
+    node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
+                 largest, if all are whole numbers).
+    edge_labels: the edges' labels in order, as `node_labels`.
+    degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
+                 largest degree + 1. Sites that train together must all give the same of these, of labels and of
+                 categories.
+    """
+
+    node_labels: tuple[str, ...] | None = None
+    edge_labels: tuple[str, ...] | None = None
+    degrees: Count | None = None
+
+
+@dataclass(frozen=True)
+class DataSettings(GraphSettings, NodeSettings, EdgeSettings, TableSettings):
+    """All of them."""
