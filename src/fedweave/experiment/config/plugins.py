@@ -154,11 +154,12 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             raise ConfigError(f"{path}: {error}") from error
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
-    return name, kinds[name]
+    return name, usable(section, name, kinds[name]) if section == "algorithm" else kinds[name]
 
 
 def usable(section: str, name: str, kind: object) -> Any:
-    """What a plug-in from outside is used as: itself, or what makes a model of a `torch.nn.Module`.
+    """What a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or what makes
+    a model of a `torch.nn.Module`.
 
     Raises:
         ConfigError: it is neither a dataclass nor a preset with what the section asks for.
