@@ -137,7 +137,7 @@ class Preset:
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings say what the fields mean, the most particular first."""
         parts = (kind for part in self.made_of for kind in part.__mro__ if kind not in (Part, object))
-        return *self.paper.__mro__[:-1], *parts, FedAvg
+        return *self.paper.__mro__[:-1], *parts, *FedAvg.__mro__[:-1]
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -188,6 +188,9 @@ class Algorithm(Settings, ABC):
     participation = 1.0  # the share of clients that a round calls
     quorum = 1.0  # the share of the called clients that must reply
     batch = 0  # examples of a mini-batch; 0: all
+    class_weight = cast(Any, "none")  # this and the following: the loss (`learn.losses.Criterion`)
+    focal, logit_adjustment = 0.0, 0.0
+    number_loss, quantile = cast(Any, "mse"), 0.5
 
     def __init_subclass__(cls, **options: object) -> None:
         """Let a field take the place of what it has here: one without a default would get that for its default.

@@ -12,7 +12,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import drawn
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.conflicts import shown
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, WeighsClasses, weighing
+from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, weighing
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
@@ -148,8 +148,6 @@ def check_target(data: Dataset, algorithm: Algorithm, name: str) -> None:
             "fedprox, local or centralized.",
             code="config.class-algorithm",
         )
-    if not isinstance(algorithm, WeighsClasses):
-        return
     weighing(algorithm).check_target(data.target)
     weights = algorithm.class_weight
     if data.target == LABELS and isinstance(weights, tuple) and len(weights) != data.outputs:
