@@ -3,7 +3,7 @@ inherit from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, GLASU, FedAvg, Local
 from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.contract.subject import Subject
 from fedweave.core.algorithm import Algorithm, Capabilities, Evaluation, calls_of, capabilities, give_defaults
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN
@@ -120,6 +121,28 @@ def test_a_field_goes_before_the_default(at: int) -> None:
     assert made.least_examples(graph, {}) == {"Fields (batch)": min(4, int(graph.masks[TRAIN].sum()))}
     with refusal("user.target-rounds", "within 7 rounds"):
         next(train(made, federation(), 8))
+
+
+@SHAPES
+def test_a_default_is_no_setting_to_be_tried_with(at: int) -> None:
+    """A field is one, and what a class fixes that its parent has as a field."""
+
+    @dataclass(frozen=True)
+    class Chosen(shapes()[at]):  # type: ignore[misc]
+        batch: int = 8
+        test_settings = {"batch": 2}  # noqa: RUF012
+
+    @dataclass(frozen=True)
+    class Fixed(Chosen):
+        batch: ClassVar[int] = 4  # type: ignore[misc]
+
+    @dataclass(frozen=True)
+    class Odd(Chosen):
+        test_settings = {"quorum": 0.5}  # noqa: RUF012
+
+    assert (Subject(Chosen).made().batch, Subject(Fixed).made().batch) == (2, 4)
+    with refusal("config", "test_settings", "'quorum'"):
+        Subject(Odd)
 
 
 @pytest.mark.parametrize("name", ["counts", "calls", "most_rounds"])

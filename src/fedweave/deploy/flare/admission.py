@@ -18,12 +18,7 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.scoring import HISTOGRAM, MEAN
 from fedweave.core import plugins
-from fedweave.core.algorithm import (
-    Algorithm,
-    Calls,
-    capabilities,
-    check_rounds,
-)
+from fedweave.core.algorithm import Algorithm, Calls, capabilities, check_rounds
 from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
