@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Calls, Evaluation
+from fedweave.core.algorithm import Algorithm, Calls, Evaluation
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph, GraphArrays, graph_arrays, graph_like
 from fedweave.core.model import Model
@@ -21,7 +21,7 @@ from fedweave.learn import Sgd, cross_entropy, fit
 
 
 @dataclass(frozen=True)
-class Changing:
+class Changing(Algorithm):
     """Federated averaging on data that `change` replaces; every client keeps a row of state for each of its nodes."""
 
     model: Model

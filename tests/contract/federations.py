@@ -25,7 +25,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
-from fedweave.partition.client_data import Precompute, finders_of
+from fedweave.partition.client_data import Precompute
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}
@@ -94,7 +94,7 @@ def _needs(name: str | None) -> Capabilities:
 
 
 def _finders(name: str | None) -> tuple[Precompute, ...]:
-    return () if name is None else finders_of(algorithm(name))
+    return () if name is None else algorithm(name).finders
 
 
 def on_device(subject: Subject, device: torch.device, **how: Any) -> Simulation:

@@ -1,5 +1,6 @@
 """The bounds of a site's policy to the last message, and what is known of a run before it begins."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.core.algorithm import Calls
+from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Sends, StepInfo, on_client
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.ledger import Entry, Line
@@ -120,11 +121,12 @@ def test_nothing_is_done_with_a_few_examples(own: Graph, few: str) -> None:
 def test_a_batch_is_never_of_fewer_examples(batch: int, train: int, fits: bool) -> None:
     """Of an algorithm that says no more than its setting."""
 
-    class Own:
-        def __init__(self) -> None:
-            self.batch = batch
+    @dataclass(frozen=True)
+    class Own(Algorithm):
+        batch: int
+        init = round = evaluate = lambda self, *arguments: {}
 
-    held(fits, "min_nodes: Own", policy.check_batches, Rules(min_nodes=10), Own(), graph(train, 0), {})
+    held(fits, "min_nodes: Own", policy.check_batches, Rules(min_nodes=10), Own((), batch), graph(train, 0), {})
 
 
 @pytest.mark.parametrize(("left", "fits"), [(30, True), (31, False)])

@@ -50,7 +50,6 @@ from fedweave.experiment.runs.trained import finished, trained
 from fedweave.metrics.measured import measure
 from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
-from fedweave.partition.client_data import finders_of
 from fedweave.partition.crossing import name_hashes
 from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet
@@ -534,7 +533,7 @@ def test_check_says_what_members_know() -> None:
 def test_clients_dealt_to_workers_give_the_same() -> None:
     config = resolve(document())
     inputs = ingredients(config)
-    graphs = client_graphs(inputs.data, inputs.seen, finders=finders_of(inputs.algorithm))
+    graphs = client_graphs(inputs.data, inputs.seen, finders=inputs.algorithm.finders)
     sharded = ShardedRecorder(graphs, classes=2, shards=2, rebuild=lambda: ingredients(config).algorithm, mode="loop")
     runs = []
     for fed in (Simulation(graphs, classes=2, mode="loop"), sharded):

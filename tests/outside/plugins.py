@@ -11,6 +11,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedopt import ServerMomentum
 from fedweave.algorithms.parts import Context, Part
 from fedweave.algorithms.preset import preset
+from fedweave.core.algorithm import Algorithm
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Part as Share
@@ -244,6 +245,17 @@ class Bare:
 
     def parts(self) -> tuple[Part, ...]:
         return ()
+
+
+@dataclass(frozen=True)
+class Forgetful(Algorithm):
+    """Nobody judges its models."""
+
+    def init(self, fed: Any) -> Any:
+        return {}
+
+    def round(self, state: Any, fed: Any) -> Any:
+        return state
 
 
 class Inheriting(FedAvg):

@@ -142,6 +142,7 @@ def test_a_look_at_a_configuration_runs_no_file_that_it_names(tmp_path: Path, mo
         (f"{PLUGINS}:Thirds", "is no algorithm"),
         (f"{PLUGINS}:Bare", "As it has parts: write @preset above it"),
         (f"{PLUGINS}:Hidden", f'It is a part: name it in algorithm.parts = ["{PLUGINS}:Hidden"]'),
+        (f"{PLUGINS}:Forgetful", "with init, round, evaluate, or a preset. It has no evaluate."),
         (f"{PLUGINS}:Inheriting", "beta is no setting yet; write @dataclass(frozen=True) above the class"),
     ],
 )

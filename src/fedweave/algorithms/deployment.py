@@ -9,7 +9,6 @@ from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
 from fedweave.core.replies import Stacked
-from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
@@ -19,21 +18,13 @@ A = TypeVar("A", bound=Algorithm)
 Which = Literal["global", "personal", "trained"]
 
 
-class Deployable(Settings):
-    """What an algorithm whose clients can each hold a whole model adds to be used after training.
+class Deployable(Algorithm):
+    """An algorithm whose clients can each hold a whole model, which can be used after training.
 
     There are up to three models: the server's one "global" model; the "personal" one that a client uses, which is what
     evaluation judges on its own data (the global one where the algorithm does not personalize); and the one that a
     client's own training last "trained".
     """
-
-    model: Model
-    quorum: float
-
-    @property
-    def any_models(self) -> bool:
-        """Whether clients may have models of different forms, as none of their weights' shapes is exchanged."""
-        return False
 
     def take_model(self) -> None:
         """Make layers of a `torch.nn.Module` that is given as the model (`models.module.as_model`)."""
@@ -45,21 +36,12 @@ class Deployable(Settings):
         return {}
 
     @property
-    def net(self) -> Model:
-        """The model as it is used on clients' data."""
-        return self.model
-
-    @property
     def test_net(self) -> Model:
-        """The same on other graphs."""
+        """`net` on other graphs."""
         return self.model
 
     def global_model(self, state: Tree) -> Tree | None:
         """The server's model; None where there is no one model."""
-        return None
-
-    def judged_model(self, state: Tree) -> Tree | None:
-        """`global_model`, where every client uses just that; None elsewhere."""
         return None
 
     def one_model(self, state: Tree) -> Tree:

@@ -32,7 +32,7 @@ from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
-from fedweave.core.federation import Federation, KnowsPairs, Sends
+from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import Graph, dense
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
@@ -517,7 +517,7 @@ class OverlapWeights(Part):
         empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
         state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
         matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
-        known = fed.pairs if isinstance(fed, KnowsPairs) else {}
+        known = fed.pairs
         if self.estimator != "none":
             state |= {"true": overlap(known, self.alpha).to(fed.device)} if known else {}
         if self.estimator == "oracle":

@@ -6,6 +6,7 @@ that is FedAvg. Deviations: optimizers other than SGD are allowed, and their sta
 round; a local step takes all of a client's training examples unless batch_size is set or a part draws mini-batches.
 """
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -60,8 +61,10 @@ _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes bet
 
 
 @dataclass(frozen=True)
-class FedAvg(Deployable, SumsScores):
-    """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
+class LocalTraining(Deployable):
+    """The settings of an algorithm whose clients train by steps on their own examples.
+
+    A class whose clients share nothing makes class variables of the settings of that (`algorithms.local`).
 
     local_steps:     optimizer steps per round, each on all of a client's training examples.
     optimizer:       optimizer of the local training.
@@ -78,22 +81,12 @@ class FedAvg(Deployable, SumsScores):
     local_momentum:  of sgd and rmsprop.
     nesterov:        whether sgd's momentum is Nesterov's.
     betas:           decay of the means of adam and adamw.
-    participation:   share of the clients sampled per round, at least one.
-    quorum:          share of the sampled clients that must reply.
-    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
-        one's; others stay at home.
-        None, (), where parts exchange something else, such as prototypes.
-    parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
-        other parts decide these, or uniform where one is to withstand members that lie. In Python also names, or
-        tables of a name and settings, instead of objects.
     class_weight:    weights of classes: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
     quantile:        which one number_loss = "quantile" is for, such as 0.9.
-    scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
-        alone, in which no client tells its own.
     """
 
     model: Model
@@ -120,6 +113,37 @@ class FedAvg(Deployable, SumsScores):
     local_momentum: float = 0.0
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
+
+    @property
+    @abstractmethod
+    def objective(self) -> Objective:
+        """The local objective and how it is trained."""
+
+    @property
+    def paced(self) -> tuple[Part, ...]:
+        """The parts that the pace of the training asks for."""
+        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
+        return self.objective.least_examples(graph)
+
+
+@dataclass(frozen=True)
+class FedAvg(LocalTraining, SumsScores):
+    """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
+
+    participation:   share of the clients sampled per round, at least one.
+    quorum:          share of the sampled clients that must reply.
+    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
+        one's; others stay at home.
+        None, (), where parts exchange something else, such as prototypes.
+    parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
+        other parts decide these, or uniform where one is to withstand members that lie. In Python also names, or
+        tables of a name and settings, instead of objects.
+    scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
+        alone, in which no client tells its own.
+    """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         links=True, crossing=True, evaluation=("score", "score_personal", "score_sum")
@@ -214,12 +238,10 @@ class FedAvg(Deployable, SumsScores):
 
     @property
     def paced(self) -> tuple[Part, ...]:
-        """The parts that the pace of the training asks for."""
-        return joined_in(self.parts, timing(self.schedule, self.warmup, self.local_epochs, self.batch_size))
+        return joined_in(self.parts, super().paced)
 
     @cached_property
     def objective(self) -> Objective:
-        """The local objective and how it is trained."""
         return Objective(self.composed, Training.of(self, self.trained))
 
     @cached_property
@@ -243,10 +265,6 @@ class FedAvg(Deployable, SumsScores):
         return self.composed.layers(self.model, own=False)
 
     # --- server ------------------------------------------------------------------------------------------------------
-
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
-        return self.objective.least_examples(graph)
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""

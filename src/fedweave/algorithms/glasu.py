@@ -67,13 +67,12 @@ from fedweave.algorithms.vertical.split import (
     cuts,
     union,
 )
-from fedweave.core.algorithm import Calls, Capabilities, Evaluation
+from fedweave.core.algorithm import Algorithm, Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.replies import Replies
-from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -85,7 +84,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class GLASU(Settings):
+class GLASU(Algorithm):
     """A graph neural network over clients with the same nodes but different features and edges.
 
     exchanges:   K, spread evenly over the L layers that pass messages, the last one among them; 0 is none.

@@ -3,93 +3,49 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.deployment import Deployable
-from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.fedavg import FedAvg, LocalTraining
 from fedweave.algorithms.parts import (
     Composition,
     Context,
     Needs,
     Objective,
-    OptimizerName,
-    OptimizerState,
     Part,
     Training,
 )
 from fedweave.algorithms.parts.conflicts import called, check_links, made, shown
-from fedweave.algorithms.parts.pace import RateSchedule, Schedule, timing
-from fedweave.algorithms.parts.part import ClassWeights, has
+from fedweave.algorithms.parts.pace import RateSchedule
+from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import preset
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
-from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Model
+from fedweave.core.graph import TRAIN
 from fedweave.core.ranges import check_share
-from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree
-from fedweave.learn import NumberLoss, where_trained
+from fedweave.learn import where_trained
 
 # Hooks that nobody asks for.
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
 
 
 @dataclass(frozen=True)
-class Local(Deployable):
+class Local(LocalTraining):
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
-    local_steps:     optimizer steps per round, each on all of a client's training examples.
-    optimizer:       optimizer of the training.
-    lr:              learning rate.
-    weight_decay:    weight decay of the optimizer.
-    optimizer_state: optimizer state, "kept" from round to round, or "fresh" in each.
-    schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
-                     (a tenth from half of the rounds on, a hundredth from three quarters on).
-    warmup:          rounds before it, in which the rate grows in equal steps to lr.
-    local_epochs:    passes over a client's training examples in the place of local_steps; 0 for these.
-    batch_size:      training examples of a step, of which each pass takes every one once; 0 for all. Messages pass
-                     along the whole graph.
-    clip_gradient:   norm of a step's gradient at most; 0 for any.
-    local_momentum:  of sgd and rmsprop.
-    nesterov:        whether sgd's momentum is Nesterov's.
-    betas:           decay of the means of adam and adamw.
     quorum:          share of the clients that must reply.
     parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
-    class_weight:    weights of classes: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
-        nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
-    focal:           gamma of the focal loss, 0 for none.
-    logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
-    number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one number_loss = "quantile" is for, such as 0.9.
     """
 
-    model: Model
-    local_steps: int = 3
-    optimizer: OptimizerName = "adam"
-    lr: float = 0.01
-    weight_decay: float = 5e-4
-    optimizer_state: OptimizerState = "kept"
-    quorum: float = 1.0
-    parts: tuple[Part, ...] = ()
-    class_weight: ClassWeights = "none"
-    focal: float = 0.0
-    logit_adjustment: float = 0.0
-    number_loss: NumberLoss = "mse"
-    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
-    schedule: Schedule = "constant"
-    warmup: int = 0
-    local_epochs: int = 0
-    batch_size: int = 0
-    clip_gradient: float = 0.0
-    local_momentum: float = 0.0
-    nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    participation: ClassVar[float] = 1.0  # type: ignore[misc]
+    share: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]
+    scores: ClassVar[Literal["each"]] = "each"  # type: ignore[misc]
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True)
 
@@ -127,15 +83,6 @@ class Local(Deployable):
         """What a client trains for, and how."""
         composed = Composition.of((*self.parts, *self.paced), {}, models.example(self.model), self.batch_size)
         return Objective(composed, Training.of(self, self.model))
-
-    @property
-    def paced(self) -> tuple[Part, ...]:
-        """The parts that the pace of the training asks for."""
-        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
-
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
-        return self.objective.least_examples(graph)
 
     def init(self, fed: Federation) -> Tree:
         """The server holds nothing but what of the training's pace it has to say."""

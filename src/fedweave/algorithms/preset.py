@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.parts.conflicts import made
-from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
+from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
 from fedweave.core.settings import check_given, meanings
@@ -115,7 +115,8 @@ class Preset:
     @property
     def capabilities(self) -> Capabilities:
         """What the paper's dataclass declares, else what FedAvg does."""
-        return self.paper.capabilities if isinstance(self.paper, DeclaresCapabilities) else FedAvg.capabilities
+        declared: Capabilities = getattr(self.paper, "capabilities", FedAvg.capabilities)
+        return declared
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[object]]":
@@ -136,7 +137,7 @@ class Preset:
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings say what the fields mean, the most particular first."""
         parts = (kind for part in self.made_of for kind in part.__mro__ if kind not in (Part, object))
-        return *self.paper.__mro__[:-1], *parts, FedAvg
+        return *self.paper.__mro__[:-1], *parts, *FedAvg.__mro__[:-1]
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

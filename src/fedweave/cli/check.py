@@ -15,9 +15,9 @@ from fedweave.experiment.config import Config, read
 if not Loaded.for_help:
     import numpy as np
 
-    from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.algorithms.parts.conflicts import mechanisms
     from fedweave.core import model as models
-    from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
+    from fedweave.core.algorithm import capabilities, check_rounds
     from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
     from fedweave.core.sizes import least_rows
@@ -76,9 +76,8 @@ def begun(config: "Config", built: "Built") -> list[str]:
     check_rounds(built.algorithm, config.general.rounds)
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
     notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
-    if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
-        return notes
-    if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
+    calls = built.algorithm.calls(len(built.fed.clients))  # None of one from outside, which no site runs
+    if calls is not None and not calls.setup:
         built.fed.begin(0)
         built.algorithm.init(built.fed)
     return notes
@@ -231,10 +230,10 @@ def _is_plain(data: "Dataset") -> bool:
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
     """What the data of all clients tell beside messages whose ε is stated."""
-    composed = built.algorithm.composed if isinstance(built.algorithm, MadeOfParts) else None
-    if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
+    protected = any(mechanisms(part) for part in built.algorithm.composed.values())
+    if protected and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
-    if composed is not None and composed.mechanism and _counted(config, built.data.columns):
+    if protected and _counted(config, built.data.columns):
         yield (
             "one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε; "
             "data.degrees, or data.node_labels, settles it before"

@@ -18,7 +18,6 @@ from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.config import Config, check_name, load, override, read, resolve
 
 if not Loaded.for_help:
-    from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.algorithms.parts.part import Attackable, Attacked
     from fedweave.contract.laws import LAWS, Broken
     from fedweave.contract.subject import Subject
@@ -148,7 +147,7 @@ def attacked(config: "Config") -> "list[Attacked]":
         UserError: its clients send nothing that there are attacks on.
     """
     built = build(config)
-    parts = built.algorithm.composed.values() if isinstance(built.algorithm, MadeOfParts) else ()
+    parts = built.algorithm.composed.values()
     key = random.fold(random.key(config.general.seed), "attack")
     built.fed.begin(0)
     attackable = [part for part in parts if isinstance(part, Attackable)]

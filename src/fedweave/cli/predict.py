@@ -17,7 +17,7 @@ if not Loaded.for_help:
     import numpy as np
     import pyarrow as pa
 
-    from fedweave.core.algorithm import PredictsJointly, capabilities
+    from fedweave.core.algorithm import capabilities
     from fedweave.datasets.base import Dataset
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
@@ -282,9 +282,7 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
         built = _same_parties(built, now, data)
         built.fed.restore(snapshot)
         built.fed.begin(round)
-    algorithm = built.algorithm
-    if isinstance(algorithm, PredictsJointly):  # as its class says
-        algorithm.predict(run.state, built.fed)
+    built.algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
     probabilities = {
         client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]

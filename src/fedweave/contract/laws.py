@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import Deployable, Which
-from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.subject import (
     BATCHES,
@@ -25,7 +25,7 @@ from fedweave.contract.subject import (
     distance,
     everything,
 )
-from fedweave.core.algorithm import DeclaresCalls, Engine, PredictsJointly, TakesSome, capabilities
+from fedweave.core.algorithm import Algorithm, Engine, capabilities
 from fedweave.core.federation import Step, is_step, step_name
 from fedweave.core.graph import TRAIN, Graph, graph_arrays
 from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
@@ -279,9 +279,7 @@ def training_lowers_the_loss(subject: Subject) -> None:
     algorithm = subject.made(dropout=0.0)
     steps = train(algorithm, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
-    falls = all(later < earlier for earlier, later in pairwise(losses)) or (
-        isinstance(algorithm, TakesSome) and algorithm.participation < 1
-    )
+    falls = all(later < earlier for earlier, later in pairwise(losses)) or (algorithm.participation < 1)
     if not (falls and losses[-1] < 0.995 * losses[0]):
         text = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
@@ -314,7 +312,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
 def _why_not_ordinary(subject: Subject) -> str:
     """What to declare where it is meant, and the part that decides the server's step, if there is one."""
     algorithm = subject.made()
-    owner = algorithm.composed.owner("step") if isinstance(algorithm, MadeOfParts) else ""
+    owner = algorithm.composed.owner("step") if isinstance(algorithm.composed, Composition) else ""
     cause = f"its part {owner} decides the server's step" if owner else "what it does beyond ordinary training"
     return f'If that is meant, declare it in the class: exempt_laws = {{"{ORDINARY}": "{cause}"}}'
 
@@ -331,9 +329,9 @@ def _takes(subject: Subject, settings: Values) -> bool:
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
     run, algorithm = subject.batched(), subject.made()
-    if not isinstance(algorithm, DeclaresCalls):
+    if (calls := algorithm.calls(len(run.fed.clients))) is None:
         raise Broken("it has no `calls(clients)`, without which no site can take part")
-    calls, scores = algorithm.calls(len(run.fed.clients)), capabilities(algorithm).evaluation
+    scores = capabilities(algorithm).evaluation
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
     for round, steps in due.items():
         _within(run.fed.ran.get(round, []), steps, f"in round {round}")
@@ -343,9 +341,9 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"{odd} are steps of the evaluation, but are run to train")
     if missing := [name for name in scores if not is_step(getattr(algorithm, name))]:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
-    if capabilities(algorithm).predicts != isinstance(algorithm, PredictsJointly):
+    if capabilities(algorithm).predicts != (type(algorithm).predict is not Algorithm.predict):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
-    if isinstance(algorithm, PredictsJointly):
+    if capabilities(algorithm).predicts:
         fed = subject.federation()
         state = algorithm.init(fed)
         fed.ran.clear()

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 
 from fedweave.algorithms.preset import Preset
 from fedweave.contract import federations
-from fedweave.core.algorithm import Algorithm, Capabilities, Engine, capabilities, needs
+from fedweave.core.algorithm import Algorithm, Capabilities, Engine, capabilities, give_defaults
 from fedweave.core.federation import DATA, Call, Client, Step
 from fedweave.core.graph import SPLITS, TRAIN, Graph, graph_tree, tree_graph
 from fedweave.core.replies import Replies
@@ -27,7 +27,6 @@ from fedweave.experiment.config import check_name, own_parameters
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.models import MODELS
 from fedweave.ops.recording import When
-from fedweave.partition.client_data import finders_of
 
 # ----------------------------------------------------------------------------------------------------
 # Engines that show what passes between server and clients.
@@ -160,20 +159,6 @@ class ContractRun(NamedTuple):
     said: tuple[str, ...]
 
 
-@runtime_checkable
-class ExemptsLaws(Protocol):
-    """A class of algorithms for which some laws do not hold."""
-
-    exempt_laws: Mapping[str, str]  # {law: why}
-
-
-@runtime_checkable
-class HasTestSettings(Protocol):
-    """A class of algorithms with settings for a small federation."""
-
-    test_settings: Values
-
-
 @dataclass(frozen=True)
 class Subject:
     """One algorithm, and the runs of it that several laws look at.
@@ -190,18 +175,20 @@ class Subject:
     @property
     def not_owed(self) -> Mapping[str, str]:
         """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
-        kind_class = _class(self.kind)
-        return kind_class.exempt_laws if isinstance(kind_class, ExemptsLaws) else {}
+        laws: Mapping[str, str] = getattr(_class(self.kind), "exempt_laws", {})
+        return laws
 
     @cached_property
     def needs(self) -> Capabilities:
         """What it needs of the data; parts may need groups of people, too."""
         declared = capabilities(self.kind)
-        return replace(declared, sens=declared.sens or needs(self._made(declared)).sens)
+        return replace(declared, sens=declared.sens or self._made(declared).needs.sens)
 
     def __post_init__(self) -> None:
+        if isinstance(self.kind, type):
+            give_defaults(self.kind)
         for name in small_settings(self.kind).keys() - {"model"}:  # a class may fix what its parent chooses
-            if not self.takes(name) and name not in dir(_class(self.kind)):
+            if not self.takes(name) and name not in getattr(_class(self.kind), "__dataclass_fields__", {}):
                 raise ConfigError(f"test_settings: there is no setting {name!r}.")
 
     def takes(self, *names: str) -> bool:
@@ -236,7 +223,7 @@ class Subject:
     ) -> dict[str, Graph]:
         """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
         clients have half of the features each, so that weights of the others are trained for all at once."""
-        graphs = federations.graphs(dtype, changed, self.needs, halved, finders_of(self.made()))
+        graphs = federations.graphs(dtype, changed, self.needs, halved, self.made().finders)
         if idle is not None:
             graph = graphs[f"site-{idle}"]
             splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
@@ -317,8 +304,8 @@ class Subject:
 
 def small_settings(kind: object) -> Values:
     """What an algorithm's class, or a preset's, declares as `test_settings`; empty if it declares none."""
-    kind_class = _class(kind)
-    return kind_class.test_settings if isinstance(kind_class, HasTestSettings) else {}
+    settings: Values = getattr(_class(kind), "test_settings", {})
+    return settings
 
 
 def _class(kind: object) -> object:

@@ -1,19 +1,21 @@
-"""What an algorithm is: a frozen value with three functions."""
+"""What an algorithm is: a frozen value with three functions, and defaults for all that it may say besides."""
 
-from abc import abstractmethod
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from fedweave.core.federation import Federation, Step
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError, UserError
 
@@ -110,22 +112,17 @@ class Capabilities:
 
 def capabilities(algorithm: object) -> Capabilities:
     """What an algorithm, its class or its preset declares; the defaults without that."""
-    return algorithm.capabilities if isinstance(algorithm, DeclaresCapabilities) else Capabilities()
+    declared: Capabilities = getattr(algorithm, "capabilities", Algorithm.capabilities)
+    return declared
 
 
-def needs(algorithm: object) -> Capabilities:
-    """What this algorithm instance needs: its `needs` if that depends on its fields, else its `capabilities`."""
-    return algorithm.needs if isinstance(algorithm, DeclaresNeeds) else capabilities(algorithm)
-
-
-def check_rounds(algorithm: object, rounds: int) -> None:
-    """Refuse a run of more rounds than the algorithm was made for (its `most_rounds`, if it has that).
+def check_rounds(algorithm: "Algorithm", rounds: int) -> None:
+    """Refuse a run of more rounds than the algorithm was made for (`Algorithm.most_rounds`).
 
     Raises:
         UserError: names both.
     """
-    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
-    if most is not None and rounds > most:
+    if (most := algorithm.most_rounds) is not None and rounds > most:
         raise UserError(
             f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
             f"rounds to {most} or less, or target_rounds to {rounds}.",
@@ -157,190 +154,176 @@ class Calls:
         return self.setup + self.round + self.evaluation + self.prediction
 
 
-def calls_of(algorithm: object, name: str, clients: int) -> Calls:
+def calls_of(algorithm: "Algorithm", name: str, clients: int) -> Calls:
     """What an algorithm declares that it runs at each of that many clients.
 
     Raises:
         FedweaveError: it does not say so.
     """
-    if not isinstance(algorithm, DeclaresCalls):
+    if (calls := algorithm.calls(clients)) is None:
         raise FedweaveError(
             f"{name} does not say in which order it calls its steps: give it a method `calls` "
             "(fedweave.core.algorithm.Calls)."
         )
-    return algorithm.calls(clients)
+    return calls
 
 
-class Algorithm(Protocol):
-    """A frozen dataclass: fields are the paper's hyperparameters with the paper's defaults; the first is the model.
+@dataclass(frozen=True)
+class Algorithm(Settings, ABC):
+    """An algorithm, whose fields are the paper's hyperparameters with the paper's defaults; the first is the model.
 
-    All splits are evaluated in one call, because one forward pass serves them all. What else an algorithm can do is in
-    the protocols below, each of which it may have or not; a model that clients hold for their owners is
-    `algorithms.deployment.Deployable`.
+    A class has `init`, `round` and `evaluate`. Everything else is optional: what is here means "nothing special". An
+    algorithm whose clients can each hold a whole model is an `algorithms.deployment.Deployable`.
+
+    model: the model that is trained, as it was given.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    model: Model
 
-    @property
-    def model(self) -> Model:
-        """The model that is trained, as it was given."""
-        ...
+    capabilities: ClassVar[Capabilities] = Capabilities()  # whatever the settings are
+    exempt_laws: ClassVar[Mapping[str, str]] = {}  # {law of the contract that does not hold: why}
+    test_settings: ClassVar[Mapping[str, Any]] = {}  # with which the contract tries the algorithm
 
+    # Settings of many algorithms, for those that do not have them as fields.
+    participation = 1.0  # the share of clients that a round calls
+    quorum = 1.0  # the share of the called clients that must reply
+    batch = 0  # examples of a mini-batch; 0: all
+    class_weight = cast(Any, "none")  # this and the following: the loss (`learn.losses.Criterion`)
+    focal, logit_adjustment = 0.0, 0.0
+    number_loss, quantile = cast(Any, "mse"), 0.5
+
+    def __init_subclass__(cls, **options: object) -> None:
+        """Let a field take the place of what it has here: one without a default would get that for its default.
+
+        Raises:
+            TypeError: the class has a field where all algorithms have a method.
+        """
+        super().__init_subclass__(**options)
+        for name in inspect.get_annotations(cls):
+            inherited, replaced = getattr(Algorithm, name, None), name in vars(cls)
+            if inspect.isfunction(inherited) or (isinstance(inherited, property) and not replaced):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: {name!r} is no setting of an algorithm. Call the field otherwise."
+                )
+            if inherited is not None and not replaced:
+                setattr(cls, name, field())
+
+    @abstractmethod
     def init(self, fed: Federation) -> Tree:
         """The server's state before the first round."""
-        ...
 
+    @abstractmethod
     def round(self, state: Tree, fed: Federation) -> Tree:
         """One round: the state after it."""
-        ...
 
+    @abstractmethod
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Measure the models that `state` and the clients hold."""
-        ...
+        """Measure the models that `state` and the clients hold, on all splits at once: one forward pass serves them."""
 
-
-@runtime_checkable
-class DeclaresCapabilities(Protocol):
-    """An algorithm, its class or its preset, that needs or can do more than the least."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """A class variable: it holds whatever the settings are."""
-        ...
-
-
-@runtime_checkable
-class DeclaresNeeds(Protocol):
-    """An algorithm whose needs depend on its settings."""
+    # What it needs.
 
     @property
     def needs(self) -> Capabilities:
         """`capabilities` with these settings."""
-        ...
+        return self.capabilities
 
+    @property
+    def finders(self) -> tuple[Any, ...]:
+        """What looks for what has to be known of clients' data before (`partition.client_data.Precompute`)."""
+        return ()
 
-@runtime_checkable
-class DeclaresCalls(Protocol):
-    """An algorithm in which sites take part: it says what they are asked for."""
-
-    def calls(self, clients: int) -> Calls:
-        """The calls that a site may get in a federation of that many clients."""
-        ...
-
-
-@runtime_checkable
-class MakesParts(Protocol):
-    """An algorithm that makes parts of its settings, besides those that it is given; their steps run on clients."""
+    @property
+    def composed(self) -> Mapping[str, Any]:
+        """{name: part} of an algorithm that is made of parts (`algorithms.parts.Composition`)."""
+        return {}
 
     @property
     def paced(self) -> tuple[object, ...]:
-        """Those parts."""
-        ...
-
-
-@runtime_checkable
-class LimitsRounds(Protocol):
-    """An algorithm that may be made for so many rounds and no more."""
+        """Parts that it makes of its settings, besides those that it is given; their steps run on clients."""
+        return ()
 
     @property
     def most_rounds(self) -> int | None:
-        """How many; None if it does not matter."""
-        ...
+        """How many rounds it was made for; None if that does not matter."""
+        return None
 
+    @property
+    def any_models(self) -> bool:
+        """Whether clients may have models of different forms, as none of their weights' shapes is exchanged."""
+        return False
 
-@runtime_checkable
-class LimitsExamples(Protocol):
-    """An algorithm whose training steps can be on few examples."""
+    @property
+    def notes(self) -> Sequence[str]:
+        """Sentences on settings that do nothing, or no good."""
+        return ()
+
+    # What sites are asked for.
+
+    def calls(self, clients: int) -> Calls | None:
+        """The calls that a site may get in a federation of that many clients; None: no site can take part."""
+        return None
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{what makes steps, and its settings: the fewest examples of one} at a client that is sent `message`."""
-        ...
-
-
-@runtime_checkable
-class TakesBatches(Protocol):
-    """An algorithm with mini-batches of a chosen size."""
-
-    @property
-    def batch(self) -> int:
-        """Examples of one; 0: all."""
-        ...
-
-
-@runtime_checkable
-class TakesQuorum(Protocol):
-    """An algorithm whose rounds may go on without some of the clients that they call."""
-
-    @property
-    def quorum(self) -> float:
-        """The share of the called clients that must reply."""
-        ...
-
-
-@runtime_checkable
-class TakesSome(Protocol):
-    """An algorithm whose rounds may call some clients alone."""
-
-    @property
-    def participation(self) -> float:
-        """The share of clients that a round calls."""
-        ...
-
-
-@runtime_checkable
-class JudgesReceived(Protocol):
-    """An algorithm that says whose models its evaluations score."""
+        """{what makes steps, and its settings: the fewest training examples of one} at a client that is sent
+        `message`; {} where each step is on all of them. Waits for the graph's device."""
+        most = int(graph.masks[TRAIN].sum()) if self.batch else 0
+        return {f"{type(self).__name__} (batch)": min(self.batch, most)} if self.batch else {}
 
     @property
     def judges_received(self) -> bool:
-        """Whether they are the server's alone, as it sent them."""
-        ...
+        """Whether its evaluations score the server's models alone, as it sent them."""
+        return False
 
-
-@runtime_checkable
-class HasNotes(Protocol):
-    """An algorithm that says what of its settings does nothing, or no good."""
-
-    @property
-    def notes(self) -> list[str]:
-        """A sentence each."""
-        ...
-
-
-@runtime_checkable
-class MeasuresClients(Protocol):
-    """An algorithm whose server knows something of each client after a round."""
+    # What the server knows after a round.
 
     def measures(self, state: Tree, fed: Federation) -> Mapping[str, Tensor]:
-        """{name: float64 [N]}; NaN where it is not known."""
-        ...
-
-
-@runtime_checkable
-class MeasuresPairs(Protocol):
-    """An algorithm whose server knows something about every two clients after a round."""
+        """{name: float64 [N]} of each client; NaN where it is not known."""
+        return {}
 
     def pairs(self, state: Tree) -> Mapping[str, Tensor]:
-        """{name: float64 [N, N]}."""
-        ...
+        """{name: float64 [N, N]} of every two clients."""
+        return {}
 
+    def counts(self, state: Tree) -> Mapping[str, float]:
+        """{name: number} of all clients together, for summaries."""
+        return {}
 
-@runtime_checkable
-class MeasuresAll(Protocol):
-    """An algorithm whose server knows something of all clients together after a round, for summaries."""
+    # Its models.
 
-    def counts(self, state: Tree) -> dict[str, float]:
-        """{name: number}."""
-        ...
+    @property
+    def net(self) -> Model:
+        """The model as it is used on clients' data."""
+        return self.model
 
-
-@runtime_checkable
-class PredictsJointly(Protocol):
-    """An algorithm whose clients predict together, as `Capabilities.predicts` says before there is one."""
+    def judged_model(self, state: Tree) -> Tree | None:
+        """The weights of the one model that every client uses, as the server has them; None where there is none."""
+        return None
 
     def predict(self, state: Tree, fed: Federation) -> None:
-        """Store at clients the predictions of all their nodes as "prediction" in their private states."""
-        ...
+        """Store at clients that predict together (`Capabilities.predicts`) the predictions of all their nodes, as
+        "prediction" in their private states."""
+        raise NotImplementedError(f"{type(self).__name__} has no `predict`")
+
+
+def give_defaults(kind: type) -> None:
+    """Let the class of an algorithm from outside that does not inherit from `Algorithm` have what is there.
+
+    Raises:
+        UserError: it is no algorithm.
+    """
+    if issubclass(kind, Algorithm):
+        return
+    if missing := [name for name in sorted(Algorithm.__abstractmethods__) if not hasattr(kind, name)]:
+        raise UserError(
+            f"{kind.__name__} is no algorithm: it has no {', '.join(missing)}. Derive a frozen dataclass from "
+            "fedweave.core.algorithm.Algorithm, and give an object of it.",
+            code="user.no-algorithm",
+        )
+    fields = getattr(kind, "__dataclass_fields__", {})
+    for name, value in vars(Algorithm).items():
+        if not (name.startswith("_") or name in fields or hasattr(kind, name)):
+            setattr(kind, name, value)
+    Algorithm.register(kind)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -457,6 +440,17 @@ class Engine(Federation):
         """The devices that clients compute on, as people know them, as far as is known here."""
         return ()
 
+    @property
+    def graphs(self) -> Mapping[str, Graph] | None:
+        """{client id: its current data} of a simulation in this process, for whoever owns it all; no algorithm may
+        look. None elsewhere."""
+        return None
+
+    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
+        """What the model with weights `w` says of each example (`engines.engine.Executor`) in a simulation; None where
+        nobody may know."""
+        return None
+
     @abstractmethod
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
@@ -474,31 +468,12 @@ class Engine(Federation):
         """Undo `snapshot` and `snapshot_data`."""
 
 
-@runtime_checkable
-class HoldsGraphs(Protocol):
-    """An engine in whose process all clients' data is, as of a simulation."""
-
-    @property
-    def graphs(self) -> Mapping[str, Graph]:
-        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
-        ...
-
-
-@runtime_checkable
-class JudgesExamples(Protocol):
-    """An engine of a simulation, whoever of its workers has the clients' data."""
-
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
-        """See `engines.engine.Executor`."""
-        ...
-
-
 def graphs_of(fed: Engine) -> Mapping[str, Graph]:
     """{client id: its current data} of a simulation.
 
     Raises:
         UserError: the clients' data are elsewhere.
     """
-    if not isinstance(fed, HoldsGraphs):
+    if (graphs := fed.graphs) is None:
         raise UserError("the clients' data are not in this process; set engine.name = 'simulation'.")
-    return fed.graphs
+    return graphs

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -315,6 +316,8 @@ class Federation(ABC):
     such as "public", "validation" or "proxy".
     rounds: how many the run has; 0 where nobody says.
     initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
+    pairs: {name: float64 [N, N]}, the truth about every two clients (`Partition.pairs`), for comparisons alone; {}
+    where nobody knows it.
     """
 
     clients: tuple[str, ...]
@@ -324,6 +327,7 @@ class Federation(ABC):
     test: Graph | None
     held: Mapping[str, Graph]
     rounds: int = 0
+    pairs: Mapping[str, Tensor] = MappingProxyType({})
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
 
     @cached_property
@@ -413,13 +417,3 @@ class Federation(ABC):
     @abstractmethod
     def key(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
-
-
-@runtime_checkable
-class KnowsPairs(Protocol):
-    """A federation that knows the truth about every pair of clients, as a simulation does; for comparisons alone."""
-
-    @property
-    def pairs(self) -> Mapping[str, Tensor]:
-        """{name: float64 [N, N]} (`Partition.pairs`)."""
-        ...

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.algorithm import MakesParts
+from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import Sent, Step, StepInfo, is_step
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
@@ -267,7 +267,7 @@ def find_step(algorithm: object, name: str) -> Step:
         CallRefused: the algorithm has no such step; nothing else can be called over the wire.
     """
     owner, _, method = name.rpartition(".")
-    more = algorithm.paced if isinstance(algorithm, MakesParts) else ()
+    more = algorithm.paced if isinstance(algorithm, Algorithm) else ()  # a site that is asked too early has none
     places = [part for part in (*_parts(algorithm), *more) if type(part).__name__ == owner]
     if not owner:
         places = [sys.modules[kind.__module__] for kind in type(algorithm).__mro__ if kind is not object]

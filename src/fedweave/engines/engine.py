@@ -274,7 +274,7 @@ class LocalEngine(Engine):
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `core.algorithm.JudgesExamples`."""
+        """See `core.algorithm.Engine`."""
         return self.executor.judged_examples(model, w, clients)
 
     def snapshot(self) -> Tree:

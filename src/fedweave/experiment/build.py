@@ -12,7 +12,7 @@ import torch
 
 from fedweave import datasets
 from fedweave.algorithms.deployment import with_models
-from fedweave.core.algorithm import Algorithm, Engine, capabilities
+from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Precomputed
@@ -61,7 +61,6 @@ from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import (
     Precompute,
     everywhere,
-    finders_of,
     global_test_part,
     meter_scaling,
     meter_target_scaling,
@@ -361,7 +360,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     dtype = DTYPES[engine.dtype]
-    graphs = client_graphs(inputs.data, inputs.seen, dtype, finders_of(inputs.algorithm), frozenset(clients))
+    graphs = client_graphs(inputs.data, inputs.seen, dtype, inputs.algorithm.finders, frozenset(clients))
     options: Record = {"classes": inputs.data.classes, "members": _members(inputs.data, inputs.seen)}
     options |= {"test": global_test_graph(inputs.data, inputs.seen, dtype), "own": inputs.own}
     mode = _mode(inputs.nets, "vmap")
@@ -409,6 +408,7 @@ def federation(
             f"the partition is {partition!r}, which has not cut the data. Give {partition!r}.cut(data, seed=0).",
             code="config.value",
         )
+    give_defaults(type(algorithm))
     check_target(data, algorithm, type(algorithm).__name__)
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
@@ -438,7 +438,7 @@ def federation(
 def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
-    graphs = client_graphs(data, partition, dtype, finders_of(algorithm))
+    graphs = client_graphs(data, partition, dtype, algorithm.finders)
     return Simulation(graphs, **_of_server(data, partition, dtype), **options)
 
 

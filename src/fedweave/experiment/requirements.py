@@ -7,17 +7,16 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import drawn
 from fedweave.algorithms.parts import SampledCrossEntropy
-from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.algorithms.parts.conflicts import shown
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, WeighsClasses, weighing
+from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, weighing
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import NO_LINKS, Capabilities, DeclaresCalls, capabilities, needs
+from fedweave.core.algorithm import NO_LINKS, Algorithm, Capabilities, capabilities
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
@@ -40,7 +39,7 @@ from fedweave.sampling.neighborhoods import bytes_of
 # Whether a machine's memory can hold what a run is about to draw.
 
 
-def check_memory(algorithm: object, model: Model, nodes: Sequence[int], engine: Values) -> None:
+def check_memory(algorithm: Algorithm, model: Model, nodes: Sequence[int], engine: Values) -> None:
     """Refuse sampled neighborhoods that memory cannot hold.
 
     nodes: how many each client has. engine: the settings of [engine], which say how many clients run at once.
@@ -48,7 +47,7 @@ def check_memory(algorithm: object, model: Model, nodes: Sequence[int], engine: 
     Raises:
         ConfigError: says about how much they take, and what to lower.
     """
-    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    parts = algorithm.composed.values()
     together = 1 if engine.get("mode") == "loop" else int(engine.get("chunk", 0))
     largest = sorted(nodes, reverse=True)[: together or None]
     for sampler in (part.sampler for part in parts if isinstance(part, SampledCrossEntropy)):
@@ -99,12 +98,12 @@ def _check_same_nodes(config: Config, partition: Partition) -> None:
     )
 
 
-def check_columns(config: Config, partition: Partition, algorithm: object) -> None:
+def check_columns(config: Config, partition: Partition, algorithm: Algorithm) -> None:
     """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
     kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
-    if not apart or kind.vertical or kind.pooled or not isinstance(algorithm, DeclaresCalls):
+    if not apart or kind.vertical or kind.pooled or (calls := algorithm.calls(len(partition.parts))) is None:
         return
-    if any(step_info(step).sends for step in algorithm.calls(len(partition.parts)).round):
+    if any(step_info(step).sends for step in calls.round):
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} would take each client's first column for the same, and so on, but "
             f"partition {config.partition.name!r} gives clients different ones; choose an algorithm for vertically "
@@ -138,19 +137,17 @@ def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
         )
 
 
-def check_target(data: Dataset, algorithm: object, name: str) -> None:
+def check_target(data: Dataset, algorithm: Algorithm, name: str) -> None:
     """Raise ConfigError where an algorithm, called `name`, or a part of it is about classes and numbers or several
     labels are predicted, or weighs what there is not."""
-    if data.target != CLASS and needs(algorithm).classes:
-        parts = shown(algorithm.composed) if isinstance(algorithm, MadeOfParts) else {}
+    if data.target != CLASS and algorithm.needs.classes:
+        parts = shown(algorithm.composed)
         part = next((f", by its part {label!r}," for label, part in parts.items() if part.needs.classes), "")
         raise ConfigError(
             f"algorithm {name!r}{part} is about classes, and {data.name} has {NOUNS[data.target]}. Take fedavg, "
             "fedprox, local or centralized.",
             code="config.class-algorithm",
         )
-    if not isinstance(algorithm, WeighsClasses):
-        return
     weighing(algorithm).check_target(data.target)
     weights = algorithm.class_weight
     if data.target == LABELS and isinstance(weights, tuple) and len(weights) != data.outputs:
@@ -161,9 +158,9 @@ def check_target(data: Dataset, algorithm: object, name: str) -> None:
         )
 
 
-def check_users(data: Dataset, algorithm: object) -> None:
+def check_users(data: Dataset, algorithm: Algorithm) -> None:
     """Raise ConfigError where rows of users are to stay at home and the data does not say who is a user."""
-    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    parts = algorithm.composed.values()
     if any(part.needs.items for part in parts) and (data.links is None or data.links.items is None):
         raise ConfigError(
             "algorithm.users = 'home': the data does not say which nodes are users, so that no row would stay. Set "
@@ -173,21 +170,21 @@ def check_users(data: Dataset, algorithm: object) -> None:
 
 
 def check_sampling(
-    config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: object
+    config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: Algorithm
 ) -> None:
     """Raise ConfigError where the algorithm asks for nodes as examples and has others; where it samples more around the
     clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbors whenever they are some;
     and where the model marks the seeds of sampled neighborhoods, and none are sampled."""
-    if timed and needs(algorithm).nodes:
+    if timed and algorithm.needs.nodes:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbors at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
         )
-    check_nodes(config, data, needs(algorithm))
+    check_nodes(config, data, algorithm.needs)
     check_memory(algorithm, model, nodes, config.engine.values)
     if not any(layer.judged for layer in model):
         return
-    parts = algorithm.composed if isinstance(algorithm, MadeOfParts) else {}
+    parts = algorithm.composed
     sampled = any(isinstance(part, SampledCrossEntropy) for part in parts.values())
     whole = [name for name, part in parts.items() if part.needs.whole_graphs]
     if whole or not sampled:
@@ -228,7 +225,7 @@ def scales(data: Dataset, config: Config) -> str:
     return "none" if data.scaling != "none" and not len(amounts(data.x)) else how
 
 
-def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
+def check_scaling(how: str, algorithm: Algorithm, records: Sequence[str]) -> None:
     """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
 
     how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
@@ -243,7 +240,7 @@ def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
         )
 
 
-def check_target_scaling(data: Dataset, algorithm: object) -> None:
+def check_target_scaling(data: Dataset, algorithm: Algorithm) -> None:
     """Refuse to scale numbers that are predicted by those of all examples where ε is of one of them, as `check_scaling`
     does features.
 
@@ -258,18 +255,18 @@ def check_target_scaling(data: Dataset, algorithm: object) -> None:
         )
 
 
-def _bounded(algorithm: object) -> set[str]:
+def _bounded(algorithm: Algorithm) -> set[str]:
     """What an algorithm's ε is of (`mechanism.LDP.per`)."""
-    if not isinstance(algorithm, DeclaresCalls):
+    if (calls := algorithm.calls(2)) is None:
         return set()
-    declared = (send for step in algorithm.calls(2).all for send in step_info(step).sends.values())
+    declared = (send for step in calls.all for send in step_info(step).sends.values())
     mechanisms = (one for send in declared for one in send.mechanisms)
     return {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)}
 
 
-def check_people(config: Config, data: Dataset, algorithm: object) -> None:
+def check_people(config: Config, data: Dataset, algorithm: Algorithm) -> None:
     """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
-    if not needs(algorithm).sens:
+    if not algorithm.needs.sens:
         return
     if data.sens is None:
         raise ConfigError(
@@ -293,7 +290,7 @@ def check_edges(config: Config, model: Model) -> None:
 
 
 def check_own_models(
-    member_models: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
+    member_models: OwnModels | Mapping[str, Model], algorithm: Algorithm, members: Sequence[str], called: str
 ) -> None:
     """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
     or one that is named is not there."""
@@ -302,7 +299,7 @@ def check_own_models(
         raise ConfigError(
             f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
         )
-    if member_models and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+    if member_models and not algorithm.any_models:
         raise ConfigError(
             f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
             "have one model; leave these out, or choose fedproto, fedtgp or local.",
@@ -316,7 +313,7 @@ def check_ports(config: Config, plugin: object) -> None:
         raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
 
 
-def check_widths(algorithm: object, client_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
+def check_widths(algorithm: Algorithm, client_algorithms: Mapping[str, Algorithm], graphs: Mapping[str, Graph]) -> None:
     """Raise ConfigError unless what the last layers of all clients' models read is of one width, where prototypes of it
     are compared. client_algorithms: {client: its own algorithm}."""
     if not client_algorithms or not isinstance(algorithm, FedAvg):
@@ -331,7 +328,7 @@ def check_widths(algorithm: object, client_algorithms: Mapping[str, object], gra
         raise ConfigError(f"model: {ONE_WIDTH}; they are {text}.", code=WIDTHS)
 
 
-def _width(algorithm: object, graph: Graph) -> int:
+def _width(algorithm: Algorithm, graph: Graph) -> int:
     """Of the embeddings that the last layer of its model reads."""
     net = deployable(algorithm).net
     with torch.no_grad():

@@ -9,16 +9,8 @@ import pyarrow as pa
 import torch
 from torch.nn.utils import get_total_norm
 
-from fedweave.algorithms.deployment import Deployable
 from fedweave.core import types
-from fedweave.core.algorithm import (
-    Algorithm,
-    Engine,
-    JudgesExamples,
-    MeasuresAll,
-    MeasuresClients,
-    check_rounds,
-)
+from fedweave.core.algorithm import Algorithm, Engine, check_rounds, give_defaults
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
 from fedweave.core.shown import Shown, page
@@ -130,6 +122,7 @@ def train(
             f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.",
             code="user.rounds",
         )
+    give_defaults(type(algorithm))
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None and fed.trained:
@@ -195,7 +188,7 @@ class _Referee:
             last = True
             rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
         measured |= progress
-        measured |= of_all(self.algorithm, state)
+        measured |= self.algorithm.counts(state)
         if sample := self.fed.judged:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
@@ -219,12 +212,10 @@ class _Referee:
         share = self.judging.intervals
         if total is not None:
             return pooled_sums(total, alarm, share)
-        if not (isinstance(self.fed, JudgesExamples) and isinstance(self.algorithm, Deployable)):
-            return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
         examples = self.fed.judged_examples(self.algorithm.net, w, self.fed.judged or self.fed.clients)
-        return pooled_examples(examples, alarm, share)
+        return {} if examples is None else pooled_examples(examples, alarm, share)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:
@@ -234,7 +225,7 @@ def evaluated(number: int, rounds: int, eval_every: int) -> bool:
 
 def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
-    if not isinstance(algorithm, MeasuresClients) or not (measures := algorithm.measures(state, fed)):
+    if not (measures := algorithm.measures(state, fed)):
         return None
     known = [
         (round, client, SERVER, name, value)
@@ -243,11 +234,6 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.
         if not math.isnan(value)
     ]
     return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
-
-
-def of_all(algorithm: Algorithm, state: Tree) -> dict[str, float]:
-    """What the server knows of all clients together after a round, by name."""
-    return algorithm.counts(state) if isinstance(algorithm, MeasuresAll) else {}
 
 
 def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:

@@ -5,7 +5,7 @@ what all clients hold.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -180,21 +180,6 @@ class Precompute(Protocol):
     def tables(self, found: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """{file: a table for readers} of what clients have, by their ids."""
         ...
-
-
-@runtime_checkable
-class HasFinders(Protocol):
-    """An algorithm that may have something looked for."""
-
-    @property
-    def finders(self) -> tuple[Precompute, ...]:
-        """What looks for it."""
-        ...
-
-
-def finders_of(algorithm: object) -> tuple[Precompute, ...]:
-    """What an algorithm has looked for; () if nothing."""
-    return algorithm.finders if isinstance(algorithm, HasFinders) else ()
 
 
 def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partition) -> list[Precomputed]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedweave.core.algorithm import HasNotes, capabilities
+from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted, printable
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
@@ -67,7 +67,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     carried = built.data.carried
     whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
     console.print(clients_table(held, whole, built.data.labels, config.external, built.data.targets))
-    unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
+    unsuited = built.algorithm.notes
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
     vertical = capabilities(config.algorithm.kind).vertical

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, NoReturn, Protocol, runtime_checkable
+from typing import Literal, NoReturn
 
 import numpy as np
 import torch
@@ -514,16 +514,6 @@ def _of_keys(name: str, part: Part) -> dict[str, str]:
     if isinstance(part.client_learns, str):
         return {name: part.client_learns} if part.client_learns else {}
     return {f"{name}/{key}": text for key, text in part.client_learns.items()}
-
-
-@runtime_checkable
-class MadeOfParts(Protocol):
-    """An algorithm that is made of parts."""
-
-    @property
-    def composed(self) -> Composition:
-        """Its parts by name."""
-        ...
 
 
 # ----------------------------------------------------------------------------------------------------

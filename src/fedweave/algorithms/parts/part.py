@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.algorithm import Round
+from fedweave.core.algorithm import Algorithm, Round
 from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
@@ -20,7 +20,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import Criterion, Fit, NumberLoss, Optimizer, Penalty, check_training, optimizer_of
+from fedweave.learn import Criterion, Fit, Optimizer, Penalty, check_training, optimizer_of
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -39,47 +39,15 @@ RATE, BATCHES = (
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
 
 
-@runtime_checkable
-class WeighsClasses(Protocol):
-    """An algorithm with the settings of a `Criterion`."""
-
-    @property
-    def class_weight(self) -> ClassWeights:
-        """Of the cross-entropy."""
-        ...
-
-    @property
-    def focal(self) -> float:
-        """Of the focal loss."""
-        ...
-
-    @property
-    def logit_adjustment(self) -> float:
-        """Of the logits."""
-        ...
-
-
-@runtime_checkable
-class WeighsErrors(Protocol):
-    """An algorithm with the settings of a `Criterion` of numbers."""
-
-    @property
-    def number_loss(self) -> NumberLoss:
-        """See `Criterion`."""
-        ...
-
-    @property
-    def quantile(self) -> float:
-        """See `Criterion`."""
-        ...
-
-
-def weighing(algorithm: WeighsClasses) -> Criterion:
+def weighing(algorithm: Algorithm) -> Criterion:
     """How an algorithm weighs classes and errors."""
-    criterion = Criterion(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
-    if not isinstance(algorithm, WeighsErrors):
-        return criterion
-    return replace(criterion, number_loss=algorithm.number_loss, quantile=algorithm.quantile)
+    return Criterion(
+        algorithm.class_weight,
+        algorithm.focal,
+        algorithm.logit_adjustment,
+        algorithm.number_loss,
+        algorithm.quantile,
+    )
 
 
 def batches(count: Tensor, batch: int) -> Tensor:
@@ -127,7 +95,7 @@ class Training:
             )
 
     @classmethod
-    def of(cls, algorithm: WeighsClasses, model: Model) -> "Training":
+    def of(cls, algorithm: Algorithm, model: Model) -> "Training":
         """Of an algorithm that has all these settings, by the same names."""
         names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})

@@ -122,7 +122,7 @@ class Drift(Part):
     the node's own or that of another node of the client with the same label. Links, labels and masks stay.
 
     The paper says no more than that 1 % of each client's data changes. A node that several clients hold changes at one
-    of them, so their overlap shrinks; `KnowsPairs.pairs` keeps the original overlap.
+    of them, so their overlap shrinks; `Federation.pairs` keeps the original overlap.
 
     share: share of a client's nodes that change in a round.
     """

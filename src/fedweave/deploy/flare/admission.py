@@ -16,18 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.algorithms.scoring import HISTOGRAM, MEAN
 from fedweave.core import plugins
-from fedweave.core.algorithm import (
-    Algorithm,
-    Calls,
-    LimitsRounds,
-    TakesQuorum,
-    TakesSome,
-    capabilities,
-    check_rounds,
-)
+from fedweave.core.algorithm import Algorithm, Calls, capabilities, check_rounds
 from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
@@ -200,7 +191,7 @@ def _within(path: str, key: str) -> bool:
     return f"{path}/".startswith(f"{key}/")
 
 
-def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
+def _default_algorithm(name: str, kind: Callable[[object], Algorithm]) -> Algorithm:
     """An algorithm of that name with its defaults and the first model that it takes."""
     for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
         try:
@@ -210,8 +201,8 @@ def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
 
 
-def _steps(algorithm: object) -> list[Step]:
-    places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
+def _steps(algorithm: Algorithm) -> list[Step]:
+    places = [algorithm, *algorithm.composed.values()]
     return [
         MethodType(method, place)
         for place in places
@@ -279,11 +270,9 @@ def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
     return reasons
 
 
-def needs_all(config: Config, algorithm: object) -> bool:
+def needs_all(config: Config, algorithm: Algorithm) -> bool:
     """Whether every site takes part in every round, so that a run ends without one."""
-    called = algorithm.participation if isinstance(algorithm, TakesSome) else 1.0
-    replying = algorithm.quorum if isinstance(algorithm, TakesQuorum) else 1.0
-    everyone = min(called, replying, config.engine.values.get("quorum", 1.0)) >= 1
+    everyone = min(algorithm.participation, algorithm.quorum, config.engine.values.get("quorum", 1.0)) >= 1
     return everyone or capabilities(config.algorithm.kind).vertical
 
 
@@ -318,7 +307,7 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
 
 
 def unjudged(
-    rules: Rules, spent: Spent, algorithm: object, calls: Calls, general: General, sites: int, done: int = -1
+    rules: Rules, spent: Spent, algorithm: Algorithm, calls: Calls, general: General, sites: int, done: int = -1
 ) -> None:
     """Refuse a run between so many `sites` that goes on after round `done`, -1 if it begins, and has more evaluations
     than the policy leaves: each model that is scored, or tried, is one.
@@ -332,7 +321,7 @@ def unjudged(
     check_evaluations(rules, spent, planned * len(scoring_steps(calls)) + tried)
 
 
-def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
+def models_tried(algorithm: Algorithm, sites: int, rounds: Sequence[int]) -> int:
     """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.scoring`)."""
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
@@ -340,7 +329,7 @@ def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
 def conditions(
     rules: Rules,
     config: Config,
-    algorithm: object,
+    algorithm: Algorithm,
     calls: Calls,
     sites: int,
     spent: Spent,
@@ -392,9 +381,9 @@ def _unmarked(mechanism: Mechanism) -> Mechanism:
     )
 
 
-def targeted(algorithm: object, calls: Calls) -> dict[str, int]:
+def targeted(algorithm: Algorithm, calls: Calls) -> dict[str, int]:
     """{step that sends something with noise: how often it may reply} of an algorithm with a target; {} of others."""
-    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
+    most = algorithm.most_rounds
     return {} if most is None else {step_name(step): most for step in calls.round if _noised(step)}
 
 

@@ -55,7 +55,6 @@ from fedweave.experiment import requirements
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
-from fedweave.partition.client_data import finders_of
 from fedweave.partition.external import ADD
 
 RUNS, MARKS = "runs", "marks.json"
@@ -231,11 +230,11 @@ class Participation:
         Raises:
             ConfigError, DataError: algorithm or model is for other data. PolicyViolation: the policy would end the run.
         """
-        self.algorithm = suited(self.config, found.data, width, scaling)
-        calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
+        self.algorithm = algorithm = suited(self.config, found.data, width, scaling)
+        calls = calls_of(algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            requirements.check_people(self.config, found.data, self.algorithm)
-            self._foresee(calls, bool(found.data.labeled.any()))
+            requirements.check_people(self.config, found.data, algorithm)
+            self._foresee(algorithm, calls, bool(found.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
@@ -248,17 +247,17 @@ class Participation:
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general
-        most = partial(models_tried, self.algorithm, len(self.asked.sites))
+        most = partial(models_tried, algorithm, len(self.asked.sites))
         self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
         self.found = found
-        finders = () if self.asked.predict else finders_of(self.algorithm)
+        finders = () if self.asked.predict else algorithm.finders
         if finders:
             self._waiting = found, Precomputed.joined([finder.alone(found.data, self.folder) for finder in finders])
         else:
             self.take_up(found)
             self.ready = self.exchange is None
 
-    def _foresee(self, calls: Calls, labels: bool) -> None:
+    def _foresee(self, algorithm: Algorithm, calls: Calls, labels: bool) -> None:
         """Refuse a run that could not end within the policy, before anything of it leaves.
 
         Raises:
@@ -266,12 +265,12 @@ class Participation:
         """
         sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
         check_declared(self.rules, calls, labels, sites)
-        self.target = targeted(self.algorithm, calls)
+        self.target = targeted(algorithm, calls)
         replied = self.accounts.repeated(self.pin)
-        for condition in conditions(self.rules, self.config, self.algorithm, calls, sites, spent, replied, done):
+        for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done):
             condition()
         why = overspent(self.rules, spent, calls, self.config.general, done, labels)
-        if why and needs_all(self.config, self.algorithm):
+        if why and needs_all(self.config, algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
 
     def join_crowd(self) -> None:
@@ -340,7 +339,7 @@ class Participation:
     def _check_numbers(self, message: Tree) -> None:
         """Refuse to go on where numbers would be of few examples of the data as it is now."""
         check_crowd(self.rules, self.graph)
-        if not self.asked.predict:  # where models predict, nothing is trained
+        if self.algorithm is not None and not self.asked.predict:  # where models predict, nothing is trained
             check_batches(self.rules, self.algorithm, self.graph, message)
 
     def heard(self, asked: StepRequest, info: StepInfo, message: Tree) -> str:

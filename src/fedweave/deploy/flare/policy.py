@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from fedweave.algorithms.parts.start import COUNTS
 from fedweave.algorithms.scoring import TRIED
-from fedweave.core.algorithm import LimitsExamples, TakesBatches
+from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import StepInfo
-from fedweave.core.graph import SPLITS, TRAIN, Graph
+from fedweave.core.graph import SPLITS, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.target import NUMBER
@@ -178,28 +178,19 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         )
 
 
-def check_batches(rules: Rules, algorithm: object, graph: Graph, message: Tree) -> None:
+def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tree) -> None:
     """Refuse an algorithm that at this site, once it is sent `message`, trains on fewer examples at once than the
     policy allows; steps on none tell nothing.
 
     Raises:
         PolicyViolation: names the settings, not how many examples these are.
     """
-    for what, least in least_examples(algorithm, graph, message).items():
+    for what, least in algorithm.least_examples(graph, message).items():
         if 0 < least < rules.min_nodes:
             raise PolicyViolation(
                 f"policy.min_nodes: {what} would train on fewer than {rules.min_nodes} of the site's examples in some "
                 "step; choose other settings, or have the owner lower the bound"
             )
-
-
-def least_examples(algorithm: object, graph: Graph, message: Tree) -> dict[str, int]:
-    """{what makes steps, and its settings: the fewest training examples of one} as the algorithm says it for a client's
-    graph; of one that does not say, by its setting `batch`."""
-    if isinstance(algorithm, LimitsExamples):
-        return algorithm.least_examples(graph, message)
-    batch, count = algorithm.batch if isinstance(algorithm, TakesBatches) else 0, int(graph.masks[TRAIN].sum())
-    return {f"{type(algorithm).__name__} (batch)": min(batch, count)} if batch else {}
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:

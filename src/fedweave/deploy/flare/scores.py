@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
 from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
-from fedweave.core.algorithm import Calls, JudgesReceived
+from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived, SecureSum
 from fedweave.core.tree import Tree, leaves, nest
@@ -247,7 +247,7 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
 def _of_received(steps: Iterable[Step]) -> bool:
     """Whether what they score is what the server sent, of an algorithm that says so."""
     owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
-    return all(isinstance(owner, JudgesReceived) and owner.judges_received for owner in owners)
+    return all(isinstance(owner, Algorithm) and owner.judges_received for owner in owners)
 
 
 def read_scoring(note: str) -> Scoring | None:

@@ -28,7 +28,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.job_config.api import FedJob
 
 from fedweave.algorithms.deployment import Which, deployable
-from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.graph import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
@@ -312,7 +312,7 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
-        if isinstance(built.algorithm, PredictsJointly):
+        if capabilities(built.algorithm).predicts:
             built.algorithm.predict(chosen.state, built.fed)
         else:
             deployable(built.algorithm).deploy(chosen.state, built.fed, which)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from fedweave.core.algorithm import Algorithm, Calls, HasNotes, calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
@@ -314,7 +314,7 @@ def _rehearse(
         note = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (findings.faults if certain else findings.notes).append((name, note))
     findings.notes.extend((name, note) for note in _unprotected(calls))
-    findings.notes.extend((name, note) for note in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
+    findings.notes.extend((name, note) for note in algorithm.notes)
     accounts = Accounts(folder, rules.lost)
     findings.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))

@@ -154,11 +154,12 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             raise ConfigError(f"{path}: {error}") from error
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
-    return name, kinds[name]
+    return name, usable(section, name, kinds[name]) if section == "algorithm" else kinds[name]
 
 
 def usable(section: str, name: str, kind: object) -> Any:
-    """What a plug-in from outside is used as: itself, or what makes a model of a `torch.nn.Module`.
+    """What a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or what makes
+    a model of a `torch.nn.Module`.
 
     Raises:
         ConfigError: it is neither a dataclass nor a preset with what the section asks for.
@@ -172,30 +173,35 @@ def usable(section: str, name: str, kind: object) -> Any:
             return ModuleKind(kind)
     methods = _METHODS[section]
     made_of_parts = section == "algorithm" and isinstance(kind, HasFields)
-    if not made_of_parts and not (dataclasses.is_dataclass(kind) and all(hasattr(kind, one) for one in methods)):
+    missing = [one for one in methods if not hasattr(kind, one) or one in getattr(kind, "__abstractmethods__", ())]
+    if not made_of_parts and (missing or not dataclasses.is_dataclass(kind)):
         also = {"algorithm": ", or a preset", "model": ", or a torch.nn.Module"}.get(section, "")
         raise ConfigError(
             f"{name} is no {_NOUNS.get(section, section)}: it must be a dataclass with {', '.join(methods)}{also}."
-            f"{_lacking(section, name, kind, methods)}"
+            f"{_lacking(section, name, kind, missing)}"
         )
     if isinstance(kind, type) and (bare := _no_fields(kind)):
         raise ConfigError(
             f"{name}: {', '.join(bare)} is no setting yet; write @dataclass(frozen=True) above the class."
         )
+    if section == "algorithm" and isinstance(kind, type):
+        from fedweave.core.algorithm import give_defaults  # needs torch, as the algorithm does
+
+        give_defaults(kind)
     return kind
 
 
-def _lacking(section: str, name: str, kind: object, methods: Sequence[str]) -> str:
+def _lacking(section: str, name: str, kind: object, missing: Sequence[str]) -> str:
     """What to do about a class that is close to a plug-in."""
     if not isinstance(kind, type):
         return ""
-    if all(hasattr(kind, one) for one in methods):
+    if not missing:
         return " Write @dataclass(frozen=True) above the class."
     if section == "algorithm" and callable(getattr(kind, "parts", None)):
         return " As it has parts: write @preset above it (fedweave.algorithms.preset)."
     if section == "algorithm" and all(hasattr(kind, one) for one in _METHODS["part"]):
         return f' It is a part: name it in algorithm.parts = ["{name}"].'
-    return ""
+    return f" It has no {', '.join(missing)}." if len(missing) < len(_METHODS[section]) else ""
 
 
 def _no_fields(kind: type) -> list[str]:

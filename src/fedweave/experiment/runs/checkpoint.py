@@ -13,9 +13,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.deployment import Deployable
-from fedweave.core.algorithm import Algorithm, Engine, HoldsGraphs, MeasuresPairs
-from fedweave.core.federation import KnowsPairs
+from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.tree import Leaf, Tree, decode, encode, has_its_digest, leaves, map_leaves, nest, with_digest
 from fedweave.core.types import Kind, Record
 from fedweave.errors import ReplyRefused, UserError
@@ -314,16 +312,13 @@ class RunFiles:
         """Note how far the run is, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
-            snapshot = (
-                {} if self._of_state() or not isinstance(self.built.fed, HoldsGraphs) else self.built.fed.snapshot()
-            )
+            snapshot = {} if self._of_state() or self.built.fed.graphs is None else self.built.fed.snapshot()
             copied = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
             self.best = {"round": reached.round, "state": reached.state, "fed": copied}
 
     def _of_state(self) -> bool:
         """Whether the server's state says which models all clients use."""
-        algorithm = self.built.algorithm
-        return isinstance(algorithm, Deployable) and algorithm.judged_model(self.reached.state) is not None
+        return self.built.algorithm.judged_model(self.reached.state) is not None
 
     def add(self, metrics: pa.Table | None) -> None:
         """Keep rows of metrics.parquet for the next save."""
@@ -377,7 +372,5 @@ class RunFiles:
 def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
     """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
     [N, N]}, in client order."""
-    known = dict(built.fed.pairs) if isinstance(built.fed, KnowsPairs) else {}
-    if isinstance(built.algorithm, MeasuresPairs):
-        known |= built.algorithm.pairs(state)
+    known = {**built.fed.pairs, **built.algorithm.pairs(state)}
     return {name: matrix.cpu().numpy() for name, matrix in known.items()}

@@ -11,7 +11,6 @@ import pyarrow as pa
 import torch
 
 from fedweave.algorithms.parts import ForeignEnds
-from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
@@ -56,7 +55,7 @@ def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
     """A client's graph, and the names of all ends of its pairs by their number; "" at padding. Behind its own nodes are
     those that other members told it of, with their rows under the weights w."""
     graph, called, links = graphs_of(run.built.fed)[client], link_names(run, client), run.built.data.links
-    parts = run.algorithm.composed if isinstance(run.algorithm, MadeOfParts) else {}
+    parts = run.algorithm.composed
     part = next((part for part in parts.values() if isinstance(part, ForeignEnds)), None)
     if part is None or links is None:
         return graph, called

@@ -18,7 +18,7 @@ from fedweave.metrics import links as ranking
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import finders_of, shares
+from fedweave.partition.client_data import shares
 from fedweave.partition.crossing import CrossingLinks
 
 AT_ONCE = 1 << 18  # pairs that are scored together
@@ -71,7 +71,7 @@ def link_references(built: Built) -> dict[str, float]:
     wanted = set(built.fed.judged or names)
     held = zip(names, shares(built.data, built.partition.parts), strict=True)
     clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
-    finders = (finder for finder in finders_of(built.algorithm) if isinstance(finder, CrossingLinks))
+    finders = (finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks))
     known = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
     across_members = [one.arrays for name, one in zip(names, known, strict=False) if name in wanted]
     crossing = [(*held, arrays) for held, arrays in zip(clients, across_members, strict=False)]

@@ -67,7 +67,7 @@ from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.ranking import POOLED
 from fedweave.metrics.selection import REFERENCE, TARGETS_APART, WITHOUT_GRAPH, Judging
-from fedweave.partition.client_data import finders_of, targets_apart
+from fedweave.partition.client_data import targets_apart
 from fedweave.privacy.accountant import bounds
 
 _LOG = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def _write_found(directory: Path, built: Built) -> None:
     """Tables of what was looked for in clients' data, with what kinds of nodes and edges are called in their metadata
     (`files.KINDS`)."""
     kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
-    for finder in finders_of(built.algorithm) if built.found else ():
+    for finder in built.algorithm.finders if built.found else ():
         for name, table in finder.tables(built.found).items():
             output = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
             write_table(directory / f"{name}.parquet", output)

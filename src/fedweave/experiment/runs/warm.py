@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.core import model as models
 from fedweave.core import random
@@ -227,7 +227,7 @@ def begin(
     Raises:
         UserError: it cannot; see `fitting`, `Earlier.read` and `Earlier.of_members`.
     """
-    if isinstance(algorithm, Deployable) and algorithm.any_models and isinstance(fed, LocalEngine):
+    if algorithm.any_models and isinstance(fed, LocalEngine):
         return Begun(tuple(_at_home(fed, algorithm, data, directory, own or {})), _ledgers(directory))
     earlier = Earlier.read(directory)
     fed.initial, notes = fitting(earlier, algorithm, data)
@@ -238,7 +238,7 @@ def begin(
 
 def _at_home(
     fed: LocalEngine,
-    algorithm: Deployable,
+    algorithm: Algorithm,
     data: Described,
     directory: Path,
     client_algorithms: Mapping[str, Algorithm],
