@@ -148,7 +148,7 @@ def test_mini_batches_of_small_graphs(collection: Path) -> None:
     assert summary["metrics"]["trained/loss"] > 0
     code, _, err = fedweave("run", "graphs.toml", parts.replace("BATCH", "0"))
     assert code == 2
-    assert "batch is 0; it must be at least 1" in err
+    assert "batch = 0: must be a whole number of at least 1" in err
     code, _, err = fedweave("run", "small.toml", parts.replace("BATCH", "4"))
     assert code == 2
     assert "set model.pool = 'sum' or 'mean'" in err

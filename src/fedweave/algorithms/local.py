@@ -28,10 +28,10 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
+from fedweave.core.bounds import Between, CountOrNone, Momentum, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import check_share
 from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree
 from fedweave.learn import NumberLoss, where_trained
@@ -70,33 +70,32 @@ class Local(Deployable):
     """
 
     model: Model
-    local_steps: int = 3
+    local_steps: Steps = 3
     optimizer: OptimizerName = "adam"
-    lr: float = 0.01
-    weight_decay: float = 5e-4
+    lr: Positive = 0.01
+    weight_decay: NonNegative = 5e-4
     optimizer_state: OptimizerState = "kept"
-    quorum: float = 1.0
+    quorum: Share = 1.0
     parts: tuple[Part, ...] = ()
     class_weight: ClassWeights = "none"
-    focal: float = 0.0
-    logit_adjustment: float = 0.0
+    focal: NonNegative = 0.0
+    logit_adjustment: NonNegative = 0.0
     number_loss: NumberLoss = "mse"
-    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
+    quantile: Annotated[Between, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
-    warmup: int = 0
-    local_epochs: int = 0
-    batch_size: int = 0
-    clip_gradient: float = 0.0
-    local_momentum: float = 0.0
+    warmup: CountOrNone = 0
+    local_epochs: CountOrNone = 0
+    batch_size: CountOrNone = 0
+    clip_gradient: NonNegative = 0.0
+    local_momentum: Momentum = 0.0
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True)
 
     def __post_init__(self) -> None:
         self.take_model()
         object.__setattr__(self, "parts", made(self.parts))
-        check_share(quorum=self.quorum)
         if idle := [called(part) for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "

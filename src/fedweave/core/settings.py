@@ -1,5 +1,5 @@
-"""Settings as their fields declare them: the one check of a value's type, for TOML documents and for objects made in
-Python."""
+"""Settings as their fields declare them: the one check of a value's type and range (`core.bounds`), for TOML documents
+and for objects made in Python."""
 
 import dataclasses
 import difflib
@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from html import escape
-from typing import Any, Self, get_args, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from fedweave.core.bounds import in_words
 from fedweave.core.shown import changed, default_of, line, page
 from fedweave.errors import ConfigError, FedweaveError, SettingError
 
@@ -77,13 +78,8 @@ class Settings:
         kind: type = cls
         if (defaults := _settings(kind)) is not None:
             named = dict(zip(defaults, given, strict=False)) | values
-            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), defaults, hints_of(kind))
+            check_given(cls.__name__, named, defaults, hints_of(kind))
         return super().__new__(cls)
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """Those of the given values that are checked here: all of them."""
-        return values
 
     def __repr__(self) -> str:
         if not dataclasses.is_dataclass(self):
@@ -112,31 +108,6 @@ def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
             raise SettingError(*error.args, code="config.value") from error
 
     return checked_by
-
-
-class Choices(Settings):
-    """Settings whose class itself says which of several words, and which numbers, are allowed; of these the types alone
-    are checked before."""
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """All but words where words are allowed, and what is no number."""
-        left = {
-            name
-            for name, value in values.items()
-            if (isinstance(value, str) and _has_words(hints.get(name)))
-            or (isinstance(value, float) and math.isnan(value))
-        }
-        return {name: _Left() if name in left else value for name, value in values.items()} if left else values
-
-
-class _Left:
-    """In the place of a value that the class checks."""
-
-
-def _has_words(hint: object) -> bool:
-    """Whether a type is of words, or has some among others."""
-    return hint is str or any(isinstance(word, str) or _has_words(word) for word in get_args(hint))
 
 
 def check_given(
@@ -176,19 +147,24 @@ def checked(path: str, value: object, hint: Any) -> object:
     Raises:
         ConfigError: it is of another type. PydanticUserError: no setting is of that type.
     """
+    problem = f"{path} = {value!r}: must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
-            raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
+            raise ConfigError(problem, code="config.value")
         if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}", code="config.value")
+            raise ConfigError(f"{path} = {value!r}: must be a whole number of at most 64 bits.", code="config.value")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except TypeError as error:
-        raise ConfigError(f"{path}: {value!r} is of a type that no setting has", code="config.value") from error
+        raise ConfigError(f"{path} = {value!r}: is of a type that no setting has.", code="config.value") from error
     except ValidationError as error:
-        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
-        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}", code="config.value") from error
+        raise ConfigError(problem, code="config.value") from error
+
+
+def _words_of(hint: Any) -> list[str]:
+    """The words that a type allows."""
+    return [word for one in get_args(hint) for word in ([one] if isinstance(one, str) else _words_of(one))]
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
@@ -220,16 +196,30 @@ def meanings(documents: Sequence[type]) -> dict[str, str]:
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """The types of a class's fields; {} where they cannot be found, as of a class inside a function."""
+    """The types of a class's fields (`with_ranges` of its bases'); {} where they cannot be found, as of a class inside
+    a function."""
     return _hints(kind)
+
+
+def with_ranges(hints: Mapping[str, Any], bases: Mapping[str, Any]) -> dict[str, Any]:
+    """Types of fields, some of which `bases` have too: a field that is declared again, such as for another default,
+    keeps the range of the first unless its type says another."""
+    ranges = {name: hint for name, hint in bases.items() if get_origin(hint) is Annotated}
+    return {
+        name: ranges[name] if name in ranges and get_args(ranges[name])[0] == hint else hint
+        for name, hint in hints.items()
+    }
 
 
 @cache
 def _hints(kind: type) -> Mapping[str, Any]:
     try:
-        return get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):
         return {}
+    for base in kind.__bases__:
+        hints = with_ranges(hints, _hints(base))
+    return hints
 
 
 @cache
@@ -267,10 +257,3 @@ def _without_numpy(value: object) -> object:
 def _is_of_numpy(value: object) -> bool:
     """Whether a value is a number of NumPy's, which is not imported here so that the command line starts quickly."""
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
-
-
-def _in_toml(message: str) -> str:
-    """Pydantic's message in TOML's words."""
-    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
-        message = message.replace(its, ours)
-    return message

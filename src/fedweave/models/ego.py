@@ -12,12 +12,12 @@ import torch
 
 from fedweave.core.model import Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.models import blocks, sage
 
 
 @dataclass(frozen=True)
-class Ego(Choices):
+class Ego(Settings):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with dropout after ReLU. A node without neighbors is its own.
 

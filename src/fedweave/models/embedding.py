@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from fedweave.core.model import Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.models import blocks
 
 
 @dataclass(frozen=True)
-class Embedding(Choices):
+class Embedding(Settings):
     """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
     uniform in ±sqrt(6 / width), whatever the number of nodes (as pykeen's `xavier_uniform_`).
 

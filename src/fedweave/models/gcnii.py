@@ -10,7 +10,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -18,7 +18,7 @@ from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCNII(Choices):
+class GCNII(Settings):
     """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
 
     As in the authors' code, dropout acts on the input of every layer but the first, so that the initial representation

@@ -14,7 +14,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -22,7 +22,7 @@ from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GPRGNN(Choices):
+class GPRGNN(Settings):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
@@ -84,7 +84,7 @@ def _weighted(hops: int, alpha: float) -> Layer:
 
 
 @dataclass(frozen=True)
-class APPNP(Choices):
+class APPNP(Settings):
     """Z_K of Z_{k+1} = (1 − α) S Z_k + α H, with Z_0 = H an MLP's logits (Gasteiger, Bojchevski and Günnemann 2019,
     "Predict then Propagate: Graph Neural Networks meet Personalized PageRank", eq. 4).
 
@@ -134,7 +134,7 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN(Choices):
+class ACMGCN(Settings):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it has in common with its neighbors (low-pass), what sets it apart from them (high-pass) and
@@ -198,7 +198,7 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 
 @dataclass(frozen=True)
-class H2GCN(Choices):
+class H2GCN(Settings):
     """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbors and S2 over

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.ops.linear import gram
@@ -30,7 +30,7 @@ MOMENTUM = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normed(Choices):
+class Normed(Settings):
     """A model whose hidden layers may be normalized.
 
     norm: what normalizes a hidden layer before its activation: "layer", each node by its own numbers; "graph", each

@@ -13,7 +13,7 @@ from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -21,7 +21,7 @@ from fedweave.ops.sparse import gather_rows
 
 
 @dataclass(frozen=True)
-class RGCN(Choices):
+class RGCN(Settings):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     Messages go along a link and back. Each relation has a weight for either way, which is a mixture of `bases` that all

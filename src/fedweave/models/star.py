@@ -14,7 +14,7 @@ from fedweave.core.edges import EdgeList, derived_matrix
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, gcn, gin
@@ -44,7 +44,7 @@ STRUCTURE = "structure_"  # what the names of the structure channel's weights be
 
 
 @dataclass(frozen=True)
-class Star(Choices):
+class Star(Settings):
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
     on the nodes' structure codes (`structure_codes`); then `layers` times h ← GIN([h‖s]) with ReLU and
     `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a

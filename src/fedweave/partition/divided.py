@@ -13,7 +13,7 @@ import numpy as np
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
@@ -25,7 +25,7 @@ _DAY = 86_400e6  # microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided(Choices):
+class Divided(Settings):
     """A cut whose clients' examples are divided.
 
     train, val, test: ratios of every client's labeled examples, stratified by label.

@@ -12,7 +12,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide
@@ -151,7 +151,7 @@ def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:
 
 
 @dataclass(frozen=True)
-class EgoNetworks(Choices):
+class EgoNetworks(Settings):
     """Overlapping clients, each a random train node and all nodes within `hops` of it, with the edges among them
     (F²GNN, section VI-A).
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedweave.core.graph import VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, check_enough, check_ratios, divide, role_sizes
@@ -20,7 +20,7 @@ BY = ("features", "degree")
 
 
 @dataclass(frozen=True)
-class GraphSkew(Choices):
+class GraphSkew(Settings):
     """Small graphs in the order of one number, in pieces of equal size: the first client holds those with the least.
 
     by:               "features", the mean over a graph's nodes and columns, or "degree", the mean over its nodes
@@ -67,7 +67,7 @@ _SORTED = 50  # graphs in file order that the script gives each client first
 
 
 @dataclass(frozen=True)
-class GraphsIID(Choices):
+class GraphsIID(Settings):
     """Small graphs at random, in the two ways of FairGraphFL: its paper's and its public script's.
 
     With `protocol = "paper"` a share `global_test` of the graphs is the server's, uniformly drawn; the rest goes to the

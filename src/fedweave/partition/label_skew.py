@@ -8,7 +8,7 @@ import numpy as np
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import (
@@ -27,7 +27,7 @@ _DRAWS = 1000  # on Cora one draw of major labels in four is refused
 
 
 @dataclass(frozen=True)
-class LabelSkew(Choices):
+class LabelSkew(Settings):
     """Overlapping clients with a few major labels each (FedEgo, sections 5.1 and Table 1).
 
     What the paper leaves open, as resolved here:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from fedweave.core.graph import TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, check_ratios, need_classes, stratify
@@ -19,7 +19,7 @@ NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
 
 @dataclass(frozen=True)
-class Overlap(Choices):
+class Overlap(Settings):
     """A third of the clients shares no node, a third few, a third many: a node of theirs is on average held by a share
     of 0, 𝐍 and 2𝐍 of the other clients (eq. 8).
 

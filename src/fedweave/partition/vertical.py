@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide, hashed, per_class
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Vertical(Choices):
+class Vertical(Settings):
     """Blocks of feature columns that do not overlap, and a uniform sample of the edges at every client, as in GLASU
     (Zhang et al. 2023, appendix D.1).
 
@@ -102,7 +102,7 @@ class Vertical(Choices):
 
 
 @dataclass(frozen=True)
-class Parties(Choices):
+class Parties(Settings):
     """The parties of a vertical dataset (`[data] name = "parties"`) as clients under their own names: each with its own
     features and edges.
 
