@@ -43,7 +43,7 @@ from fedweave.algorithms.scoring import (
 )
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
-from fedweave.core.bounds import Between, CountOrNone, Momentum, NonNegative, Positive, Share, Steps
+from fedweave.core.bounds import BelowOne, Between, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, graph_like
 from fedweave.core.model import Model
@@ -117,9 +117,9 @@ class FedAvg(Deployable, SumsScores):
     local_epochs: CountOrNone = 0
     batch_size: CountOrNone = 0
     clip_gradient: NonNegative = 0.0
-    local_momentum: Momentum = 0.0
+    local_momentum: BelowOne = 0.0
     nesterov: bool = False
-    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         links=True, crossing=True, evaluation=("score", "score_personal", "score_sum")

@@ -18,7 +18,7 @@ from fedweave.algorithms.parts.pace import most_batches, tell_batches, told_batc
 from fedweave.algorithms.parts.part import OwnCount, copied
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
-from fedweave.core.bounds import CountOrNone, Momentum, NonNegative, Positive
+from fedweave.core.bounds import BelowOne, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import SecureSum
@@ -43,7 +43,7 @@ class NormalisedSteps(OwnCount):
 
     batch: CountOrNone = 8
     most_local_steps: CountOrNone = 0
-    momentum: Momentum = 0.0
+    momentum: BelowOne = 0.0
     counted = "the number of all training examples"
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset_of
-from fedweave.core.bounds import Momentum, Positive
+from fedweave.core.bounds import BelowOne, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record
@@ -29,7 +29,7 @@ class ServerMomentum(Part):
     """
 
     server_lr: Positive = 0.5
-    momentum: Momentum = 0.5
+    momentum: BelowOne = 0.5
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -54,8 +54,8 @@ class ServerAdam(Part):
     """
 
     server_lr: Positive = 0.003
-    beta1: Momentum = 0.9
-    beta2: Momentum = 0.99
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
     tau: Annotated[float, Field(gt=0, le=_MOST_TAU)] = 1e-3
     recorded = True
 

@@ -28,7 +28,7 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
-from fedweave.core.bounds import Between, CountOrNone, Momentum, NonNegative, Positive, Share, Steps
+from fedweave.core.bounds import BelowOne, Between, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
@@ -87,9 +87,9 @@ class Local(Deployable):
     local_epochs: CountOrNone = 0
     batch_size: CountOrNone = 0
     clip_gradient: NonNegative = 0.0
-    local_momentum: Momentum = 0.0
+    local_momentum: BelowOne = 0.0
     nesterov: bool = False
-    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True)
 

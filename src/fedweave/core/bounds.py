@@ -19,13 +19,17 @@ CountOrNone: TypeAlias = Annotated[int, Field(ge=0)]  # 0 for none, or for all
 Steps: TypeAlias = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 StepsOrNone: TypeAlias = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 Width: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WIDTH)]
+WidthOrNone: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WIDTH)]
 Depth: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_DEPTH)]
+Clients: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]  # of one cut: of more it would take days
+Heads: TypeAlias = Annotated[int, Field(ge=1, le=1 << 10)]  # of attention
+EdgeFeatures: TypeAlias = Annotated[int, Field(ge=0, le=1 << 16)]
 
 Positive: TypeAlias = Annotated[float, Field(gt=0, lt=math.inf)]
 NonNegative: TypeAlias = Annotated[float, Field(ge=0, lt=math.inf)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]  # of what has to be there
-Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+BelowOne: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Between: TypeAlias = Annotated[float, Field(gt=0, lt=1)]  # 0 and 1 are no values of it
 DropRate: TypeAlias = Annotated[float, Field(ge=0, le=0.99)]
 ClipNorm: TypeAlias = Annotated[float, Field(ge=1e-100, le=1e100)]  # a norm whose square a float64 holds

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedweave.core.bounds import Width
 from fedweave.core.model import Model
 from fedweave.core.plugins import noted
 from fedweave.core.settings import Settings
@@ -21,11 +22,8 @@ class Embedding(Settings):
         ConfigError: a width below 1.
     """
 
-    hidden: int = 64
+    hidden: Width = 64
     directed: ClassVar[str] = "both"  # the decoder of links knows source and target
-
-    def __post_init__(self) -> None:
-        blocks.check_count("hidden", self.hidden, 1 << 20)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

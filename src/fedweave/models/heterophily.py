@@ -6,17 +6,19 @@ Effective Designs").
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Fraction, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
@@ -39,15 +41,10 @@ class GPRGNN(Settings):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
-    hidden: int = 64
-    layers: int = 10
-    dropout: float = 0.5
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
+    hidden: Width = 64
+    layers: Depth = 10
+    dropout: DropRate = 0.5
+    alpha: Fraction = 0.1
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -99,15 +96,10 @@ class APPNP(Settings):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
-    hidden: int = 64
-    layers: int = 10
-    dropout: float = 0.5
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
+    hidden: Width = 64
+    layers: Depth = 10
+    dropout: DropRate = 0.5
+    alpha: Fraction = 0.1
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -150,12 +142,9 @@ class ACMGCN(Settings):
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -214,16 +203,9 @@ class H2GCN(Settings):
         ConfigError: a size below 1, too many rounds, or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if self.layers > MOST_ROUNDS:
-            raise ConfigError(
-                f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.", code="config.value"
-            )
+    hidden: Width = 64
+    layers: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 2
+    dropout: DropRate = 0.5
 
     @noted
     def build(self, features: int, classes: int) -> Model:

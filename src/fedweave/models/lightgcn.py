@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedweave.core.bounds import Depth, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -28,12 +29,8 @@ class LightGCN(Settings):
         ConfigError: a size below 1.
     """
 
-    hidden: int = 64
-    layers: int = 3
-
-    def __post_init__(self) -> None:
-        blocks.check_count("hidden", self.hidden, 1 << 20)
-        blocks.check_count("layers", self.layers, 1 << 12)
+    hidden: Width = 64
+    layers: Depth = 3
 
     @noted
     def build(self, features: int, classes: int) -> Model:

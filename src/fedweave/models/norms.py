@@ -8,9 +8,9 @@ step `RunningStatistic` gives them, in the place of a gradient, the way from wha
 training takes that way as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,11 +39,6 @@ class Normed(Settings):
     """
 
     norm: Norm = "none"
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """The norm, too."""
-        return {**super().checked_values(values, hints), **{k: v for k, v in values.items() if k == "norm"}}
 
 
 def normalized(layer: Layer, norm: Norm, width: int) -> Layer:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -37,18 +38,12 @@ class RGCN(Settings):
         ConfigError: a size below 1, or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-    bases: int = 4
-    relations: int | None = None
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
+    bases: Depth = 4
+    relations: Width | None = None
     directed: ClassVar[str] = "both"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        blocks.check_count("bases", self.bases, 1 << 12)
-        if self.relations is not None:
-            blocks.check_count("relations", self.relations, 1 << 20)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

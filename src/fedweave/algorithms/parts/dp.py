@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fedweave.core.bounds import Between, ClipNorm, Count, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.model import Model
+from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, norm, scale
 from fedweave.learn import PLAIN
 from fedweave.ops.sparse import dense
@@ -86,20 +88,15 @@ class MemberNoise(Part):
 
     clip: ClipNorm = 1.0
     sigma: Positive | None = None
-    epsilon: Positive | None = None
+    epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
-    target_rounds: Count | None = None
+    target_rounds: Annotated[Count | None, Beside("epsilon")] = None
     needs = Needs(statistics="home")
 
     def __post_init__(self) -> None:
         if self.sigma is not None and self.epsilon is not None:
             raise ValueError(
                 f"sigma = {self.sigma}: epsilon is {self.epsilon}. Give the noise, or the target that it follows from"
-            )
-        if (self.epsilon is None) != (self.target_rounds is None):
-            raise ValueError(
-                f"epsilon = {self.epsilon}: target_rounds is {self.target_rounds}. Give both, the target and for how "
-                "many rounds it is, or neither"
             )
 
     @cached_property

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from fedweave.core.graph import (
 from fedweave.core.mechanism import Clipped, Mechanism
 from fedweave.core.model import Model
 from fedweave.core.ranges import Pairs, Whole
+from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import counts
@@ -75,19 +77,18 @@ class ForeignEnds(LinkPrediction):
     unrecorded: bool = False
     clip: NonNegative = 0.0
     sigma: NonNegative = 0.0
-    epsilon: Positive | None = None
+    epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
-    target_rounds: Count | None = None
+    target_rounds: Annotated[Count | None, Beside("epsilon")] = None
     needs = Needs(links=True, ids=True, one_model=True, tells=True, finder=CrossingLinks())
 
     def __post_init__(self) -> None:
-        if (self.epsilon is None) != (self.target_rounds is None) or (self.epsilon is not None and self.sigma):
+        if self.epsilon is not None and self.sigma:
             raise ValueError(
-                f"epsilon = {self.epsilon}: target_rounds is {self.target_rounds} and sigma {self.sigma}. Give sigma, "
-                "or the target epsilon and for how many rounds it is"
+                f"sigma = {self.sigma}: epsilon is {self.epsilon}. Give the noise, or the target that it follows from"
             )
         if (self.sigma or self.epsilon is not None) and not self.clip:
-            raise ValueError(f"clip = {self.clip}: noise needs a positive norm that rows are clipped to")
+            raise ValueError(f"clip = {self.clip}: noise needs a positive norm that rows are clipped to. Set it")
         if self.clip:
             self.rows  # noqa: B018  refuses what is out of range
 

@@ -266,8 +266,9 @@ class Choice:
         try:
             return self.kind(*arguments, **self.made_values())
         except ValueError as error:
-            joint = "." if str(error).split(" = ")[0] in self.values else ": "  # what begins with a setting, or not
-            raise ConfigError(f"{self.path}{joint}{error}", code=getattr(error, "code", "config.value")) from error
+            fault = str(error)
+            joint = "." if fault.split(" = ")[0] in self.values else ": "  # whether it begins with a setting
+            raise ConfigError(f"{self.path}{joint}{fault}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
