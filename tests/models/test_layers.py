@@ -182,7 +182,7 @@ def test_a_linear_classifier_after_the_convolutions() -> None:
     h = models.apply(model[:2], w, graph)
     assert (h < 0).any()
     torch.testing.assert_close(models.apply(model, w, graph), h @ w["2"]["weight"] + w["2"]["bias"])
-    with refusal("config.value", "linear = true"):
+    with refusal("config.value", "linear = True"):
         MODELS["gcn"](linear=True, pool="sum")
 
 

@@ -1,7 +1,6 @@
 """Ranges of settings, as the types of fields that have them: written here or in a field's type and nowhere else. The
 check of a value (`core.settings.checked`), its message and the lists of settings read them from there."""
 
-import dataclasses
 import inspect
 import math
 import types
@@ -67,7 +66,7 @@ def in_words(hint: Any, value: object = None) -> str:
     if origin is Literal:
         return either([repr(word) for word in inner])
     if origin in (types.UnionType, Union):
-        return either([in_words(one, value) for one in inner if one is not types.NoneType])
+        return ", or ".join(in_words(one, value) for one in inner if one is not types.NoneType)
     if origin in (tuple, list):
         items = [one for one in inner if one is not Ellipsis]
         length = f" of {len(items)}" if origin is tuple and Ellipsis not in inner else ""
@@ -75,8 +74,8 @@ def in_words(hint: Any, value: object = None) -> str:
         return f"a list{length}, each {either(list(dict.fromkeys(in_words(one, infinite) for one in items)))}"
     if origin is dict:
         return f"a table, each value {in_words(inner[1])}"
-    if dataclasses.is_dataclass(hint):
-        return f"a table of {', '.join(field.name for field in dataclasses.fields(hint))}"
+    if isinstance(hint, type) and (keys := getattr(hint, "__annotations__", {})):
+        return f"a table of {', '.join(keys)}"
     nouns = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     if hint is float and _is_infinite(value):
         return "a finite number"

@@ -124,10 +124,10 @@ def check_given(
     for name, value in given.items():
         path = f"{owner}.{name}"
         if name not in valid:
-            settings = ", ".join(own for own in valid if own != "model")
+            settings = [one for one in valid if one != "model"]
             raise SettingError(
-                f"{path}: unknown setting.{nearest(name, [one for one in valid if one != 'model'])} The settings are "
-                f"{settings}.",
+                f"{path}: unknown setting.{nearest(name, settings)} The settings are "
+                f"{few(name, settings, f'help({owner})')}.",
                 code="config.unknown-key",
             )
         if name not in hints or not _is_plain(value):
@@ -141,23 +141,27 @@ def check_given(
     check_beside(f"{owner}.", given, defaults, hints)
 
 
+_LONGEST = 80  # characters of a value in a message
+
+
 def checked(path: str, value: object, hint: Any) -> object:
     """The value as a setting of the type `hint` has it; `path` names it.
 
     Raises:
         ConfigError: it is of another type. PydanticUserError: no setting is of that type.
     """
-    problem = f"{path} = {value!r}: must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
+    shown = repr(value) if len(repr(value)) <= _LONGEST else f"{repr(value)[:_LONGEST]}…"
+    problem = f"{path} = {shown}: must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
             raise ConfigError(problem, code="config.value")
         if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path} = {value!r}: must be a whole number of at most 64 bits.", code="config.value")
+            raise ConfigError(f"{path} = {shown}: must be a whole number of at most 64 bits.", code="config.value")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except TypeError as error:
-        raise ConfigError(f"{path} = {value!r}: is of a type that no setting has.", code="config.value") from error
+        raise ConfigError(f"{path} = {shown}: is of a type that no setting has.", code="config.value") from error
     except ValidationError as error:
         raise ConfigError(problem, code="config.value") from error
 
@@ -173,6 +177,19 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     begun = [one for one in names if len(given) > 2 and one.startswith(given)]
     near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+MOST_NAMES = 10  # of a message; of more the nearest three
+
+
+def few(name: object, valid: Iterable[str], command: str) -> str:
+    """The names in `valid`, with commas between them; of more than ten the three that are nearest to `name`, and the
+    `command` that lists all. Without a command all are named."""
+    names = list(valid)
+    if len(names) <= MOST_NAMES or not command:
+        return ", ".join(names)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.0)
+    return f"{', '.join(near)} and {len(names) - 3} more; {command} lists all"
 
 
 NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")

@@ -56,7 +56,7 @@ class GCN(Normed):
     def __post_init__(self) -> None:
         if self.linear and self.pool != "none":
             raise ConfigError(
-                "model.linear = true: with pool, linear layers follow anyway. Leave one of them out.",
+                "linear = True: with pool, linear layers follow anyway. Leave one of them out.",
                 code="config.value",
             )
 
@@ -123,7 +123,7 @@ class SGC(Normed):
     def __post_init__(self) -> None:
         if self.norm != "none" and not self.hidden:
             raise ConfigError(
-                f"model.norm = {self.norm!r}: without hidden there is no layer to normalize. Set model.hidden, such as "
+                f"norm = {self.norm!r}: without hidden there is no layer to normalize. Set model.hidden, such as "
                 "64, or leave norm out.",
                 code="config.value",
             )

@@ -42,7 +42,7 @@ class Noise(Settings):
     def __post_init__(self) -> None:
         if self.features_by == "mask" and self.features > 1:
             raise ConfigError(
-                f'features = {self.features}: must be at most 1 with features_by = "mask". Take "gauss".',
+                f'noise.features = {self.features}: must be at most 1 with features_by = "mask". Take "gauss".',
                 code="config.value",
             )
 

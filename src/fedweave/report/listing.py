@@ -90,9 +90,9 @@ def type_name(parameter: Parameter) -> str:
 def _hint_name(hint: object) -> str:
     if get_origin(hint) is Annotated:
         return " ".join(filter(None, [_hint_name(get_args(hint)[0]), limits(hint)]))
-    if get_origin(hint) in (tuple, list, dict):
+    if (origin := get_origin(hint)) in (tuple, list, dict):
         inner = ", ".join("..." if one is Ellipsis else _hint_name(one) for one in get_args(hint))
-        return f"{get_origin(hint).__name__}[{inner}]"
+        return f"{origin.__name__}[{inner}]"
     if get_origin(hint) is Literal:
         return " | ".join(repr(option) for option in get_args(hint))
     if get_origin(hint) in (types.UnionType, Union):  # of types, and where one of these says more than a type

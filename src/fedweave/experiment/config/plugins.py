@@ -265,10 +265,12 @@ class Choice:
         """
         try:
             return self.kind(*arguments, **self.made_values())
-        except ValueError as error:
-            fault = str(error)
-            joint = "." if fault.split(" = ")[0] in self.values else ": "  # whether it begins with a setting
-            raise ConfigError(f"{self.path}{joint}{fault}", code=getattr(error, "code", "config.value")) from error
+        except (ValueError, ConfigError) as error:
+            begins_with_a_setting = str(error).partition(" = ")[0] in self.values
+            if isinstance(error, ConfigError) and not begins_with_a_setting:
+                raise
+            joint = "." if begins_with_a_setting else ": "
+            raise ConfigError(f"{self.path}{joint}{error}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
