@@ -154,6 +154,7 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
     "part missing_neighbours": {"slots": [0], "exchanges": [10**6], "hide": [0.0], "hidden": [(0,)], "peers": [-1]},
     "part meta_gradient": {"examples": [0]},
     "part mixed_model": {"mix": [1.5]},
+    "part drift": {"share": [-0.1]},
     "part ego_cross_entropy": {"batch": [0], "hops": [-1], "fan_out": [0]},
     "part graph_cross_entropy": {"batch": [0]},
     "part sampled_cross_entropy": {"fan_out": [0]},
