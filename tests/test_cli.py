@@ -148,7 +148,7 @@ def test_mini_batches_of_small_graphs(collection: Path) -> None:
     assert summary["metrics"]["trained/loss"] > 0
     code, _, err = fedweave("run", "graphs.toml", parts.replace("BATCH", "0"))
     assert code == 2
-    assert "batch is 0; it must be at least 1" in err
+    assert "batch = 0: must be a whole number of at least 1" in err
     code, _, err = fedweave("run", "small.toml", parts.replace("BATCH", "4"))
     assert code == 2
     assert "set model.pool = 'sum' or 'mean'" in err
@@ -215,29 +215,41 @@ def test_an_experiment_to_start_from_leaves_every_algorithm_its_pace() -> None:
     ("words", "message"),
     [
         (["small.toml", "--set", "algorithm.local_step=3"], "Did you mean 'local_steps'?"),
-        (["small.toml", "--set", "algorithm.local_steps=0"], "local_steps is 0"),
+        (
+            ["small.toml", "--set", "algorithm.local_steps=0"],
+            "algorithm.local_steps = 0: must be a whole number from 1 to",
+        ),
         (
             ["small.toml", "--set", "partition.name=zzz", "--set", "model.name=gcn"],
             "--set partition.name=zzz: partition",
         ),
-        (["small.toml", "--set", "rounds=0", "--set", "engine.threads=3"], "--set rounds=0: rounds"),
-        (["small.toml", "--set", "algorithm.lr=-1"], "algorithm: lr is -1.0"),
-        (["small.toml", "--set", "algorithm.lr=inf"], "algorithm: lr is inf"),
-        (["small.toml", "--set", "algorithm.lr=nan"], "algorithm.lr: must be a number, got nan"),
-        (["small.toml", "--set", f"rounds={2**63}"], "rounds: must be a whole number of at most 64 bits"),
-        (["small.toml", "--set", "algorithm={name='qfedavg', lr=0}"], "algorithm: lr is 0.0; it must be positive"),
-        (["small.toml", "--set", "algorithm={name='fcfl', lr=0}"], "algorithm: lr is 0.0; it must be positive"),
-        (["small.toml", "--set", "algorithm={name='fedadam', tau=1e20}"], "tau as well and at most 1e+15"),
-        (["small.toml", "--set", "partition.clients=2_000_000"], "must be a whole number >= 1 and <= 1000000"),
+        (
+            ["small.toml", "--set", "rounds=0", "--set", "engine.threads=3"],
+            "--set rounds=0: rounds = 0: must be a whole number of at least 1.",
+        ),
+        (["small.toml", "--set", "algorithm.lr=-1"], "algorithm.lr = -1: must be a number above 0."),
+        (["small.toml", "--set", "algorithm.lr=inf"], "algorithm.lr = inf: must be a finite number above 0."),
+        (["small.toml", "--set", "algorithm.lr=nan"], "algorithm.lr = nan: must be a finite number above 0."),
+        (["small.toml", "--set", f"rounds={2**63}"], f"rounds = {2**63}: must be a whole number of at most 64 bits"),
+        (["small.toml", "--set", "algorithm={name='qfedavg', lr=0}"], "algorithm.lr = 0: must be a number above 0."),
+        (["small.toml", "--set", "algorithm={name='fcfl', lr=0}"], "algorithm.lr = 0: must be a number above 0."),
+        (
+            ["small.toml", "--set", "algorithm={name='fedadam', tau=1e20}"],
+            "algorithm.tau = 1e+20: must be a number above 0 and at most 1e+15",
+        ),
+        (
+            ["small.toml", "--set", "partition.clients=2_000_000"],
+            "partition.clients = 2000000: must be a whole number from 1 to 1,000,000",
+        ),
         (["small.toml", "--set", "partition={name='overlap', overlap=1e-30}"], "some client gets fewer than 2"),
         (
             ["small.toml", "--set", "partition={name='dirichlet', alpha=inf}"],
-            "alpha = inf: must be above 0 and at most",
+            "partition.alpha = inf: must be a finite number above 0 and at most 1e+09",
         ),
-        (["small.toml", "--algorithm", "local", "--set", "algorithm.quorum=0.0"], "algorithm: quorum is 0.0"),
-        (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts: norm is -1.0"),
-        (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts: alpha is 2.0"),
-        (["small.toml", "--set", "algorithm.parts=[{name='proximal', mu=-1}]"], "algorithm.parts: mu is -1.0"),
+        (["small.toml", "--algorithm", "local", "--set", "algorithm.quorum=0.0"], "algorithm.quorum = 0.0: "),
+        (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts.norm = -1.0: "),
+        (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts.alpha = 2: "),
+        (["small.toml", "--set", "algorithm.parts=[{name='proximal', mu=-1}]"], "algorithm.parts.mu = -1: "),
         (["small.toml", "--set", "algorithm.parts=['by_size', 'uniform']"], "by_size and uniform both decide"),
         (["small.toml", "--set", "partition.clients=61"], "61"),
         (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
@@ -343,12 +355,16 @@ def test_every_algorithm_stands_in_one_group() -> None:
 def test_list_verbose_shows_types_defaults_and_parts() -> None:
     lines = [line.strip() for line in fedweave("list", "algorithms", "-v")[1].splitlines()]
     assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
-    assert "local_steps: int = 3" in lines
+    assert "local_steps: int from 1 to 1,000,000,000 = 3" in lines
     assert any(line.startswith("parts: list of parts") and line.endswith("= []") for line in lines)
-    assert lines[lines.index("local_steps: int = 3") + 1].startswith("optimizer steps per round, each on all")
+    assert lines[lines.index("local_steps: int from 1 to 1,000,000,000 = 3") + 1].startswith(
+        "optimizer steps per round, each on all"
+    )
     assert not any(line.startswith("model:") for line in lines)
     parts = [line.strip() for line in fedweave("list", "parts", "-v")[1].splitlines()]
-    assert {"mu: float = 0.01", "alpha: float = 0.5", "norm: float = 1.0"} <= set(parts)
+    assert {"mu: float of at least 0 = 0.01", "alpha: float from 0 to 1 = 0.5", "norm: float above 0 = 1.0"} <= set(
+        parts
+    )
     code, _, err = fedweave("list", "algorithm")
     assert code == 2
     assert "algorithms" in err

@@ -1,5 +1,6 @@
 """Configuration: what is refused and how, and that a resolved config resolves to itself."""
 
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -165,11 +166,15 @@ def test_own_folder_needs_no_name_and_survives_the_round_trip() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("[algorithm]\nlr = 'fast'", "value", ["algorithm.lr:", "number", "'fast'"]),
-        ("[algorithm]\nlr = true", "value", ["algorithm.lr:", "number", "True"]),
-        ("[model]\nhidden = 8.5", "value", ["model.hidden:", "integer", "8.5"]),
-        ("[model]\nhidden = 2020-01-01", "value", ["model.hidden:", "type"]),
-        ("[algorithm]\nkind = 'adma'", "value", ["algorithm.kind:", "'adam' or 'sgd'", "'adma'"]),
+        ("[algorithm]\nlr = 'fast'", "value", ["algorithm.lr = 'fast':", "a number"]),
+        ("[algorithm]\nlr = true", "value", ["algorithm.lr = True:", "a number"]),
+        ("[model]\nhidden = 8.5", "value", ["model.hidden = 8.5:", "a whole number"]),
+        ("[model]\nhidden = 2020-01-01", "value", ["model.hidden = ", "type"]),
+        (
+            "[algorithm]\nkind = 'adma'",
+            "value",
+            ["algorithm.kind = 'adma':", "'adam' or 'sgd'", "Did you mean 'adam'?"],
+        ),
         ("[algorithm]\nlrr = 1", "unknown-key", ["algorithm.lrr:", "kind, parts", "Did you mean 'lr'?"]),
         ("[algorithm]\nmodel = 1", "unknown-key", ["algorithm.model:"]),
         (
@@ -180,16 +185,16 @@ def test_own_folder_needs_no_name_and_survives_the_round_trip() -> None:
         ("[algorithm]\nname = 3", "unknown-name", ["algorithm.name:", "3", "fedavg, other"]),
         ("[algorithm]\nparts = ['by_sise']", "unknown-name", ["algorithm.parts:", "Did you mean 'by_size'?"]),
         ("[algorithm]\nparts = [{mu = 1}]", "missing", ["algorithm.parts:", "by_size, uniform"]),
-        ("[algorithm]\nparts = [{name = 'proximal', mu = 'x'}]", "value", ["algorithm.parts.mu:", "number", "'x'"]),
+        ("[algorithm]\nparts = [{name = 'proximal', mu = 'x'}]", "value", ["algorithm.parts.mu = 'x':", "number"]),
         ("[algorithm]\nparts = [{name = 'proximal', nu = 1}]", "unknown-key", ["algorithm.parts.nu:", "mean 'mu'?"]),
-        ("[algorithm]\nparts = [{name = 'proximal', mu = -1}]", "value", ["algorithm.parts:", "negative"]),
+        ("[algorithm]\nparts = [{name = 'proximal', mu = -1}]", "value", ["algorithm.parts.mu = -1:", "at least 0"]),
         ("[algorithm]\nparticipation = 0.5", "unknown-key", ["algorithm.participation:", "calls all clients"]),
         ("[partition]\nclients = 0", "", ["[partition] clients = 0"]),
         ("[engine]\nname = 'flair'", "unknown-name", ["engine.name:", "simulation"]),
-        ("[engine]\nchunk = -1", "value", ["engine.chunk:", "greater than or equal to 0", "-1"]),
+        ("[engine]\nchunk = -1", "value", ["engine.chunk = -1:", "at least 0"]),
         ("[privacy]\nepsilon = 1", "unknown-key", ["privacy.epsilon:", "empty"]),
         ("[modle]\nname = 'gcn'", "unknown-key", ["modle:", "partition", "Did you mean 'model'?"]),
-        ("[modle]\n[model]\nhidden = 'x'", "", ["modle:", "model.hidden:"]),
+        ("[modle]\n[model]\nhidden = 'x'", "", ["modle:", "model.hidden = 'x':"]),
     ],
 )
 def test_refusal_names_path_value_and_what_is_allowed(text: str, code: str, words: list[str]) -> None:
@@ -200,8 +205,8 @@ def test_refusal_names_path_value_and_what_is_allowed(text: str, code: str, word
     ("text", "code", "words"),
     [
         ("", "missing", ["data.name:", "grid, folder", "data.path"]),
-        ("rounds = 0\n" + GRID, "value", ["rounds:", "greater than or equal to 1", "0"]),
-        ("seed = -1\n" + GRID, "value", ["seed:", "-1"]),
+        ("rounds = 0\n" + GRID, "value", ["rounds = 0:", "at least 1"]),
+        ("seed = -1\n" + GRID, "value", ["seed = -1:"]),
         ("round = 5\n" + GRID, "unknown-key", ["round:", "Did you mean 'rounds'?"]),
         ("data = 'grid'", "value", ["data:", "[data]", "'grid'"]),
         ("[data]\npath = 3", "value", ["data.path:", "3"]),
@@ -248,7 +253,7 @@ def test_set_takes_toml_or_bare_words(
     [
         ("algorithm.lr", "flag", ["section.key=value"]),
         ("algorithm..lr=1", "flag", ["section.key=value"]),
-        ("algorithm.lr=quick", "value", ["algorithm.lr:", "number"]),
+        ("algorithm.lr=quick", "value", ["algorithm.lr = 'quick':", "number"]),
         ("algorithm.lrr=1", "unknown-key", ["Did you mean 'lr'?"]),
         ("partition.clients=0", "", ["at least 1"]),
         ("data.name.size=1", "flag", ["data.name is 'grid'"]),
@@ -259,7 +264,7 @@ def test_set_errors_name_the_flag(toml: Callable[[str], Path], override: str, co
 
 
 def test_error_elsewhere_does_not_blame_the_flag(toml: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match=r"^model\.hidden:"):
+    with pytest.raises(ConfigError, match=r"^model\.hidden = 'x':"):
         config.read(toml(GRID + "[model]\nhidden = 'x'"), ["algorithm.lr=1"])
 
 
@@ -306,7 +311,7 @@ def test_all_faults_are_told_at_once_and_the_first_twenty_shown() -> None:
     text = "seed = -1\nround = 3\n[data]\nname = 'gird'\n[model]\nhiden = 3\nhidden = 'x'\n[privacy]\na = 1\n"
     with pytest.raises(ConfigError) as error:
         resolved(text)
-    heads = [line.partition(":")[0] for line in str(error.value).splitlines()]
+    heads = [re.split("[: ]", line)[0] for line in str(error.value).splitlines()]
     assert heads == ["round", "seed", "data.name", "model.hiden", "model.hidden", "privacy.a"]
     with pytest.raises(ConfigError) as error:
         resolved(GRID + "[model]\n" + "\n".join(f"key_{at} = 1" for at in range(25)))
@@ -321,7 +326,7 @@ def test_every_fault_that_a_flag_causes_names_it(toml: Callable[[str], Path]) ->
     assert [line.partition(":")[0] for line in lines] == [
         "--set model.hidden=wide",
         "--set algorithm.lr=quick",
-        "engine.chunk",
+        "engine.chunk = -1",
     ]
 
 

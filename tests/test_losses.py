@@ -1,6 +1,5 @@
 """Losses that weigh classes: against torch, by hand, under vmap; and in every algorithm that has a cross-entropy."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -95,15 +94,6 @@ def test_clients_side_by_side_have_their_own_counts() -> None:
 
         each = torch.stack([one(*client) for client in zip(logits, y, train, strict=True)])
         assert torch.allclose(vmap(one)(logits, y, train), each, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"class_weight": "balance"}, {"class_weight": (1.0, -1.0)}, {"focal": -1.0}, {"logit_adjustment": math.inf}],
-)
-def test_what_is_no_weight_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        Criterion(**settings)
 
 
 def test_names_of_classes_become_numbers_where_the_data_is_known() -> None:

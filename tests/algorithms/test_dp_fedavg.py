@@ -191,19 +191,15 @@ def test_more_rounds_than_the_target_is_for_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "code"),
     [
-        ({"clip": 0.0}, "clip is 0.0; it must be a positive number"),
-        ({"sigma": -1.0}, "sigma is -1.0"),
-        ({"sigma": math.inf}, "sigma is inf"),
-        ({"delta": 1.0}, "delta is 1.0; it must lie between 0 and 1"),
-        ({"sigma": 1.0, "epsilon": 2.0, "target_rounds": 3}, "give the noise, or the target"),
-        ({"epsilon": 2.0}, "epsilon is 2.0 and target_rounds None; give both"),
-        ({"target_rounds": 3}, "epsilon is None and target_rounds 3; give both"),
+        ({"sigma": 1.0, "epsilon": 2.0, "target_rounds": 3}, "config.value"),
+        ({"epsilon": 2.0}, "config.idle"),
+        ({"target_rounds": 3}, "config.idle"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], code: str) -> None:
+    with refusal(code):
         MemberNoise(**given)
 
 

@@ -59,9 +59,6 @@ def test_the_share_is_that_of_nodes_in_a_round() -> None:
     ctx, before = context(np.ones((2000, 1), np.float32), [0] * 2000)
     assert Drift(0.1).changes(ctx, before)[1].sum() == pytest.approx(200, abs=4 * 180**0.5)
     assert not Drift(0.0).changes(ctx, before)[1].any()
-    for wrong in (-0.1, 1.5):
-        with pytest.raises(ValueError, match="must be from 0 to 1"):
-            Drift(wrong)
 
 
 def made(name: str, share: float = 0.3, **options: Any) -> Any:

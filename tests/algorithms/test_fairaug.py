@@ -207,9 +207,3 @@ def test_the_data_stays_as_it_is() -> None:
     fed = federation(name="fairaug")
     list(train(ALGORITHMS["fairaug"](model(classes=2)), fed, 2))
     assert not any(fed.executor.data.versions.values())
-
-
-def test_impossible_probabilities_are_refused() -> None:
-    for options in ({"mask": 1.5}, {"keep": -0.1}):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            FairAugmented(**options)

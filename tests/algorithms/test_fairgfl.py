@@ -110,25 +110,6 @@ def test_clients_that_were_never_called_are_unknown() -> None:
     assert torch.equal(found["loss"].isnan(), found["overlap_estimated"].isnan())
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"alpha": 1.5}, "alpha"),
-        ({"beta": -0.1}, "beta"),
-        ({"lam": -1.0}, "lam"),
-        ({"epsilon_a": 0.0}, "epsilon_a"),
-        ({"sample": 1}, "sample"),
-        ({"levels": 256}, "levels"),
-        ({"code_size": 0}, "code_size is 0"),
-        ({"code_size": 10**6}, "code_size is 1000000; it must be from 1 to 65536"),
-        ({"threshold": 2.0}, "threshold"),
-    ],
-)
-def test_impossible_settings_are_refused(values: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        OverlapWeights(**values)
-
-
 def test_what_it_needs_is_named() -> None:
     with refusal("user.no-sample", "public.npz"):
         ended(fed=federation(held={}), **SMALL)

@@ -122,5 +122,3 @@ def test_only_touched_rows_are_trained(make_graphs: Any, parts: tuple[Part, ...]
 def test_what_they_cannot_live_with_is_refused() -> None:
     with pytest.raises(ValueError, match="set optimizer = 'sgd'"):
         ALGORITHMS["feddc"](model(), optimizer="adam")
-    with pytest.raises(ValueError, match="alpha is 0"):
-        DynamicRegularisation(0.0)

@@ -146,7 +146,7 @@ def test_raw_ego_graphs_and_single_nodes_are_refused() -> None:
         with pytest.raises(ValueError, match="set allow_raw_ego = true"):
             fedego(**wrong)
         fedego(**wrong, allow_raw_ego=True)
-    with pytest.raises(ValueError, match="least is 9"):
+    with pytest.raises(ValueError, match="least = 9"):
         fedego(batch=8, least=9)
 
 
@@ -505,30 +505,6 @@ def test_sage_trains_on_egos_when_a_layer_is_left_for_the_nodes() -> None:
     assert all(leaf.isfinite().all() for _, leaf in leaves(state["w"]))
     with pytest.raises(ValueError, match=r"'sage' with more layers than algorithm\.hops"):
         FedAvg(flat, parts=(EgoCrossEntropy(4, 2, 2),))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"batches": 0}, "batches is 0"),
-        ({"server_epochs": 0}, "server_epochs is 0"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"lr": 0.0}, "lr is 0.0"),
-        ({"hops": -1}, "hops is -1"),
-        ({"fan_out": 0}, "fan_out is 0"),
-        ({"batch": 0}, "batch is 0"),
-        ({"mixing": 1.5}, "mixing is 1.5"),
-        ({"mixing": -0.1}, "mixing is -0.1"),
-        ({"gamma": 0.0}, "gamma must be positive"),
-        ({"gamma": float("inf")}, "gamma must be positive and finite"),
-        ({"sigma": float("inf")}, "sigma finite"),
-        ({"sigma": -1.0}, "sigma finite and not negative"),
-        ({"quorum": 0.0}, "quorum above 0"),
-    ],
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fedego(**wrong)
 
 
 # --- through the command line

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, class_means
+from fedweave.algorithms.fedproto import ClassPrototypes, class_means
 from fedweave.algorithms.parts import Outputs
 from fedweave.algorithms.parts.part import Forward
 from fedweave.core import model as models
@@ -134,5 +134,3 @@ def test_what_there_is_no_way_for_is_refused() -> None:
         ALGORITHMS["fedproto"](model(), head="prototype")
     with pytest.raises(ValueError, match="take a model of two layers"):
         ALGORITHMS["fedproto"](model()[:1])
-    with pytest.raises(ValueError, match="least 0"):
-        NearestPrototype(least=0)

@@ -454,15 +454,3 @@ def test_a_generator_made_for_it_reads_a_node_as_the_ledger_says() -> None:
     told = PART.match(client, {"offers": {"0": offer}})["gradient"]["0"]["1"]["bias"][:FEATURES]
     read = -told * FEATURES / 2  # of ‖0 − x_u‖² / d
     assert (dense(graph.x)[graph.real] - read).abs().sum(1).min() < 1e-9
-
-
-def test_impossible_settings_are_refused() -> None:
-    for options, message in (
-        ({"slots": 0}, "slots is 0"),
-        ({"exchanges": 10**6}, "exchanges is 1000000; it must be at most 10000"),
-        ({"hide": 0.0}, "hide is 0.0"),
-        ({"hidden": (0,)}, "every width"),
-        ({"peers": -1}, "peers is -1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            MissingNeighbours(**options)

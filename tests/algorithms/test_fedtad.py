@@ -104,7 +104,7 @@ def test_one_message_leaves_before_the_first_round() -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="makes up nodes"):
         ALGORITHMS["fedtad"](gin())
-    with pytest.raises(ValueError, match="near from 1"):
-        ALGORITHMS["fedtad"](model(), near=0)
+    with pytest.raises(ValueError, match="near = 101"):
+        ALGORITHMS["fedtad"](model(), near=101)
     with pytest.raises(ValueError, match="a share alone"):
         ALGORITHMS["fedtad"](model(), share=("0/*",))

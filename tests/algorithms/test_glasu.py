@@ -431,10 +431,6 @@ def test_what_cannot_be_done_is_refused() -> None:
         made(backward="exchanged", sigma=0.5)
     with pytest.raises(ValueError, match=r"'concat' after the model's last layer.*gcnii"):
         made(name="gcn", aggregation="concat")
-    with pytest.raises(ValueError, match="fan_out is 0; it must be at least 1"):
-        made(fan_out=0)
-    with pytest.raises(ValueError, match="sigma is -1"):
-        made(sigma=-1.0)
     with refusal("diverged", "algorithm.lr"):
         outcome(made(lr=1e30), federation(), 4)
     absent = federation(absent=lambda number, client: "cable cut" if (number, client) == (2, "client-1") else None)

@@ -219,8 +219,3 @@ def test_the_ledger_says_that_a_gradient_leaves() -> None:
     assert told(FedAvg(model(0.0), parts=(Clip(1.0),))) == {UPDATE}
     with pytest.raises(ValueError, match="meta_gradient and Signs both send something else than an update"):
         FedAvg(model(0.0), parts=(MetaGradient(5), Signs()))
-
-
-def test_no_examples_are_refused() -> None:
-    with pytest.raises(ValueError, match="examples is 0"):
-        MetaGradient(0)

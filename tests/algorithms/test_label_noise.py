@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms.glasu import GLASU
 from fedweave.core import random
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.mechanisms import randomized_response
-from tests.contract.federations import algorithm, distance, federation, graphs, model
+from tests.contract.federations import algorithm, distance, federation, graphs
 from tests.refusals import refusal
 
 
@@ -102,5 +101,3 @@ def test_it_trains_on_the_noisy_labels_alone() -> None:
 def test_labels_at_several_parties_are_refused() -> None:
     with refusal("user.labels-alike", "site-0, site-1"):
         next(train(algorithm("glasu", label_epsilon=1.0), federation(name="glasu"), 1))
-    with pytest.raises(ValueError, match="label_epsilon is -1"):
-        GLASU(model(), label_epsilon=-1.0)

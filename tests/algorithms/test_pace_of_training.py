@@ -261,16 +261,9 @@ def test_epochs_of_whole_batches_are_steps() -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("fedavg", {"warmup": -1}, "warmup"),
-    ("fedavg", {"local_epochs": -1}, "local_epochs"),
-    ("fedavg", {"batch_size": -3}, "batch_size"),
-    ("fedavg", {"clip_gradient": -0.1}, "clip_gradient"),
-    ("fedavg", {"clip_gradient": float("inf")}, "clip_gradient"),
     ("fedavg", {"local_momentum": 0.5}, "local_momentum"),
-    ("fedavg", {"optimizer": "sgd", "local_momentum": 1.0}, "local_momentum"),
     ("fedavg", {"optimizer": "sgd", "nesterov": True}, "nesterov"),
     ("fedavg", {"optimizer": "adagrad", "betas": (0.5, 0.9)}, "betas"),
-    ("fedavg", {"betas": (0.5, 1.0)}, "betas"),
     ("fedavg", {"local_epochs": 2, "batch_size": 8}, "optimizer_state"),
     ("fedavg", {"batch_size": 8, "parts": (SampledCrossEntropy(),)}, "batch_size"),
     ("scaffold", {"schedule": "cosine"}, "schedule"),

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.apfl import MixedModel
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedper import OwnHead
 from fedweave.algorithms.parts import Uniform
@@ -190,11 +189,6 @@ def test_own_weights_go_by_the_gradient_at_the_mix(baselines: Any, problem: Prob
         assert np.abs(ravel(kept["MixedModel"]["v"]).numpy() - v).max() < 1e-9
         assert float(kept["MixedModel"]["share"]) == pytest.approx(a, abs=1e-9)
     assert len({round(a, 6) for a in share}) > 1
-
-
-def test_a_share_outside_0_and_1_is_refused() -> None:
-    with pytest.raises(ValueError, match="mix is"):
-        MixedModel(1.5)
 
 
 # --- pfedme ----------------------------------------------------------------------------------------------------------

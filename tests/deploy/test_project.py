@@ -333,7 +333,7 @@ def test_a_host_that_is_none_is_refused(host: str, tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('[data]\npath = "x"\n[policy]\ndenny = ["w"]', r"policy.denny: unknown key.*'deny'"),
-        ('[data]\npath = "x"\n[policy]\nepsilon = -1', r"policy.epsilon: .*greater than 0"),
+        ('[data]\npath = "x"\n[policy]\nepsilon = -1', r"policy.epsilon = -1: .*above 0"),
         ("[policy]", r"data.path: is missing"),
         ('[data]\npath = "x"\n[polcy]', r"polcy: unknown key"),
         ('data = "x"', r"data: is a table"),
@@ -375,7 +375,7 @@ def test_init_says_how_many_sites_owners_of_nodes_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--set", "algorithm.lr=inf"], "lr is inf"),
+        (["--set", "algorithm.lr=inf"], "algorithm.lr = inf"),
         (["--algorithm", "centralized"], "pools all data at one place"),
         (["--set", "algorithm.lr=0.1"], "is not a project"),  # only then is the server asked for
     ],

@@ -14,7 +14,6 @@ from fedweave.models import MODELS, sage
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
 from tests.conftest import random_graph
-from tests.refusals import refusal
 
 
 def floats(tree: Any) -> int:
@@ -116,10 +115,3 @@ def test_the_order_of_operations_does_not_show(share: bool) -> None:
     alone = layer.apply(w, ego_graphs.ego_graph(h, 1, 3), h, None)
     assert alone.shape == (1, 3)
     torch.testing.assert_close(alone[0], whole, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize("wrong", [{"hidden": 0}, {"layers": 0}, {"dropout": 1.0}])
-def test_impossible_sizes_are_refused(wrong: dict[str, Any]) -> None:
-    [(name, value)] = wrong.items()
-    with refusal("config.value", f"{name} = {value}"):
-        MODELS["ego"](**wrong)

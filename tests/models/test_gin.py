@@ -22,7 +22,6 @@ from fedweave.models import MODELS, blocks, gin
 from tests.conftest import padded_alike
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
 from tests.models.test_same_bits import gradients
-from tests.refusals import refusal
 
 POOL = {"sum": global_add_pool, "mean": global_mean_pool}
 
@@ -148,12 +147,6 @@ def test_initial_values_follow_the_reference() -> None:
         assert w[f"weight{i}"].var() * 3 / bound**2 == pytest.approx(1, abs=0.1)
     assert models.pools(MODELS["gin"](pool="mean").build(3, 2))
     assert not models.pools(MODELS["gin"]().build(3, 2))
-
-
-@pytest.mark.parametrize("name", ["gin", "gcn", "sage", "mlp"])
-def test_an_unknown_pool_is_refused(name: str) -> None:
-    with refusal("config", "pool = 'max'"):
-        MODELS[name](pool="max")
 
 
 @pytest.mark.often("dtype0-gin-sum", "dtype1-gin-mean", "dtype0-sage-mean", "dtype1-gcn-sum")

@@ -1,6 +1,7 @@
 """Cuts of edges: members hold edges and share nodes."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from fedweave import datasets
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.settings import hints_of
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError
@@ -19,7 +21,7 @@ from fedweave.experiment.config import resolve
 from fedweave.partition import EdgeGroups, cut
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import pooled, shares
-from fedweave.partition.edges import WAYS, spans
+from fedweave.partition.edges import spans
 from tests.refusals import refusal
 
 KINDS = ("isa", "part of", "near")
@@ -73,7 +75,13 @@ def test_owners_and_spans_of_time_by_hand():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(2, 12), st.integers(1, 60), st.integers(1, 4), st.sampled_from(WAYS), st.integers(0, 99))
+@given(
+    st.integers(2, 12),
+    st.integers(1, 60),
+    st.integers(1, 4),
+    st.sampled_from(get_args(hints_of(EdgeGroups)["by"])),
+    st.integers(0, 99),
+)
 def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, clients, by, seed):
     draw = np.random.default_rng(seed)
     ends, kind = draw.integers(0, nodes, (2, edges)), draw.integers(0, 3, edges)

@@ -120,10 +120,9 @@ def test_nothing_at_rate_0_and_the_same_with_the_same_seed() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with refusal("config", "noise.edges: 1.5"):
-        Noise(edges=1.5)
-    with refusal("config", "noise.labels_by: 'swap'"):
-        Noise(labels_by="swap")  # type: ignore[arg-type]
+    for wrong in ({"edges": 1.5}, {"labels": -0.1}, {"features": 2.0}, {"labels_by": "swap"}):
+        with refusal("config.value", next(iter(wrong))):
+            Noise(**wrong)  # type: ignore[arg-type]
     plain = data_of()
     led = replace(plain, carried=EdgeAttributes(plain.edges, directed=True))
     with refusal("config.noise-edges", "noise.edges"):

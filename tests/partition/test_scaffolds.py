@@ -165,11 +165,8 @@ BARE = replace(molecules([0, 1]), scaffold=None)
 @pytest.mark.parametrize(
     ("how", "code"),
     [
-        (lambda: Random(split="scaffold", public_split=True), "config"),
-        (lambda: Random(split="scaffolds"), "config"),
-        (lambda: Random(split="scaffold", train_until=0.5), "config"),
-        (lambda: Scaffolds(clients=0), "config.value"),
-        (lambda: ScaffoldDirichlet(alpha=0.0), "config.value"),
+        (lambda: Random(split="scaffold", public_split=True), "config.public-split"),
+        (lambda: Random(split="scaffold", train_until=0.5), "config.idle"),
         (lambda: ScaffoldDirichlet(clients=4, min_nodes=30).cut(molecules([0] * 40), 0), "config.too-few"),
         (lambda: ScaffoldDirichlet(clients=4, min_nodes=10, alpha=0.01).cut(molecules([0] * 40), 0), "config.draws"),
         (lambda: Scaffolds(clients=2).cut(BARE, 0), "config.no-scaffolds"),

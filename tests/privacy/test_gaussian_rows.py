@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedweave.algorithms.parts import MemberNoise
 from fedweave.core import random
 from fedweave.privacy.mechanisms import GaussianRows
 
@@ -49,6 +48,5 @@ def test_short_rows_are_as_they_were_beside_the_noise() -> None:
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, 1e-250, 1e-309, 1e300, float("inf"), float("nan")])
 def test_a_clip_that_no_norm_could_be_held_to_is_refused(clip: float) -> None:
-    for kind in (GaussianRows, MemberNoise):
-        with pytest.raises(ValueError, match=r"clip( is .*; it must be a positive n|: must be a number, got nan)"):
-            kind(clip=clip)
+    with pytest.raises(ValueError, match=r"clip is .*; it must be a positive norm"):
+        GaussianRows(clip=clip)

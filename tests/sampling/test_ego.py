@@ -261,13 +261,6 @@ def test_more_layers_than_rings_and_other_operators_are_refused() -> None:
         one.edges.with_means(one.x, "gcn")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"hops": -1}, {"fan_out": 0}])
-def test_impossible_samplers_are_refused(wrong: dict[str, int]) -> None:
-    [(name, value)] = wrong.items()
-    with pytest.raises(ValueError, match=f"{name} is {value}; it must be at least"):
-        Egos(**wrong)
-
-
 def test_neighbors_of_all_clients() -> None:
     graphs = [labelled(4, undirected((0, 1), (0, 2))), labelled(40, undirected((5, 39), (5, 6), (5, 0)))]
     graphs = [graph._replace(x=graph.x[:, :2]) for graph in graphs]  # type: ignore[index]

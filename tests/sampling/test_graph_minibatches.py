@@ -194,8 +194,6 @@ def test_training_alone_and_in_a_batch_gives_the_same_bits(dtype: torch.dtype, s
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch is 0"):
-        GraphBatches(batch=0)
     with pytest.raises(ValueError, match=r"set model\.pool = 'sum' or 'mean'"):
         GraphBatches().check(MODELS["gin"]().build(3, 2))
     GraphBatches().check(MODELS["gin"](pool="sum").build(3, 2))

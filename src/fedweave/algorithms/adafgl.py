@@ -22,6 +22,7 @@ from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities
+from fedweave.core.bounds import Count, Fraction
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer, Model
@@ -50,9 +51,9 @@ class AdaFGL(FedAvg):
     drop:      dropout of the client's own modules.
     """
 
-    joint: int = 50
-    alpha: float = 0.05
-    beta: float = 0.2
+    joint: Count = 50
+    alpha: Fraction = 0.05
+    beta: Fraction = 0.2
     threshold: float = 0.999
     hidden: int = 64
     drop: float = 0.5
@@ -63,11 +64,6 @@ class AdaFGL(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.joint < 1 or not 0 <= min(self.alpha, self.beta) <= max(self.alpha, self.beta) <= 1:
-            raise ValueError(
-                f"joint, alpha and beta are {self.joint}, {self.alpha} and {self.beta}; joint must be at least 1, the "
-                "others from 0 to 1"
-            )
         if models.example(self.model) != "node":
             raise ValueError("AdaFGL joins nodes; the examples must be nodes, not small graphs")
         hook_name = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import Fraction
 from fedweave.core.tree import Tree, add, dot, scale, sub
 from fedweave.learn import where_trained
 
@@ -27,12 +28,8 @@ class MixedModel(Part):
     adaptive: whether a starts at `mix` and takes a step of `lr` along its own gradient before each training.
     """
 
-    mix: float = 0.5
+    mix: Fraction = 0.5
     adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.mix <= 1:
-            raise ValueError(f"mix is {self.mix}; it must be from 0 to 1")
 
     @property
     def needs(self) -> Needs:

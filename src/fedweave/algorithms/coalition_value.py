@@ -13,12 +13,15 @@ coalitions with it, and none for the others: `most_gain` bounds what it gains by
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part, Round
+from fedweave.core.bounds import Count, Fraction
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves
 from fedweave.incentives.shapley import (
@@ -51,19 +54,11 @@ class CoalitionValue(Part):
                   counts; 1 does not.
     """
 
-    every: int = 1
-    exact: int = 8
-    permutations: int = 32
-    most_gain: float = 1.0
+    every: Count = 1
+    exact: Annotated[int, Field(ge=1, le=MOST_EXACT)] = 8
+    permutations: Annotated[int, Field(ge=4, multiple_of=2)] = 32
+    most_gain: Fraction = 1.0
     needs = Needs(one_model=True, everyone=True, classes=True)
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or not 1 <= self.exact <= MOST_EXACT:
-            raise ValueError(f"every is {self.every} and exact {self.exact}; at least 1, and from 1 to {MOST_EXACT}")
-        if self.permutations < 4 or self.permutations % 2:
-            raise ValueError(f"permutations is {self.permutations}; an even number from 4 on")
-        if not 0 <= self.most_gain <= 1:
-            raise ValueError(f"most_gain is {self.most_gain}; it must be from 0 to 1")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nobody was valued yet."""

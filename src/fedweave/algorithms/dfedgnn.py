@@ -17,7 +17,6 @@ from fedweave.algorithms.local import Local
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
-from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree, map_leaves
 
 _HEARS = {"init": "a random number, from which all clients draw the same first weights"}
@@ -33,10 +32,6 @@ class DFedGNN(Local):
     """
 
     local_steps: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share(quorum=self.quorum)
 
     @property
     def any_models(self) -> bool:

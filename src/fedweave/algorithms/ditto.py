@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import NonNegative
 from fedweave.core.tree import Tree, squared_distance
 from fedweave.learn import where_trained
 
@@ -22,11 +23,7 @@ class PersonalModel(Part):
     lam: λ, the pull to the received weights; 0 is local training.
     """
 
-    lam: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise ValueError(f"lam is {self.lam}; it must not be negative")
+    lam: NonNegative = 1.0
 
     @property
     def needs(self) -> Needs:

@@ -35,6 +35,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
@@ -76,12 +77,8 @@ class FairPenalty(Part):
     alpha: α, strength of the penalty on the gaps |ΔSP| + |ΔEO|; 0 is none.
     """
 
-    alpha: float = 1.0
+    alpha: NonNegative = 1.0
     needs = Needs(sens=True, classes=True)
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError(f"alpha is {self.alpha}; it must not be negative")
 
     def recall(self, ctx: Context) -> Tree:
         """What every node counts in the gaps."""
@@ -166,7 +163,7 @@ class GroupWeights(Part):
     """
 
     lam: float = 1.0
-    tau: float = 0.05
+    tau: Positive = 0.05
     prefer: Prefer = "fair"
     recorded = True
     needs = Needs(sens=True, nodes=True, whole_graphs=True, classes=True)
@@ -180,10 +177,6 @@ class GroupWeights(Part):
             within=Real(0.0, 1.0 + 1e-6),
         ),
     }
-
-    def __post_init__(self) -> None:
-        nothing = torch.zeros(1, device="cpu")
-        f2gnn_weights(nothing, nothing, self.lam, self.tau, self.prefer)  # refuses impossible values
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is known yet."""

@@ -21,9 +21,9 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.bounds import Fraction
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import check_part
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.ops.hashing import bits
@@ -129,12 +129,9 @@ class FairAugmented(Part):
     keep: π of an edge between the groups.
     """
 
-    mask: float = 0.5
-    keep: float = 0.8
+    mask: Fraction = 0.5
+    keep: Fraction = 0.8
     needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True, classes=True)
-
-    def __post_init__(self) -> None:
-        check_part(mask=self.mask, keep=self.keep)
 
     def check(self, training: Training) -> None:
         """Refuse a model that needs more of the graph than products."""

@@ -26,6 +26,7 @@ from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.weights import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN
 from fedweave.core.ranges import Whole
@@ -44,7 +45,7 @@ class FairFedWeights(Part):
     gap:  gap that counts, "eo" (equal opportunity) or "sp" (statistical parity).
     """
 
-    beta: float = 0.05
+    beta: NonNegative = 0.05
     gap: Gap = "eo"
     needs = Needs(sens=True, whole_graphs=True, classes=True, statistics="home")
     sends: ClassVar = EXAMPLES | {
@@ -54,10 +55,6 @@ class FairFedWeights(Part):
         ),
         "correct": Sends("how many training examples the received model classifies correctly", within=Whole()),
     }
-
-    def __post_init__(self) -> None:
-        if self.beta < 0:
-            raise ValueError(f"beta is {self.beta}; it must not be negative")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No weights yet."""

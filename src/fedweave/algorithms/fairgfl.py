@@ -21,17 +21,19 @@ What the paper leaves open, or where this differs:
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import CountOrNone, Fraction, NonNegative
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import Graph, dense
 from fedweave.core.mechanism import LDP
@@ -393,32 +395,21 @@ class OverlapWeights(Part):
     needs = Needs(whole_graphs=True, statistics="home")
     client_learns = "the encoder that codes are to be made with, which comes of public data"
 
-    lam: float = 0.1
+    lam: NonNegative = 0.1
     normalise: bool = False
     estimator: Literal["ldp", "oracle", "none"] = "ldp"
-    alpha: float = 0.8
-    beta: float = 0.5
-    sample: int = 64
-    epsilon_a: float = 3.0
-    epsilon_b: float = 1.0
+    alpha: Fraction = 0.8
+    beta: Fraction = 0.5
+    sample: Annotated[int, Field(ge=2)] = 64
+    epsilon_a: Annotated[float, Field(gt=0)] = 3.0
+    epsilon_b: Annotated[float, Field(gt=0)] = 1.0
     code: CodeName = "binary"
-    levels: int = 10
-    code_size: int = 100
+    levels: Annotated[int, Field(ge=1, le=255)] = 10
+    code_size: Annotated[int, Field(ge=1, le=_MOST_SIZE)] = 100
     encoder: EncoderName = "autoencoder"
-    encoder_rounds: int = 600
+    encoder_rounds: CountOrNone = 600
     renew: bool = False
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, least, most in (("alpha", 0.0, 1.0), ("beta", 0.0, 1.0), ("threshold", 0.0, 1.0)):
-            if (value := getattr(self, name)) is not None and not least <= value <= most:
-                raise ValueError(f"{name} is {value}; it must be from {least:g} to {most:g}")
-        if not (0 <= self.lam < math.inf and self.epsilon_a > 0 and self.epsilon_b > 0):
-            raise ValueError("lam must not be negative, and epsilon_a and epsilon_b must be positive")
-        if self.sample < 2 or self.encoder_rounds < 0 or not 1 <= self.levels <= 255:
-            raise ValueError("sample must be at least 2, encoder_rounds 0, and levels from 1 to 255")
-        if not 1 <= self.code_size <= _MOST_SIZE:
-            raise ValueError(f"code_size is {self.code_size}; it must be from 1 to {_MOST_SIZE}")
+    threshold: Fraction | None = None
 
     # --- what leaves a client ----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
+from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
@@ -37,18 +38,11 @@ class ParetoDescent(Part):
     lipschitz: the reciprocal of the local learning rate.
     """
 
-    delta: float = 0.5
-    first: int = 100
-    lipschitz: float = 10.0
+    delta: Positive = 0.5
+    first: CountOrNone = 100
+    lipschitz: Positive = 10.0
     needs = Needs(whole_graphs=True, statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
-
-    def __post_init__(self) -> None:
-        if self.delta <= 0 or self.first < 0 or self.lipschitz <= 0:
-            raise ValueError(
-                f"delta, first and lipschitz are {self.delta}, {self.first} and {self.lipschitz}; delta and lipschitz "
-                "must be positive, first not negative"
-            )
 
     def check(self, training: Training) -> None:
         """Refuse another L than that of the learning rate."""

@@ -22,6 +22,7 @@ from fedweave.algorithms.parts import Needs, Round, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree, leaves
@@ -40,16 +41,12 @@ class AuxiliaryMix(UniformTrained):
     start_at: a, common to all, "normal" as in the text or "uniform" in [0, 1) as in the script.
     """
 
-    sigma: float = 1.0
-    alpha: float = 10.0
+    sigma: Positive = 1.0
+    alpha: NonNegative = 10.0
     score: Literal["text", "script"] = "text"
     start_at: Literal["normal", "uniform"] = "normal"
     recorded = True
     needs = Needs(personal=True, whole_features=True, nodes=True)
-
-    def __post_init__(self) -> None:
-        if not self.sigma > 0 or self.alpha < 0:
-            raise ValueError(f"sigma and alpha are {self.sigma} and {self.alpha}; positive, and at least 0")
 
     def layers(self, model: Model, own: bool) -> Model:
         """With the smoothing before the last layer, which takes embeddings of twice the width.

@@ -44,11 +44,11 @@ from fedweave.algorithms.scoring import (
 )
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
+from fedweave.core.bounds import BelowOne, Between, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, graph_like
 from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
-from fedweave.core.ranges import check_share
 from fedweave.core.replies import Stacked
 from fedweave.core.settings import Beside
 from fedweave.core.shown import line
@@ -90,29 +90,29 @@ class LocalTraining(Deployable):
     """
 
     model: Model
-    local_steps: int = 3
+    local_steps: Steps = 3
     optimizer: OptimizerName = "adam"
-    lr: float = 0.01
-    weight_decay: float = 5e-4
+    lr: Positive = 0.01
+    weight_decay: NonNegative = 5e-4
     optimizer_state: OptimizerState = "kept"
-    participation: float = 1.0
-    quorum: float = 1.0
+    participation: Share = 1.0
+    quorum: Share = 1.0
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
     class_weight: ClassWeights = "none"
-    focal: float = 0.0
-    logit_adjustment: float = 0.0
+    focal: NonNegative = 0.0
+    logit_adjustment: NonNegative = 0.0
     scores: Literal["each", "sum"] = "each"
     number_loss: NumberLoss = "mse"
-    quantile: Annotated[float, Beside("number_loss", "quantile")] = 0.5
+    quantile: Annotated[Between, Beside("number_loss", "quantile")] = 0.5
     schedule: Schedule = "constant"
-    warmup: int = 0
-    local_epochs: int = 0
-    batch_size: int = 0
-    clip_gradient: float = 0.0
-    local_momentum: float = 0.0
+    warmup: CountOrNone = 0
+    local_epochs: CountOrNone = 0
+    batch_size: CountOrNone = 0
+    clip_gradient: NonNegative = 0.0
+    local_momentum: BelowOne = 0.0
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
 
     @property
     @abstractmethod
@@ -153,7 +153,6 @@ class FedAvg(LocalTraining, SumsScores):
         self.take_model()
         parts = made(self.parts)
         object.__setattr__(self, "parts", joined_in(parts, parts))
-        check_share(participation=self.participation, quorum=self.quorum)
         check_settings(shown(self.composed), self._settings)
         if not self.share:
             check_exchange(shown(self.composed))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fedweave.algorithms.parts import Context, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import StepsOrNone
 from fedweave.core.tree import Tree
-from fedweave.learn import MOST_STEPS, where_trained
+from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,8 @@ class FineTuned(Part):
     tune_steps: steps of the fine-tuning; 0 uses the received model.
     """
 
-    tune_steps: int = 5
+    tune_steps: StepsOrNone = 5
     needs = Needs(judged_apart=True, tunes=True)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tune_steps <= MOST_STEPS:
-            raise ValueError(f"tune_steps is {self.tune_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
 
     def judged(self, ctx: Context) -> Tree:
         """w_t after `tune_steps` steps by a fresh optimizer."""

@@ -25,6 +25,7 @@ from fedweave.algorithms.participation import in_order, places
 from fedweave.algorithms.parts import Part, Round, has
 from fedweave.algorithms.parts.conflicts import called, made
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone, NonNegative
 from fedweave.core.federation import Federation
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
@@ -89,10 +90,10 @@ class FedBuff(FedAvg):
     quorum:      share of the clients that train at once of which the server must hear.
     """
 
-    buffer: int = 3
-    concurrency: int = 0
-    spread: float = 1.0
-    jitter: float = 0.0
+    buffer: Count = 3
+    concurrency: CountOrNone = 0
+    spread: NonNegative = 1.0
+    jitter: NonNegative = 0.0
 
     exempt_laws: ClassVar[dict[str, str]] = {}
     test_settings: ClassVar[Record] = {"buffer": 2}
@@ -102,15 +103,9 @@ class FedBuff(FedAvg):
             if why := _refused(part):
                 raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
         super().__post_init__()
-        if self.buffer < 1 or self.concurrency < 0:
-            raise ValueError(
-                f"buffer is {self.buffer} and concurrency {self.concurrency}; they must be at least 1, and 0"
-            )
-        if not (self.spread >= 0 and self.jitter >= 0):
-            raise ValueError(f"spread is {self.spread} and jitter {self.jitter}; they must be at least 0")
         if self.participation < 1:
             raise ValueError(
-                f"participation is {self.participation:g}, and clients begin one after the other; set concurrency"
+                f"participation = {self.participation:g}: clients begin one after the other. Set concurrency"
             )
 
     @property

@@ -12,7 +12,6 @@ printed numbers are is unknown, for no table of the paper could be read. The pap
 neighbors promises nothing where a node has one (δ = 1), so that what is sent counts as a release without a bound.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +35,7 @@ from fedweave.algorithms.neighbors import (
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, graph_arrays, graph_like
 from fedweave.core.model import Hidden, Layer, Model
@@ -60,9 +60,8 @@ class MissingEmbeddings(Generates):
     clusters:  k, how many prototypes a client sends.
     """
 
-    exchanges: int = 20
-    clusters: int = 5
-    least: ClassVar[Mapping[str, int]] = {**Generates.least, "exchanges": 0, "clusters": 1}
+    exchanges: CountOrNone = 20
+    clusters: Count = 5
 
     def layers(self, model: Model, own: bool) -> Model:
         """The first layer has rows for what is made, of which a graph that no client mended has no columns.

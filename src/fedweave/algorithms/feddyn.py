@@ -13,6 +13,7 @@ import torch
 
 from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, Round, UniformTrained
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.bounds import Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves, scale, squared_distance, sub
 
@@ -25,12 +26,8 @@ class DynamicRegularisation(Part):
     alpha: α, the strength; the smaller, the further the server goes on where clients take few steps.
     """
 
-    alpha: float = 0.1
+    alpha: Positive = 0.1
     recorded = True
-
-    def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha is {self.alpha}; it must be positive")
 
     @property
     def needs(self) -> Needs:

@@ -20,7 +20,6 @@ What the paper leaves open, or where this differs:
   all its neighbors, not a sample.
 """
 
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,16 +35,17 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
+from fedweave.core.bounds import Count, CountOrNone, Fraction, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
-from fedweave.core.ranges import Real, Whole, check_least, check_share
+from fedweave.core.ranges import Real, Whole
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMIZERS, check_training, compute_on_server, fit, where_trained
+from fedweave.learn import OPTIMIZERS, compute_on_server, fit, where_trained
 from fedweave.ops.sparse import weighted_gather
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
@@ -100,31 +100,31 @@ class FedEgo(Deployable):
     """
 
     model: Model
-    batch: int = 32
-    batches: int = 5
+    batch: Count = 32
+    batches: Count = 5
     epoch_share: float | None = None
-    epochs: int = 5
-    server_epochs: int = 5
-    server_share: float = 1.0
-    hops: int = 2
-    fan_out: int = 6
+    epochs: Steps = 5
+    server_epochs: Count = 5
+    server_share: Share = 1.0
+    hops: CountOrNone = 2
+    fan_out: Count = 6
     optimizer: Literal["adam", "sgd"] = "adam"
-    lr: float = 3e-4
-    weight_decay: float = 0.0
+    lr: Positive = 3e-4
+    weight_decay: NonNegative = 0.0
     optimizer_state: Literal["kept", "fresh"] = "kept"
-    gamma: float = 0.5
-    mixing: float | None = None
-    sigma: float = 0.0
-    least: int = 2
+    gamma: Positive = 0.5
+    mixing: Fraction | None = None
+    sigma: NonNegative = 0.0
+    least: Count = 2
     mixup: bool = True
     allow_raw_ego: bool = False
     share_reduction: bool = True
     own_reduction: bool = False
-    participation: float = 1.0
-    quorum: float = 1.0
+    participation: Share = 1.0
+    quorum: Share = 1.0
     class_weight: ClassWeights = "none"
-    focal: float = 0.0
-    logit_adjustment: float = 0.0
+    focal: NonNegative = 0.0
+    logit_adjustment: NonNegative = 0.0
 
     capabilities: ClassVar[Capabilities] = Capabilities(nodes=True, classes=True)
     exempt_laws: ClassVar[dict[str, str]] = {
@@ -142,24 +142,15 @@ class FedEgo(Deployable):
     }
 
     def __post_init__(self) -> None:
-        check_training(self.lr, self.weight_decay, epochs=self.epochs)
-        self.loss  # noqa: B018  refuses what is no weight
         self.egos.split(self.model)
-        check_least(1, batches=self.batches, server_epochs=self.server_epochs)
-        if self.mixing is not None and not 0 <= self.mixing <= 1:
-            raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
-        check_share(server_share=self.server_share, participation=self.participation)
-        if not (0 < self.gamma < math.inf and 0 <= self.sigma < math.inf and 0 < self.quorum <= 1):
-            said = "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
-            raise ValueError(said)
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
                 f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
                 "their neighbors would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
                 "needs protection"
             )
-        if not 1 <= self.least <= self.batch:
-            raise ValueError(f"least is {self.least}; it must be from 1 to the batch, which is {self.batch}")
+        if self.least > self.batch:
+            raise ValueError(f"least = {self.least}: must be at most the batch, which is {self.batch}")
 
     loss = cached_property(weighing)
 

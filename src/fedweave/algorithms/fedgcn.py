@@ -152,10 +152,6 @@ class NeighborSums(Part):
         """With the exchange in secure sums."""
         return copied(self, within=within)
 
-    def __post_init__(self) -> None:
-        if self.hops not in (0, 1, 2):
-            raise ValueError(f"hops is {self.hops}; it must be 0, 1 or 2")
-
     def check(self, training: Training) -> None:
         """Refuse a model whose first layer multiplies by another matrix, or needs more of it than products."""
         first = training.model[0]

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
+from fedweave.core.bounds import Count, Fraction
 from fedweave.core.federation import Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
@@ -45,10 +46,10 @@ class TopologyMix(Part):
     """
 
     epsilon: float = 0.5
-    orders: int = 6
+    orders: Count = 6
     kind: Literal["hybrid", "raw", "central"] = "hybrid"
-    hops: int = 5
-    alpha: float = 0.5
+    hops: Count = 5
+    alpha: Fraction = 0.5
     sends: ClassVar = {
         "moments": Sends(
             "how the predicted classes of the client's nodes are distributed, to high moments", within=Real(-1.0, 1.0)
@@ -56,13 +57,6 @@ class TopologyMix(Part):
         "certainty": Sends("sum of the degrees of its nodes, weighted by how sure their classes are", within=Real()),
     }
     needs = Needs(personal=True, nodes=True, whole_graphs=True, classes=True)
-
-    def __post_init__(self) -> None:
-        if min(self.orders, self.hops) < 1 or not 0 <= self.alpha <= 1:
-            raise ValueError(
-                f"orders, hops and alpha are {self.orders}, {self.hops} and {self.alpha}; the first two must be at "
-                "least 1, the last from 0 to 1"
-            )
 
     def check(self, training: Training) -> None:
         """Refuse models of small graphs, whose labels no edges join."""

@@ -18,6 +18,7 @@ from fedweave.algorithms.parts.pace import most_batches, tell_batches, told_batc
 from fedweave.algorithms.parts.part import OwnCount, copied
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
+from fedweave.core.bounds import BelowOne, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import SecureSum
@@ -40,9 +41,9 @@ class NormalisedSteps(OwnCount):
     momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
-    batch: int = 8
-    most_local_steps: int = 0
-    momentum: float = 0.0
+    batch: CountOrNone = 8
+    most_local_steps: CountOrNone = 0
+    momentum: BelowOne = 0.0
     counted = "the number of all training examples"
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
@@ -52,13 +53,6 @@ class NormalisedSteps(OwnCount):
     }
     within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
     client_learns = "how many steps any member takes at most"
-
-    def __post_init__(self) -> None:
-        if self.batch < 0 or self.most_local_steps < 0 or not 0 <= self.momentum < 1:
-            raise ValueError(
-                f"batch is {self.batch}, most_local_steps {self.most_local_steps} and momentum {self.momentum}; they "
-                "must not be negative, and momentum is below 1"
-            )
 
     @property
     def needs(self) -> Needs:
@@ -183,12 +177,11 @@ class ProximalSteps(NormalisedSteps):
     mu: μ, strength of FedProx's term.
     """
 
-    mu: float = 0.01
+    mu: Positive = 0.01
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.mu > 0 or self.momentum:
-            raise ValueError(f"mu is {self.mu} and momentum {self.momentum}; mu is positive, and goes without momentum")
+        if self.momentum:
+            raise ValueError(f"momentum = {self.momentum}: the proximal term goes without momentum. Leave it out")
 
     @property
     def needs(self) -> Needs:
@@ -217,7 +210,7 @@ class FedNova:
     local_steps: int = 1
     optimizer: OptimizerName = "sgd"
     lr: float = 0.1
-    mu: float = 0.0
+    mu: NonNegative = 0.0
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "its steps are on mini-batches"}
 

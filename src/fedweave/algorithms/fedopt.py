@@ -4,13 +4,15 @@ algorithm 2.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.bounds import BelowOne, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record
@@ -26,15 +28,9 @@ class ServerMomentum(Part):
     momentum:  β, share of the last step that goes on.
     """
 
-    server_lr: float = 0.5
-    momentum: float = 0.5
+    server_lr: Positive = 0.5
+    momentum: BelowOne = 0.5
     recorded = True
-
-    def __post_init__(self) -> None:
-        if not self.server_lr > 0 or not 0 <= self.momentum < 1:
-            raise ValueError(
-                f"server_lr is {self.server_lr} and momentum {self.momentum}; they must be positive, and in [0, 1)"
-            )
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """m = 0."""
@@ -57,16 +53,11 @@ class ServerAdam(Part):
     tau:       τ, floor of the divisor; the smaller, the more adaptive.
     """
 
-    server_lr: float = 0.003
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    server_lr: Positive = 0.003
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: Annotated[float, Field(gt=0, le=_MOST_TAU)] = 1e-3
     recorded = True
-
-    def __post_init__(self) -> None:
-        if not (self.server_lr > 0 and 0 < self.tau <= _MOST_TAU and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            of_tau = f"tau as well and at most {_MOST_TAU:g}"
-            raise ValueError(f"server_lr must be positive, {of_tau}, beta1 and beta2 at least 0 and below 1")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """m = 0, v = τ²."""

@@ -17,6 +17,7 @@ from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Trai
 from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
+from fedweave.core.bounds import Count, NonNegative
 from fedweave.core.federation import Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer
@@ -37,9 +38,9 @@ class ClassPrototypes(Part):
     least: a class of fewer training examples at a client is not sent, for the mean of one is that example's embedding.
     """
 
-    lam: float = 1.0
+    lam: NonNegative = 1.0
     how: Literal["size", "mean"] = "size"
-    least: int = 2
+    least: Count = 2
     needs = Needs(any_models=True, classes=True)
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
@@ -49,10 +50,6 @@ class ClassPrototypes(Part):
         "prototype": "of each class, the mean embedding over members",
         "known": "which classes any member has",
     }
-
-    def __post_init__(self) -> None:
-        if self.lam < 0 or self.least < 1:
-            raise ValueError(f"lam is {self.lam} and least {self.least}; at least 0, and at least 1")
 
     def check(self, training: Training) -> None:
         """Refuse a model without embeddings."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, squared_distance
@@ -27,13 +28,9 @@ class Proximal(Part):
         as threshold is our reading.
     """
 
-    mu: float = 0.01
+    mu: NonNegative = 0.01
     adaptive: bool = False
     client_learns = "how strongly training is pulled to the received weights"
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ValueError(f"mu is {self.mu}; it must not be negative")
 
     @property
     def needs(self) -> Needs:

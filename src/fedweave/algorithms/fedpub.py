@@ -23,6 +23,7 @@ from fedweave.algorithms.parts import Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import NonNegative
 from fedweave.core.edge_attributes import OF_EXAMPLES
 from fedweave.core.federation import Federation
 from fedweave.core.graph import Graph, make_graph
@@ -76,12 +77,8 @@ class FunctionalMix(Part):
         where they do not.
     """
 
-    tau: float = 3.0
+    tau: NonNegative = 3.0
     needs = Needs(personal=True)
-
-    def __post_init__(self) -> None:
-        if self.tau < 0:
-            raise ValueError(f"tau is {self.tau}; it must not be negative")
 
     def check(self, training: Training) -> None:
         """Refuse a model without weights that tell how many features there are, or without convolutions."""
@@ -141,9 +138,9 @@ class SparseMasks(Part):
     threshold: smaller entries of a mask are 0 in evaluation.
     """
 
-    l1: float = 1e-3
-    pull: float = 1e-3
-    threshold: float = 1e-3
+    l1: NonNegative = 1e-3
+    pull: NonNegative = 1e-3
+    threshold: NonNegative = 1e-3
     client_learns = "how strongly training is pulled to the received weights"
     needs = Needs(
         private=("*" + SUFFIX,),
@@ -151,10 +148,6 @@ class SparseMasks(Part):
         statistics="none",
         several_steps="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts",
     )
-
-    def __post_init__(self) -> None:
-        if min(self.l1, self.pull, self.threshold) < 0:
-            raise ValueError(f"l1, pull and threshold are {self.l1}, {self.pull}, {self.threshold}; none is negative")
 
     def layers(self, model: Model, own: bool) -> Model:
         """With masks."""

@@ -12,8 +12,9 @@ from fedweave.algorithms.fedper import OwnHead
 from fedweave.algorithms.parts import Context, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import StepsOrNone
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.learn import MOST_STEPS, Fit
+from fedweave.learn import Fit
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,7 @@ class HeadThenBody(OwnHead):
     head_steps: τ_h, steps on the head in a round; 0 leaves heads as they start.
     """
 
-    head_steps: int = 10
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.head_steps <= MOST_STEPS:
-            raise ValueError(f"head_steps is {self.head_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
+    head_steps: StepsOrNone = 10
 
     def train(self, ctx: Context) -> Fit:
         """Both, each with an optimizer of its own."""

@@ -20,11 +20,12 @@ What the paper leaves open, or where this differs:
 - The mended graph's classifier is a separate GraphSAGE of width 64, which belongs to the generator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.neighbors import (
@@ -43,6 +44,7 @@ from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Training, Unif
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import Graph, graph_arrays, graph_like
 from fedweave.core.mechanism import Gaussian
@@ -75,17 +77,11 @@ class MissingNeighbours(Generates):
     rounding:  rounding of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
     """
 
-    exchanges: int = 20
-    peers: int = 3
-    sample: int = 64
+    exchanges: Annotated[int, Field(ge=0, le=_MOST_EXCHANGES)] = 20
+    peers: CountOrNone = 3
+    sample: Count = 64
     rounding: Literal["floor", "nearest", "random"] = "random"
     needs = Needs(nodes=True, bounds=("sample",), classes=True)
-    least: ClassVar[Mapping[str, int]] = {**Generates.least, "exchanges": 0, "peers": 0, "sample": 1}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.exchanges > _MOST_EXCHANGES:
-            raise ValueError(f"exchanges is {self.exchanges}; it must be at most {_MOST_EXCHANGES}")
 
     def check(self, training: Training) -> None:
         """Refuse a model that reads what edges carry: generated ones carry nothing."""

@@ -25,6 +25,7 @@ from fedweave.algorithms.parts.weights import TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.model import Model
@@ -98,23 +99,19 @@ class Distilled(TellsExamples):
     near:      number of neighbors of a made-up node, itself included, by cosine.
     """
 
-    outer: int = 5
-    inner: int = 5
-    rate: float = 1e-3
-    decay: float = 5e-4
+    outer: CountOrNone = 5
+    inner: CountOrNone = 5
+    rate: Positive = 1e-3
+    decay: NonNegative = 5e-4
     semantic: float = 1.0
     diversity: float = 1.0
     pseudo: int = 100
-    near: int = 5
+    near: Count = 5
     needs = Needs(whole_models=True, one_model=True, nodes=True, classes=True, statistics="none")
 
     def __post_init__(self) -> None:
-        if min(self.outer, self.inner, self.decay) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:
-            raise ValueError(
-                f"outer, inner, decay, rate, near and pseudo are {self.outer}, {self.inner}, {self.decay}, "
-                f"{self.rate}, {self.near} and {self.pseudo}; the first three must not be negative, rate positive, "
-                "near from 1 to pseudo"
-            )
+        if self.near > self.pseudo:
+            raise ValueError(f"near = {self.near}: must be at most pseudo, which is {self.pseudo}")
 
     def check(self, training: Training) -> None:
         """Refuse models whose features nobody could make up, and those of small graphs."""

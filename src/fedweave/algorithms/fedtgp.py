@@ -19,6 +19,7 @@ from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, sent
 from fedweave.algorithms.parts import Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
+from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
 from fedweave.learn import Adam, fit, where_trained
@@ -38,18 +39,13 @@ class TrainedPrototypes(ClassPrototypes):
     rate:  learning rate of the server's steps of Adam.
     """
 
-    steps: int = 20
-    rate: float = 0.01
+    steps: CountOrNone = 20
+    rate: Positive = 0.01
     recorded = True
     client_learns: ClassVar = {
         "prototype": "of each class, a vector that the server trained near to members' mean embeddings",
         "known": "which classes any member has",
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps < 0 or not self.rate > 0:
-            raise ValueError(f"steps is {self.steps} and rate {self.rate}; at least 0, and positive")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The key of the first T and e."""

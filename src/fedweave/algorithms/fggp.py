@@ -26,6 +26,7 @@ from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Trai
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Model
@@ -53,19 +54,12 @@ class AugmentedView(Part):
     width:   width of the two layers u.
     """
 
-    augment: float = 1.0
-    align: float = 1.0
-    near: int = 3
-    tau: float = 0.5
-    width: int = 64
+    augment: NonNegative = 1.0
+    align: NonNegative = 1.0
+    near: CountOrNone = 3
+    tau: Positive = 0.5
+    width: Count = 64
     needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True, classes=True, statistics="none")
-
-    def __post_init__(self) -> None:
-        if min(self.augment, self.align, self.near) < 0 or not self.tau > 0 or self.width < 1:
-            raise ValueError(
-                f"augment, align, near, tau and width are {self.augment}, {self.align}, {self.near}, {self.tau} and "
-                f"{self.width}; the first three must not be negative, tau positive, width at least 1"
-            )
 
     def check(self, training: Training) -> None:
         """Refuse a model that does not pass messages by GCN's matrix."""
@@ -125,17 +119,13 @@ class NearestCentres(Part):
     least:   a class of fewer nodes at a client is not sent, for the mean of one is that node's embedding.
     """
 
-    nearest: int = 30
-    least: int = 2
+    nearest: Count = 30
+    least: Count = 2
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to"
     }
     client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
     needs = Needs(judged_apart=True, nodes=True, classes=True, statistics="none")
-
-    def __post_init__(self) -> None:
-        if min(self.nearest, self.least) < 1:
-            raise ValueError(f"nearest and least are {self.nearest} and {self.least}; at least 1")
 
     def layers(self, model: Model, own: bool) -> Model:
         """With a last layer that answers by centers where there are any among its weights."""

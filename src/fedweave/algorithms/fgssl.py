@@ -21,6 +21,7 @@ from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -46,20 +47,13 @@ class SemanticStructure(Part):
     variant:     the "text", or what the code of the "authors" or of "openfgl" trains, at these strengths.
     """
 
-    contrast: float = 1.0
-    structure: float = 1.0
-    tau: float = 0.1
-    omega: float = 0.5
+    contrast: NonNegative = 1.0
+    structure: NonNegative = 1.0
+    tau: Positive = 0.1
+    omega: Positive = 0.5
     others_only: bool = False
     variant: Literal["text", "authors", "openfgl"] = "text"
     needs = Needs(received=True, whole_features=True, nodes=True, classes=True, statistics="none")
-
-    def __post_init__(self) -> None:
-        if min(self.contrast, self.structure) < 0 or not min(self.tau, self.omega) > 0:
-            raise ValueError(
-                f"contrast, structure, tau and omega are {self.contrast}, {self.structure}, {self.tau} and "
-                f"{self.omega}; the first two must not be negative, the others must be positive"
-            )
 
     def check(self, training: Training) -> None:
         """Refuse models without embeddings, of small graphs, or that need more of a graph than products."""

@@ -9,16 +9,18 @@ client that misses a round keeps its model until the next.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Round
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import CountOrNone, NonNegative
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, norm
@@ -37,14 +39,10 @@ class Clusters(TellsExamples):
     wait:  rounds before the first cluster is cut in two.
     """
 
-    eps1: float = 0.03
-    eps2: float = 0.06
-    wait: int = 20
+    eps1: NonNegative = 0.03
+    eps2: NonNegative = 0.06
+    wait: CountOrNone = 20
     needs = Needs(personal=True)
-
-    def __post_init__(self) -> None:
-        if min(self.eps1, self.eps2, self.wait) < 0:
-            raise ValueError(f"eps1, eps2, wait are {self.eps1}, {self.eps2}, {self.wait}; none may be negative")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster of all N clients."""
@@ -117,15 +115,10 @@ class SeriesClusters(Clusters):
     length: rounds of a series.
     """
 
-    length: int = 5
+    length: Annotated[int, Field(ge=1, le=_MOST_ROUNDS)] = 5
     sends: ClassVar = EXAMPLES | {
         "gradient": Sends("norm of the training loss's gradient at the trained weights", within=Real())
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.length <= _MOST_ROUNDS:
-            raise ValueError(f"length is {self.length}; it must be from 1 to {_MOST_ROUNDS}")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster, and no norms yet."""

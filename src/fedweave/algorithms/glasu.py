@@ -68,15 +68,16 @@ from fedweave.algorithms.vertical.split import (
     union,
 )
 from fedweave.core.algorithm import Algorithm, Calls, Capabilities, Evaluation
+from fedweave.core.bounds import Between, ClipNorm, Count, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import Whole, check_least, check_positive, check_share
+from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMIZERS, check_training
+from fedweave.learn import OPTIMIZERS
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
@@ -117,27 +118,27 @@ class GLASU(Algorithm):
     """
 
     model: Model
-    exchanges: int = 2
+    exchanges: CountOrNone = 2
     at: tuple[int, ...] = ()
     aggregation: Literal["mean", "concat"] = "mean"
-    steps: int = 1
-    batch: int = 16
-    fan_out: int = 3
+    steps: Steps = 1
+    batch: CountOrNone = 16
+    fan_out: Count = 3
     edges: Literal["own", "none"] = "own"
     backward: Literal["frozen", "exchanged"] = "frozen"
     optimizer: OptimizerName = "adam"
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    decay: float = 1.0
-    decay_every: int = 0
-    sigma: float = 0.0
-    clip: float = 1.0
-    delta: float = 1e-5
-    label_epsilon: float | None = None
+    lr: Positive = 0.01
+    weight_decay: NonNegative = 0.0
+    decay: Share = 1.0
+    decay_every: CountOrNone = 0
+    sigma: NonNegative = 0.0
+    clip: ClipNorm = 1.0
+    delta: Between = 1e-5
+    label_epsilon: Positive | None = None
     secure_sum: bool = False
     class_weight: ClassWeights = "none"
-    focal: float = 0.0
-    logit_adjustment: float = 0.0
+    focal: NonNegative = 0.0
+    logit_adjustment: NonNegative = 0.0
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         vertical=True, nodes=True, classes=True, predicts=True, evaluation=("infer_full", "score")
@@ -149,11 +150,6 @@ class GLASU(Algorithm):
     test_settings: ClassVar[Record] = {"fan_out": 2}
 
     def __post_init__(self) -> None:
-        check_training(self.lr, self.weight_decay, steps=self.steps)
-        check_share(decay=self.decay)
-        check_least(0, exchanges=self.exchanges, batch=self.batch, decay_every=self.decay_every)
-        check_least(1, fan_out=self.fan_out)
-        check_positive(label_epsilon=self.label_epsilon)
         aggregated = self.party.split.cuts
         if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
             raise ValueError(

@@ -18,6 +18,7 @@ from fedweave.algorithms.fedopt import ServerAdam, ServerMomentum
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Protection, Uniform
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
+from fedweave.core.bounds import Count, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, scale, sub
@@ -37,16 +38,10 @@ class MetaGradient(Part):
     meta_lr:    learning rate of the moves between these steps.
     """
 
-    examples: int = 100
-    meta_steps: int = 1
-    meta_lr: float = 0.1
+    examples: Count = 100
+    meta_steps: Count = 1
+    meta_lr: Positive = 0.1
     needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",), statistics="none")
-
-    def __post_init__(self) -> None:
-        if self.examples < 1 or self.meta_steps < 1:
-            raise ValueError(f"examples is {self.examples} and meta_steps {self.meta_steps}; both must be at least 1")
-        if not self.meta_lr > 0:
-            raise ValueError(f"meta_lr is {self.meta_lr}; it must be positive")
 
     @property
     def protection(self) -> Protection:

@@ -27,7 +27,6 @@ from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN
-from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
@@ -52,7 +51,6 @@ class Local(LocalTraining):
     def __post_init__(self) -> None:
         self.take_model()
         object.__setattr__(self, "parts", made(self.parts))
-        check_share(quorum=self.quorum)
         if idle := [called(part) for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
+from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree
 
@@ -29,14 +30,10 @@ class ModelContrast(Part):
     nodes: examples of the term: "all" of a client's nodes or graphs, or those that "train".
     """
 
-    mu: float = 1.0
-    tau: float = 0.5
+    mu: NonNegative = 1.0
+    tau: Positive = 0.5
     nodes: Literal["all", "train"] = "all"
     needs = Needs(received=True, whole_graphs=True)
-
-    def __post_init__(self) -> None:
-        if self.mu < 0 or not self.tau > 0:
-            raise ValueError(f"mu is {self.mu} and tau {self.tau}; at least 0, and positive")
 
     def check(self, training: Training) -> None:
         """Refuse a model without embeddings."""

@@ -7,11 +7,9 @@ few places ("slots") for generated neighbors, of which the first are used.
 `mended` puts what was generated beside a client's own nodes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,9 +18,9 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
+from fedweave.core.bounds import Count, Share
 from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays
 from fedweave.core.model import Hidden
-from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
@@ -123,19 +121,11 @@ class Generates(Part):
     hidden: widths of the layers that make features of an embedding.
     """
 
-    slots: int = 5
-    hide: float = 0.5
-    epochs: int = 20
-    hidden: tuple[int, ...] = (256, 64)
+    slots: Count = 5
+    hide: Share = 0.5
+    epochs: Count = 20
+    hidden: tuple[Count, ...] = (256, 64)
     needs = Needs(nodes=True, classes=True)
-    least: ClassVar[Mapping[str, int]] = {"slots": 1, "epochs": 1}
-
-    def __post_init__(self) -> None:
-        for name, least in self.least.items():
-            check_least(least, **{name: getattr(self, name)})
-        check_share(hide=self.hide)
-        if not all(width >= 1 for width in self.hidden):
-            raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
 
     @cached_property
     def net(self) -> Generator:

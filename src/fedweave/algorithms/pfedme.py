@@ -14,8 +14,9 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
+from fedweave.core.bounds import Positive, Steps
 from fedweave.core.tree import Tree, add, scale, squared_distance, sub
-from fedweave.learn import MOST_STEPS, Fit, where_trained
+from fedweave.learn import Fit, where_trained
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,17 @@ class MoreauEnvelope(Part):
     beta:        β, share of the clients' mean in the new global model.
     """
 
-    lam: float = 1.0
-    outer_lr: float = 0.5
-    inner_steps: int = 5
-    beta: float = 1.0
+    lam: Positive = 1.0
+    outer_lr: Positive = 0.5
+    inner_steps: Steps = 5
+    beta: Positive = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.lam > 0 and self.outer_lr > 0 and self.beta > 0) or self.outer_lr * self.lam > 1:
+        if self.outer_lr * self.lam > 1:
             raise ValueError(
-                f"lam is {self.lam}, outer_lr {self.outer_lr} and beta {self.beta}; they must be positive, and lam · "
-                "outer_lr at most 1, or w_i would go beyond the client's own model"
+                f"outer_lr = {self.outer_lr}: times lam = {self.lam} it must be at most 1, or w_i would go beyond the "
+                "client's own model"
             )
-        if not 1 <= self.inner_steps <= MOST_STEPS:
-            raise ValueError(f"inner_steps is {self.inner_steps}; it must be at least 1, and at most {MOST_STEPS:,}")
 
     @property
     def needs(self) -> Needs:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
@@ -12,7 +12,7 @@ from fedweave.algorithms.parts.conflicts import made
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
-from fedweave.core.settings import check_given, meanings
+from fedweave.core.settings import check_given, hints_of, meanings, with_ranges
 from fedweave.core.shown import default_of, line
 from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
@@ -131,7 +131,7 @@ class Preset:
     @property
     def hints(self) -> Values:
         """The fields' types."""
-        return get_type_hints(FedAvg, include_extras=True) | get_type_hints(self.paper, include_extras=True)
+        return {**hints_of(FedAvg), **with_ranges(hints_of(self.paper), hints_of(FedAvg))}
 
     @property
     def documents(self) -> tuple[type, ...]:
@@ -188,12 +188,12 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     def made(paper: type) -> Preset:
         annotations = inspect.get_annotations(paper)
         taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
-        hints: Record = {}
-        for name, (kind, field) in taken.items():
-            hints[name] = annotations.get(name, get_type_hints(kind, include_extras=True)[name])
+        of_parts: Record = {name: hints_of(kind)[name] for name, (kind, _) in taken.items()}
+        hints = {**of_parts, **with_ranges(annotations, of_parts)}
+        for name, (_, field) in taken.items():
             if name not in annotations:
                 setattr(paper, name, _default(field))
-        paper.__annotations__ = hints | {name: hint for name, hint in annotations.items() if name not in hints}
+        paper.__annotations__ = hints
         if not hasattr(paper, "parts"):
             setattr(paper, "parts", lambda self: tuple(part_of(self, kind) for kind in kinds))  # noqa: B010
         return Preset(dataclass(frozen=True)(paper), kinds)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
-from fedweave.learn import check_training
 
 
 def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
@@ -33,12 +33,7 @@ def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
 
 
 def lipschitz_of(lr: float) -> float:
-    """L of plain gradient descent, 1 / lr.
-
-    Raises:
-        ValueError: no training has such a learning rate.
-    """
-    check_training(lr, weight_decay=0.0)
+    """L of plain gradient descent, 1 / lr."""
     return 1 / lr
 
 
@@ -51,14 +46,10 @@ class FairByLoss(Part):
     lipschitz: L, the reciprocal of the local learning rate.
     """
 
-    q: float = 1.0
-    lipschitz: float = 100.0
+    q: NonNegative = 1.0
+    lipschitz: Positive = 100.0
     needs = Needs(whole_graphs=True, excludes=("schedule",), statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
-
-    def __post_init__(self) -> None:
-        if self.q < 0 or self.lipschitz <= 0:
-            raise ValueError(f"q is {self.q} and lipschitz {self.lipschitz}; they must be at least 0, and positive")
 
     def check(self, training: Training) -> None:
         """Refuse another L than that of the learning rate."""

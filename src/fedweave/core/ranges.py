@@ -1,5 +1,5 @@
-"""The range of a value that leaves a client, so that its receiver can refuse what no honest sender sends; and of
-settings of algorithms, by name."""
+"""The range of a value that leaves a client, so that its receiver can refuse what no honest sender sends (of
+settings: `core.bounds`)."""
 
 import math
 from dataclasses import dataclass
@@ -81,35 +81,3 @@ def _outside(path: str, values: Tensor, least: float, most: float = math.inf) ->
         return ""
     worst, limits = float(values[~inside][0]), f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
     return f"{path} is {worst:g}, which is not {limits}"
-
-
-def check_least(least: float, **settings: float) -> None:
-    """Refuse settings below the least.
-
-    Raises:
-        ValueError: names the setting, and what it is to be; likewise below.
-    """
-    for name, value in settings.items():
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
-
-
-def check_part(**settings: float) -> None:
-    """Refuse settings that are no share from 0 to 1."""
-    for name, value in settings.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}; it must be between 0 and 1")
-
-
-def check_share(**settings: float) -> None:
-    """Refuse settings that are no share above 0."""
-    for name, value in settings.items():
-        if not 0 < value <= 1:
-            raise ValueError(f"{name} is {value}; it must be above 0 and at most 1")
-
-
-def check_positive(**settings: float | None) -> None:
-    """Refuse settings that are given and are no positive number."""
-    for name, value in settings.items():
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value}; it must be a positive number")

@@ -1,5 +1,5 @@
-"""Settings as their fields declare them: the one check of a value's type, for TOML documents and for objects made in
-Python."""
+"""Settings as their fields declare them: the one check of a value's type and range (`core.bounds`), for TOML documents
+and for objects made in Python."""
 
 import dataclasses
 import difflib
@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from html import escape
-from typing import Any, Self, get_args, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from fedweave.core.bounds import in_words
 from fedweave.core.shown import changed, default_of, line, page
 from fedweave.errors import ConfigError, FedweaveError, SettingError
 
@@ -77,13 +78,8 @@ class Settings:
         kind: type = cls
         if (defaults := _settings(kind)) is not None:
             named = dict(zip(defaults, given, strict=False)) | values
-            check_given(cls.__name__, cls.checked_values(named, hints_of(kind)), defaults, hints_of(kind))
+            check_given(cls.__name__, named, defaults, hints_of(kind))
         return super().__new__(cls)
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """Those of the given values that are checked here: all of them."""
-        return values
 
     def __repr__(self) -> str:
         if not dataclasses.is_dataclass(self):
@@ -114,31 +110,6 @@ def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
     return checked_by
 
 
-class Choices(Settings):
-    """Settings whose class itself says which of several words, and which numbers, are allowed; of these the types alone
-    are checked before."""
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """All but words where words are allowed, and what is no number."""
-        left = {
-            name
-            for name, value in values.items()
-            if (isinstance(value, str) and _has_words(hints.get(name)))
-            or (isinstance(value, float) and math.isnan(value))
-        }
-        return {name: _Left() if name in left else value for name, value in values.items()} if left else values
-
-
-class _Left:
-    """In the place of a value that the class checks."""
-
-
-def _has_words(hint: object) -> bool:
-    """Whether a type is of words, or has some among others."""
-    return hint is str or any(isinstance(word, str) or _has_words(word) for word in get_args(hint))
-
-
 def check_given(
     owner: str, given: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
 ) -> None:
@@ -153,10 +124,10 @@ def check_given(
     for name, value in given.items():
         path = f"{owner}.{name}"
         if name not in valid:
-            settings = ", ".join(own for own in valid if own != "model")
+            settings = [one for one in valid if one != "model"]
             raise SettingError(
-                f"{path}: unknown setting.{nearest(name, [one for one in valid if one != 'model'])} The settings are "
-                f"{settings}.",
+                f"{path}: unknown setting.{nearest(name, settings)} The settings are "
+                f"{few(name, settings, f'help({owner})')}.",
                 code="config.unknown-key",
             )
         if name not in hints or not _is_plain(value):
@@ -170,25 +141,34 @@ def check_given(
     check_beside(f"{owner}.", given, defaults, hints)
 
 
+_LONGEST = 80  # characters of a value in a message
+
+
 def checked(path: str, value: object, hint: Any) -> object:
     """The value as a setting of the type `hint` has it; `path` names it.
 
     Raises:
         ConfigError: it is of another type. PydanticUserError: no setting is of that type.
     """
+    shown = repr(value) if len(repr(value)) <= _LONGEST else f"{repr(value)[:_LONGEST]}…"
+    problem = f"{path} = {shown}: must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
-            raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
+            raise ConfigError(problem, code="config.value")
         if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}", code="config.value")
+            raise ConfigError(f"{path} = {shown}: must be a whole number of at most 64 bits.", code="config.value")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except TypeError as error:
-        raise ConfigError(f"{path}: {value!r} is of a type that no setting has", code="config.value") from error
+        raise ConfigError(f"{path} = {shown}: is of a type that no setting has.", code="config.value") from error
     except ValidationError as error:
-        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
-        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}", code="config.value") from error
+        raise ConfigError(problem, code="config.value") from error
+
+
+def _words_of(hint: Any) -> list[str]:
+    """The words that a type allows."""
+    return [word for one in get_args(hint) for word in ([one] if isinstance(one, str) else _words_of(one))]
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
@@ -197,6 +177,19 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     begun = [one for one in names if len(given) > 2 and one.startswith(given)]
     near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+MOST_NAMES = 10  # of a message; of more the nearest three
+
+
+def few(name: object, valid: Iterable[str], command: str) -> str:
+    """The names in `valid`, with commas between them; of more than ten the three that are nearest to `name`, and the
+    `command` that lists all. Without a command all are named."""
+    names = list(valid)
+    if len(names) <= MOST_NAMES or not command:
+        return ", ".join(names)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.0)
+    return f"{', '.join(near)} and {len(names) - 3} more; {command} lists all"
 
 
 NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
@@ -220,16 +213,30 @@ def meanings(documents: Sequence[type]) -> dict[str, str]:
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """The types of a class's fields; {} where they cannot be found, as of a class inside a function."""
+    """The types of a class's fields (`with_ranges` of its bases'); {} where they cannot be found, as of a class inside
+    a function."""
     return _hints(kind)
+
+
+def with_ranges(hints: Mapping[str, Any], bases: Mapping[str, Any]) -> dict[str, Any]:
+    """Types of fields, some of which `bases` have too: a field that is declared again, such as for another default,
+    keeps the range of the first unless its type says another."""
+    ranges = {name: hint for name, hint in bases.items() if get_origin(hint) is Annotated}
+    return {
+        name: ranges[name] if name in ranges and get_args(ranges[name])[0] == hint else hint
+        for name, hint in hints.items()
+    }
 
 
 @cache
 def _hints(kind: type) -> Mapping[str, Any]:
     try:
-        return get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, include_extras=True)
     except (NameError, TypeError):
         return {}
+    for base in kind.__bases__:
+        hints = with_ranges(hints, _hints(base))
+    return hints
 
 
 @cache
@@ -267,10 +274,3 @@ def _without_numpy(value: object) -> object:
 def _is_of_numpy(value: object) -> bool:
     """Whether a value is a number of NumPy's, which is not imported here so that the command line starts quickly."""
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
-
-
-def _in_toml(message: str) -> str:
-    """Pydantic's message in TOML's words."""
-    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
-        message = message.replace(its, ours)
-    return message

@@ -3,7 +3,6 @@
 from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
 from fedweave.learn.optimizers import (
-    MOST_STEPS,
     OPTIMIZERS,
     Adagrad,
     Adam,
@@ -11,12 +10,10 @@ from fedweave.learn.optimizers import (
     Optimizer,
     RmsProp,
     Sgd,
-    check_training,
     optimizer_of,
 )
 
 __all__ = [
-    "MOST_STEPS",
     "OPTIMIZERS",
     "PLAIN",
     "Adagrad",
@@ -31,7 +28,6 @@ __all__ = [
     "Penalty",
     "RmsProp",
     "Sgd",
-    "check_training",
     "class_counts",
     "compute_on_server",
     "cross_entropy",

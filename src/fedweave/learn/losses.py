@@ -76,17 +76,6 @@ class Criterion:
     quantile: float = 0.5
     counts: Tensor | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        weights = self.class_weight
-        if isinstance(weights, str) and weights not in ("none", "balanced"):
-            raise ValueError(f'class_weight is {weights!r}; it is "none", "balanced", or numbers')
-        numbers = () if isinstance(weights, str) else weights.values() if isinstance(weights, Mapping) else weights
-        for name, values in (("class_weight", numbers), ("focal", (self.focal,)), ("logit_adjustment", (self.tau,))):
-            if any(not 0 <= value < float("inf") for value in values):
-                raise ValueError(f"{name} is {list(values)}; it must be finite and not negative")
-        if not 0 < self.quantile < 1:
-            raise ValueError(f"quantile is {self.quantile}; it must lie between 0 and 1")
-
     @property
     def tau(self) -> float:
         """`logit_adjustment`."""

@@ -1,6 +1,5 @@
 """Optimizers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Protocol
@@ -155,7 +154,7 @@ class Sgd(_Values):
 
     def __post_init__(self) -> None:
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov is True and momentum 0; Nesterov's step needs a momentum above 0")
+            raise ValueError("nesterov = True: Nesterov's step needs a local_momentum above 0. Set it")
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -267,7 +266,6 @@ def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list
     return list(torch._foreach_div(gradients, below))
 
 
-MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
@@ -288,28 +286,13 @@ def optimizer_of(
     """The optimizer of that name in `OPTIMIZERS`, with the settings that it has.
 
     Raises:
-        ValueError: a setting is out of range, or another than its default where the optimizer does not have it.
+        ValueError: a setting is another than its default where the optimizer does not have it.
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"local_momentum is {momentum}; it must be at least 0 and below 1")
-    if any(not 0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas is {list(betas)}; both must be at least 0 and below 1")
     values = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
     has = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
     for setting, (value, default) in values.items():
         if value != default and setting not in has:
             takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
             shown = "local_momentum" if setting == "momentum" else setting
-            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or take {takers}")
+            raise ValueError(f"{shown} = {value}: {name} has none. Leave it out, or take {takers}")
     return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in has})
-
-
-def check_training(lr: float, weight_decay: float, **counts: int) -> None:
-    """Refuse impossible training parameters with a ValueError that names them; `counts` are of steps or epochs."""
-    for name, count in counts.items():
-        if not 1 <= count <= MOST_STEPS:
-            raise ValueError(f"{name} is {count}; it must be at least 1, and at most {MOST_STEPS:,}")
-    if not 0 < lr < math.inf:
-        raise ValueError(f"lr is {lr}; it must be positive and finite")
-    if not 0 <= weight_decay < math.inf:
-        raise ValueError(f"weight_decay is {weight_decay}; it must be finite and not negative")

@@ -10,14 +10,15 @@ from typing import Literal
 
 import torch
 
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.model import Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.models import blocks, sage
 
 
 @dataclass(frozen=True)
-class Ego(Choices):
+class Ego(Settings):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with dropout after ReLU. A node without neighbors is its own.
 
@@ -36,17 +37,14 @@ class Ego(Choices):
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 512
-    layers: int = 2
-    dropout: float = 0.5
+    hidden: Width = 512
+    layers: Depth = 2
+    dropout: DropRate = 0.5
     dropped: Literal["all", "ends"] = "all"
     initial: Literal["uniform", "kaiming"] = "uniform"
     share_root_weight: bool = False
     linear: bool = False
     order: Literal["mlp-gnn", "gnn-mlp"] = "mlp-gnn"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -4,14 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedweave.core.bounds import Width
 from fedweave.core.model import Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.models import blocks
 
 
 @dataclass(frozen=True)
-class Embedding(Choices):
+class Embedding(Settings):
     """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
     uniform in ±sqrt(6 / width), whatever the number of nodes (as pykeen's `xavier_uniform_`).
 
@@ -21,11 +22,8 @@ class Embedding(Choices):
         ConfigError: a width below 1.
     """
 
-    hidden: int = 64
+    hidden: Width = 64
     directed: ClassVar[str] = "both"  # the decoder of links knows source and target
-
-    def __post_init__(self) -> None:
-        blocks.check_count("hidden", self.hidden, 1 << 20)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

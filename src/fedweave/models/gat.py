@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Heads, Width
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
 from fedweave.models.gine import marks
@@ -43,21 +43,12 @@ class AttentionModel(Normed):
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 8
-    layers: int = 2
-    dropout: float = 0.5
-    heads: int = 8
-    output_heads: int = 1
-    attention_dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        blocks.check_count("heads", self.heads, 1 << 10)
-        blocks.check_count("output_heads", self.output_heads, 1 << 10)
-        if not 0 <= (rate := self.attention_dropout) <= 0.99:
-            raise ConfigError(
-                f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
-            )
+    hidden: Width = 8
+    layers: Depth = 2
+    dropout: DropRate = 0.5
+    heads: Heads = 8
+    output_heads: Heads = 1
+    attention_dropout: DropRate = 0.0
 
     def stacked(
         self, make_layer: Callable[..., Layer], features: int, classes: int, activation: blocks.Activation
@@ -89,13 +80,9 @@ class GAT(AttentionModel):
     """
 
     directed: Literal["none", "forward", "both"] = "none"
-    edge_features: int | None = None
+    edge_features: EdgeFeatures | None = None
     ports: bool = False
     ego_ids: bool = False
-
-    def __post_init__(self) -> None:
-        ways.check_directed(self.directed, self.edge_features)
-        super().__post_init__()
 
     @noted
     def build(self, features: int, classes: int) -> Model:

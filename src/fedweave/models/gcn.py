@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Width, WidthOrNone
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -43,9 +44,9 @@ class GCN(Normed):
             pooling.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
     linear: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
@@ -53,10 +54,11 @@ class GCN(Normed):
     graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check_directed(self.directed)
         if self.linear and self.pool != "none":
-            raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
+            raise ConfigError(
+                "linear = True: with pool, linear layers follow anyway. Leave one of them out.",
+                code="config.value",
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -114,15 +116,14 @@ class SGC(Normed):
         ConfigError: no layers, or too many, a negative width, a dropout outside [0, 0.99], or a norm without `hidden`.
     """
 
-    layers: int = 2
-    hidden: int = 0
-    dropout: float = 0.5
+    layers: Depth = 2
+    hidden: WidthOrNone = 0
+    dropout: DropRate = 0.5
 
     def __post_init__(self) -> None:
-        blocks.check(self.hidden or 1, self.layers, self.dropout)
         if self.norm != "none" and not self.hidden:
             raise ConfigError(
-                f"model.norm = {self.norm!r}: without hidden there is no layer to normalize. Set model.hidden, such as "
+                f"norm = {self.norm!r}: without hidden there is no layer to normalize. Set model.hidden, such as "
                 "64, or leave norm out.",
                 code="config.value",
             )
@@ -171,14 +172,11 @@ class MLP(Normed):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

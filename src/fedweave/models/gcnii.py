@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Fraction, NonNegative, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCNII(Choices):
+class GCNII(Settings):
     """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
 
     As in the authors' code, dropout acts on the input of every layer but the first, so that the initial representation
@@ -34,22 +34,11 @@ class GCNII(Choices):
         ConfigError: a size below 1, a dropout outside [0, 0.99], an alpha outside [0, 1] or a negative theta.
     """
 
-    hidden: int = 64
-    layers: int = 4
-    dropout: float = 0.5
-    alpha: float = 0.1
-    theta: float = 0.5
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(
-                f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.", code="config.value"
-            )
-        if not 0 <= self.theta < math.inf:
-            raise ConfigError(
-                f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.", code="config.value"
-            )
+    hidden: Width = 64
+    layers: Depth = 4
+    dropout: DropRate = 0.5
+    alpha: Fraction = 0.1
+    theta: NonNegative = 0.5
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edges import EdgeList, Edges, derived_matrix
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -105,14 +106,11 @@ class GIN(Normed):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
-    hidden: int = 64
-    layers: int = 3
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 3
+    dropout: DropRate = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "sum"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Width
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -79,19 +80,15 @@ class GINE(Normed):
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
-    edge_features: int | None = None
+    edge_features: EdgeFeatures | None = None
     ports: bool = False
     ego_ids: bool = False
     graph_pool: ClassVar[str] = "mean"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check_directed(self.directed, self.edge_features)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

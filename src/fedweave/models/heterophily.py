@@ -6,23 +6,25 @@ Effective Designs").
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Fraction, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GPRGNN(Choices):
+class GPRGNN(Settings):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
@@ -39,15 +41,10 @@ class GPRGNN(Choices):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
-    hidden: int = 64
-    layers: int = 10
-    dropout: float = 0.5
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
+    hidden: Width = 64
+    layers: Depth = 10
+    dropout: DropRate = 0.5
+    alpha: Fraction = 0.1
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -84,7 +81,7 @@ def _weighted(hops: int, alpha: float) -> Layer:
 
 
 @dataclass(frozen=True)
-class APPNP(Choices):
+class APPNP(Settings):
     """Z_K of Z_{k+1} = (1 − α) S Z_k + α H, with Z_0 = H an MLP's logits (Gasteiger, Bojchevski and Günnemann 2019,
     "Predict then Propagate: Graph Neural Networks meet Personalized PageRank", eq. 4).
 
@@ -99,15 +96,10 @@ class APPNP(Choices):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
-    hidden: int = 64
-    layers: int = 10
-    dropout: float = 0.5
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
+    hidden: Width = 64
+    layers: Depth = 10
+    dropout: DropRate = 0.5
+    alpha: Fraction = 0.1
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -134,7 +126,7 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN(Choices):
+class ACMGCN(Settings):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it has in common with its neighbors (low-pass), what sets it apart from them (high-pass) and
@@ -150,12 +142,9 @@ class ACMGCN(Choices):
         ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -198,7 +187,7 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 
 @dataclass(frozen=True)
-class H2GCN(Choices):
+class H2GCN(Settings):
     """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbors and S2 over
@@ -214,16 +203,9 @@ class H2GCN(Choices):
         ConfigError: a size below 1, too many rounds, or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        if self.layers > MOST_ROUNDS:
-            raise ConfigError(
-                f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.", code="config.value"
-            )
+    hidden: Width = 64
+    layers: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 2
+    dropout: DropRate = 0.5
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedweave.core.bounds import Depth, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class LightGCN(Choices):
+class LightGCN(Settings):
     """Σ_k α_k S^k E with E = X W, S = D^-1/2 A D^-1/2 without loops and α_k = 1 / (K + 1): the mean over layers of
     vectors that pass along edges, without weights or activations between. X is one-hot where [data] features =
     "learned".
@@ -28,12 +29,8 @@ class LightGCN(Choices):
         ConfigError: a size below 1.
     """
 
-    hidden: int = 64
-    layers: int = 3
-
-    def __post_init__(self) -> None:
-        blocks.check_count("hidden", self.hidden, 1 << 20)
-        blocks.check_count("layers", self.layers, 1 << 12)
+    hidden: Width = 64
+    layers: Depth = 3
 
     @noted
     def build(self, features: int, classes: int) -> Model:

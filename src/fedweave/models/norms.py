@@ -8,9 +8,9 @@ step `RunningStatistic` gives them, in the place of a gradient, the way from wha
 training takes that way as it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.ops.linear import gram
@@ -30,7 +30,7 @@ MOMENTUM = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normed(Choices):
+class Normed(Settings):
     """A model whose hidden layers may be normalized.
 
     norm: what normalizes a hidden layer before its activation: "layer", each node by its own numbers; "graph", each
@@ -39,11 +39,6 @@ class Normed(Choices):
     """
 
     norm: Norm = "none"
-
-    @classmethod
-    def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """The norm, too."""
-        return {**super().checked_values(values, hints), **{k: v for k, v in values.items() if k == "norm"}}
 
 
 def normalized(layer: Layer, norm: Norm, width: int) -> Layer:

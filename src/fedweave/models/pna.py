@@ -1,6 +1,5 @@
 """Principal neighborhood aggregation (Corso et al. 2020, "Principal Neighborhood Aggregation for Graph Nets")."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -9,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Positive, Width
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
 from fedweave.models.gine import around
@@ -49,22 +48,16 @@ class PNA(Normed):
             directions.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-    delta: float = 1.6
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
+    delta: Positive = 1.6
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
-    edge_features: int | None = None
+    edge_features: EdgeFeatures | None = None
     ports: bool = False
     ego_ids: bool = False
     graph_pool: ClassVar[str] = "mean"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check_directed(self.directed, self.edge_features)
-        if not 0 < self.delta < math.inf:
-            raise ConfigError(f"model delta = {self.delta}; it is log(d + 1) of a usual degree d, above 0.")
 
     @noted
     def build(self, features: int, classes: int) -> Model:

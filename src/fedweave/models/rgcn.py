@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -21,7 +22,7 @@ from fedweave.ops.sparse import gather_rows
 
 
 @dataclass(frozen=True)
-class RGCN(Choices):
+class RGCN(Settings):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     Messages go along a link and back. Each relation has a weight for either way, which is a mixture of `bases` that all
@@ -37,18 +38,12 @@ class RGCN(Choices):
         ConfigError: a size below 1, or a dropout outside [0, 0.99].
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-    bases: int = 4
-    relations: int | None = None
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
+    bases: Depth = 4
+    relations: Width | None = None
     directed: ClassVar[str] = "both"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout)
-        blocks.check_count("bases", self.bases, 1 << 12)
-        if self.relations is not None:
-            blocks.check_count("relations", self.relations, 1 << 20)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -34,15 +35,12 @@ class SAGE(Normed):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
     share_root_weight: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -10,13 +10,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edges import EdgeList, derived_matrix
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks, gcn, gin
 
 CODES = "structure"  # the operator that has them as its columns
@@ -44,7 +44,7 @@ STRUCTURE = "structure_"  # what the names of the structure channel's weights be
 
 
 @dataclass(frozen=True)
-class Star(Choices):
+class Star(Settings):
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
     on the nodes' structure codes (`structure_codes`); then `layers` times h ← GIN([h‖s]) with ReLU and
     `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a
@@ -59,18 +59,10 @@ class Star(Choices):
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
-    hidden: int = 64
-    layers: int = 3
-    dropout: float = 0.5
+    hidden: Width = 64
+    layers: Depth = 3
+    dropout: DropRate = 0.5
     pool: Literal["sum", "mean"] = "sum"
-
-    def __post_init__(self) -> None:
-        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        if self.pool not in ("sum", "mean"):
-            raise ConfigError(
-                f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.",
-                code="config.value",
-            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

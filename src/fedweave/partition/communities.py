@@ -9,11 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from fedweave.core.bounds import Clients, Count, NonNegative, Positive
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
-from fedweave.partition.base import Partition, check_clients, check_enough, group, need_classes
+from fedweave.partition.base import Partition, check_enough, group, need_classes
 from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import edges_among
 
@@ -63,22 +64,18 @@ class Louvain(Divided):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
-    clients: int = 10
-    slack: float = 0.1
+    clients: Clients = 10
+    slack: NonNegative = 0.1
     packing: Literal["linked", "in_turn"] = "linked"
     holdout: bool = False
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
         super().__post_init__()
-        if not 0 <= self.slack < math.inf:
-            raise ConfigError(
-                f"[partition] slack = {self.slack}: must be a number >= 0, such as 0.1.", code="config.value"
-            )
         if self.packing == "in_turn" and self.slack >= 1:
             raise ConfigError(
-                f'[partition] slack = {self.slack} with packing = "in_turn": communities above (1 - slack) of a '
-                "client's share are chopped; give less than 1."
+                f'slack = {self.slack}: with packing = "in_turn" communities above (1 - slack) of a client\'s share '
+                "are chopped. Give less than 1.",
+                code="config.value",
             )
 
     @noted
@@ -219,11 +216,7 @@ class Metis(Divided):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
-    clients: int = 10
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        super().__post_init__()
+    clients: Clients = 10
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -279,14 +272,8 @@ class LouvainPlus(Divided):
     resolution:       resolution of Louvain; more gives more and smaller communities.
     """
 
-    clients: int = 10
-    resolution: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        super().__post_init__()
-        if not 0 < self.resolution < math.inf:
-            raise ConfigError(f"[partition] resolution = {self.resolution}: must be a number above 0, such as 1.")
+    clients: Clients = 10
+    resolution: Positive = 1.0
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -311,12 +298,15 @@ class MetisPlus(Metis):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node",)
-    communities: int = 100
+    communities: Count = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.communities < self.clients:
-            raise ConfigError(f"[partition] communities = {self.communities}: at least clients = {self.clients}.")
+            raise ConfigError(
+                f"communities = {self.communities}: must be at least clients, which is {self.clients}.",
+                code="config.value",
+            )
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

@@ -6,14 +6,15 @@ data's own split, by time, or by the scaffolds of molecules.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.bounds import Fraction, Share
 from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Beside, Settings
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
@@ -25,7 +26,7 @@ _DAY = 86_400e6  # microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided(Choices):
+class Divided(Settings):
     """A cut whose clients' examples are divided.
 
     train, val, test: ratios of every client's labeled examples, stratified by label.
@@ -38,23 +39,21 @@ class Divided(Choices):
                       of the data, those that no client holds included, below 1; by default .6 and .8.
     """
 
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
+    train: Share = 0.2
+    val: Fraction = 0.4
+    test: Fraction = 0.4
     public_split: bool = False
     split: Literal["random", "time", "scaffold"] = "random"
-    train_until: float | str | None = None
-    val_until: float | str | None = None
+    train_until: Annotated[float | str | None, Beside("split", "time")] = None
+    val_until: Annotated[float | str | None, Beside("split", "time")] = None
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
-        by_time = self.split == "time"
-        if self.split not in ("random", "time", "scaffold"):
-            raise ConfigError(f"[partition] split = {self.split!r}: choose random, time or scaffold.")
         if self.split != "random" and self.public_split:
-            raise ConfigError(f'[partition] split = "{self.split}" with public_split = true: set one of them.')
-        if not by_time and (self.train_until, self.val_until) != (None, None):
-            raise ConfigError('[partition] train_until and val_until are of split = "time".')
+            raise ConfigError(
+                f'split = "{self.split}": the data\'s own split is taken, too. Leave out split or public_split.',
+                code="config.public-split",
+            )
         for name in ("train_until", "val_until"):
             moment(name, getattr(self, name))  # refuses what is no date
 
@@ -118,7 +117,7 @@ def moment(name: str, value: float | str | None) -> float:
         return float(np.datetime64(value, "us").astype(np.int64) / _DAY)
     except ValueError as error:
         raise ConfigError(
-            f"[partition] {name} = {value!r}: give a time, a date such as 2024-03-31, or a share below 1."
+            f"{name} = {value!r}: give a time, a date such as 2024-03-31, or a share below 1.", code="config.value"
         ) from error
 
 

@@ -6,15 +6,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.bounds import Clients
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, divide, group
+from fedweave.partition.base import Part, Partition, divide, group
 from fedweave.partition.divided import Divided, by_time
-
-WAYS = ("relation", "owner", "source", "random", "time")
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,7 @@ class EdgeGroups(Divided):
 
     examples: ClassVar[tuple[str, ...]] = ("edge",)
     by: Literal["relation", "owner", "source", "random", "time"] = "random"
-    clients: int = 10
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        if self.by not in WAYS:
-            raise ConfigError(f"partition.by = {self.by!r}: choose one of {', '.join(WAYS)}.", code="config.value")
-        super().__post_init__()
+    clients: Clients = 10
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

@@ -8,14 +8,15 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from fedweave.core.bounds import Clients, Count, Fraction, Share
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide
+from fedweave.partition.base import Part, Partition, check_ratios, divide
 
 _FEW = 16  # of so many nodes one is looked up by halving; of more a table of all is quicker
 
@@ -151,7 +152,7 @@ def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:
 
 
 @dataclass(frozen=True)
-class EgoNetworks(Choices):
+class EgoNetworks(Settings):
     """Overlapping clients, each a random train node and all nodes within `hops` of it, with the edges among them
     (F²GNN, section VI-A).
 
@@ -167,21 +168,16 @@ class EgoNetworks(Choices):
                       "keep" them as neighbors without a role.
     """
 
-    hops: int
-    clients: int = 30
-    train: float = 0.5
-    val: float = 0.25
-    test: float = 0.25
+    hops: Count
+    clients: Clients = 30
+    train: Share = 0.5
+    val: Fraction = 0.25
+    test: Fraction = 0.25
     public_split: bool = False
     incomplete: Literal["drop", "keep"] = "drop"
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
-        if self.hops < 1:
-            raise ConfigError(f"[partition] hops = {self.hops}: must be a whole number >= 1.")
-        if self.incomplete not in ("drop", "keep"):
-            raise ConfigError(f"[partition] incomplete = {self.incomplete!r}: must be 'drop' or 'keep'.")
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

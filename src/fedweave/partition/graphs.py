@@ -8,19 +8,18 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.bounds import BelowOne, Clients, CountOrNone, Fraction, Share
 from fedweave.core.graph import VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_enough, check_ratios, divide, role_sizes
-
-BY = ("features", "degree")
+from fedweave.partition.base import Part, Partition, check_enough, check_ratios, divide, role_sizes
 
 
 @dataclass(frozen=True)
-class GraphSkew(Choices):
+class GraphSkew(Settings):
     """Small graphs in the order of one number, in pieces of equal size: the first client holds those with the least.
 
     by:               "features", the mean over a graph's nodes and columns, or "degree", the mean over its nodes
@@ -32,17 +31,14 @@ class GraphSkew(Choices):
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
     by: Literal["features", "degree"] = "features"
-    clients: int = 10
-    train: float = 0.8
-    val: float = 0.1
-    test: float = 0.1
+    clients: Clients = 10
+    train: Share = 0.8
+    val: Fraction = 0.1
+    test: Fraction = 0.1
     public_split: bool = False
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
-        if self.by not in BY:
-            raise ConfigError(f"[partition] by = {self.by!r}: must be 'features' or 'degree'.")
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -67,7 +63,7 @@ _SORTED = 50  # graphs in file order that the script gives each client first
 
 
 @dataclass(frozen=True)
-class GraphsIID(Choices):
+class GraphsIID(Settings):
     """Small graphs at random, in the two ways of FairGraphFL: its paper's and its public script's.
 
     With `protocol = "paper"` a share `global_test` of the graphs is the server's, uniformly drawn; the rest goes to the
@@ -86,34 +82,24 @@ class GraphsIID(Choices):
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
     protocol: Literal["paper", "script"] = "paper"
-    clients: int = 10
-    global_test: float = 0.1
-    server_val: float = 0.0
-    train: float | None = None
-    val: float | None = None
-    test: float | None = None
+    clients: Clients = 10
+    global_test: BelowOne = 0.1
+    server_val: BelowOne = 0.0
+    train: Share | None = None
+    val: Fraction | None = None
+    test: Fraction | None = None
     split_seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
-        if self.protocol not in _DEFAULTS:
-            raise ConfigError(
-                f"[partition] protocol = {self.protocol!r}: must be 'paper' or 'script'.", code="config.value"
-            )
         check_ratios(*self.ratios)
-        if not 0 <= self.global_test < 1:
+        if not self.server_val < 1 - self.global_test:
             raise ConfigError(
-                f"[partition] global_test = {self.global_test}: must be a share from 0 to below 1.",
-                code="config.value",
-            )
-        if not 0 <= self.server_val < 1 - self.global_test:
-            raise ConfigError(
-                f"[partition] server_val = {self.server_val}: must be a share from 0, with global_test below 1.",
+                f"server_val = {self.server_val}: with global_test = {self.global_test} must be below 1.",
                 code="config.server-val",
             )
         if self.server_val and self.protocol == "script":
             raise ConfigError(
-                "[partition] server_val: the script leaves the server nothing; set protocol = 'paper'.",
+                f"server_val = {self.server_val}: the script leaves the server nothing. Set protocol = 'paper'.",
                 code="config.server-val",
             )
 
@@ -169,15 +155,14 @@ class Perturbed(GraphsIID):
     medium: number of clients of medium quality, ratio in [.3, .7); the others are of high quality, ratio in [0, .3).
     """
 
-    low: int = 3
-    medium: int = 3
+    low: CountOrNone = 3
+    medium: CountOrNone = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.low, self.medium) < 0 or self.low + self.medium > self.clients:
+        if self.low + self.medium > self.clients:
             raise ConfigError(
-                f"[partition] low = {self.low} and medium = {self.medium}: must be at least 0, together at most "
-                f"clients = {self.clients}.",
+                f"low = {self.low}: with medium = {self.medium} must be at most clients, which is {self.clients}.",
                 code="config.value",
             )
 

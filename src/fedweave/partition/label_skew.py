@@ -1,20 +1,21 @@
 """FedEgo's label-skew cut: every client prefers a few labels."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from fedweave.core.bounds import Clients, Count, CountOrNone, Fraction, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import (
     Part,
     Partition,
-    check_clients,
     check_enough,
     group,
     need_classes,
@@ -27,7 +28,7 @@ _DRAWS = 1000  # on Cora one draw of major labels in four is refused
 
 
 @dataclass(frozen=True)
-class LabelSkew(Choices):
+class LabelSkew(Settings):
     """Overlapping clients with a few major labels each (FedEgo, sections 5.1 and Table 1).
 
     What the paper leaves open, as resolved here:
@@ -64,13 +65,13 @@ class LabelSkew(Choices):
     public_split: take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
-    clients: int = 10
-    majors: int = 3
-    major_rate: float = 0.8
-    share: float = 0.3
-    global_test: float = 0.3
-    test_nodes: int = 300
-    val: float = 0.2
+    clients: Clients = 10
+    majors: Count = 3
+    major_rate: Fraction = 0.8
+    share: Share = 0.3
+    global_test: Fraction = 0.3
+    test_nodes: CountOrNone = 300
+    val: Fraction = 0.2
     rest: Literal["others", "all"] = "others"
     short: Literal["redraw", "fill"] = "redraw"
     isolated: Literal["keep", "drop"] = "keep"
@@ -79,24 +80,10 @@ class LabelSkew(Choices):
     public_split: bool = False
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
-        for name, least in (("majors", 1), ("test_nodes", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"[partition] {name} = {getattr(self, name)}: must be a whole number >= {least}.",
-                    code="config.value",
-                )
-        for name in ("major_rate", "share", "global_test", "val"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1 or (name == "share" and value == 0):
-                raise ConfigError(
-                    f"[partition] {name} = {value}: must lie between 0 and 1 (share above 0).", code="config.value"
-                )
         for name in ("reserved", "exclusive"):
             if getattr(self, name) and self.public_split:
                 raise ConfigError(
-                    f"[partition] {name} = true with public_split = true: published test nodes train nowhere as it is; "
-                    "set one of them to false.",
+                    f"{name} = true: with public_split, published test nodes train nowhere. Set one of them to false.",
                     code="config.public-split",
                 )
 
@@ -213,11 +200,7 @@ class Random(Divided):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
-    clients: int = 10
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        super().__post_init__()
+    clients: Clients = 10
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -249,23 +232,9 @@ class Dirichlet(Divided):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
-    clients: int = 10
-    alpha: float = 0.5
-    min_nodes: int = 5
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        super().__post_init__()
-        if not 0 < self.alpha <= _MOST_ALPHA:
-            allowed = f"must be above 0 and at most {_MOST_ALPHA:g}; 0.5 is common, 100 nearly uniform"
-            raise ConfigError(
-                f"[partition] alpha = {self.alpha}: {allowed}, and the partition random is uniform.",
-                code="config.value",
-            )
-        if self.min_nodes < 1:
-            raise ConfigError(
-                f"[partition] min_nodes = {self.min_nodes}: must be a whole number >= 1.", code="config.value"
-            )
+    clients: Clients = 10
+    alpha: Annotated[float, Field(gt=0, le=_MOST_ALPHA)] = 0.5
+    min_nodes: Count = 5
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

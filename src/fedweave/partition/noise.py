@@ -1,25 +1,24 @@
 """Noise on what clients hold: features, edges and training labels, each at a rate, for studies of robustness."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.bounds import Fraction, NonNegative
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
+from fedweave.core.settings import Settings
 from fedweave.core.target import CLASS, unlabeled_like
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import induced_edges, labels_of
 
-_CHOICES = {"features_by": ("mask", "gauss"), "edges_by": ("drop", "rewire"), "labels_by": ("flip", "remove")}
-
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Settings):
     """What becomes of the data once it is cut. What the server alone holds, and all labels that anybody validates or
     tests on, stay as they are.
 
@@ -33,20 +32,19 @@ class Noise:
     labels_by:   "flip", to another class at random, or "remove": the example trains nobody.
     """
 
-    features: float = 0.0
+    features: NonNegative = 0.0
     features_by: Literal["mask", "gauss"] = "mask"
-    edges: float = 0.0
+    edges: Fraction = 0.0
     edges_by: Literal["drop", "rewire"] = "drop"
-    labels: float = 0.0
+    labels: Fraction = 0.0
     labels_by: Literal["flip", "remove"] = "flip"
 
     def __post_init__(self) -> None:
-        for name, most in (("features", math.inf if self.features_by == "gauss" else 1.0), ("edges", 1.0)):
-            _check_rate(name, getattr(self, name), most)
-        _check_rate("labels", self.labels, 1.0)
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f"noise.{name}: {getattr(self, name)!r} is not one of {', '.join(known)}")
+        if self.features_by == "mask" and self.features > 1:
+            raise ConfigError(
+                f'noise.features = {self.features}: must be at most 1 with features_by = "mask". Take "gauss".',
+                code="config.value",
+            )
 
     def applied(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
         """The data as the clients of `partition`, a cut of it, hold it, and what they use of it.
@@ -133,12 +131,6 @@ class Noise:
             return replace(data, y=y), partition
         y[at] = unlabeled_like(y[at])
         return replace(data, y=y), replace(partition, parts=tuple(_without(part, changed) for part in partition.parts))
-
-
-def _check_rate(name: str, rate: float, most: float) -> None:
-    if not (0 <= rate <= most and rate < math.inf):
-        upper = f" to {most:g}" if most < math.inf else ""
-        raise ConfigError(f"noise.{name}: {rate} is no rate; it is a number from 0{upper}")
 
 
 def _chosen(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:

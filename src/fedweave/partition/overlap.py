@@ -7,19 +7,20 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.bounds import BelowOne, Between, Clients, NonNegative, Positive
 from fedweave.core.graph import TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_ratios, need_classes, stratify
+from fedweave.partition.base import Part, Partition, need_classes, stratify
 
 NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
 
 @dataclass(frozen=True)
-class Overlap(Choices):
+class Overlap(Settings):
     """A third of the clients shares no node, a third few, a third many: a node of theirs is on average held by a share
     of 0, 𝐍 and 2𝐍 of the other clients (eq. 8).
 
@@ -43,37 +44,26 @@ class Overlap(Choices):
     val:         share of the clients' labeled nodes that they validate on; they train on the others.
     """
 
-    overlap: float = 0.1
+    overlap: NonNegative = 0.1
     generator: Literal["exact", "as_printed"] = "exact"
-    clients: int = 40
-    alpha: float = 0.5
-    pool: float = 0.5
-    pool_alpha: float = 0.8
-    global_test: float = 0.2
-    public: float = 0.05
-    val: float = 0.1
+    clients: Clients = 40
+    alpha: Positive = 0.5
+    pool: Between = 0.5
+    pool_alpha: Positive = 0.8
+    global_test: BelowOne = 0.2
+    public: BelowOne = 0.05
+    val: BelowOne = 0.1
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
-        check_ratios(1 - self.val, self.val, 0.0)
-        if self.generator not in ("exact", "as_printed"):
+        if self.public + self.global_test >= 1:
             raise ConfigError(
-                f"[partition] generator = {self.generator!r}: must be 'exact' or 'as_printed'.", code="config.value"
-            )
-        if not (self.alpha > 0 and self.pool_alpha > 0 and 0 < self.pool < 1):
-            raise ConfigError(
-                "[partition] alpha and pool_alpha must be above 0, and pool between 0 and 1.", code="config.value"
-            )
-        if min(self.public, self.global_test) < 0 or self.public + self.global_test >= 1:
-            raise ConfigError(
-                f"[partition] global_test = {self.global_test}, public = {self.public}: shares that sum to less "
-                "than 1.",
+                f"public = {self.public}: with global_test = {self.global_test} must be below 1 in all.",
                 code="config.value",
             )
-        if not 0 <= self.overlap <= self._most:
+        if self.overlap > self._most:
             raise ConfigError(
-                f"[partition] overlap = {self.overlap}: with {self.clients} clients and generator = "
-                f"{self.generator!r} it must lie between 0 and {self._most:.3g}.",
+                f"overlap = {self.overlap}: must be at most {self._most:.3g} with {self.clients} clients and generator "
+                f"= {self.generator!r}.",
                 code="config.value",
             )
 

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedweave.core.bounds import Clients
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Partition, check_clients, check_enough, group
+from fedweave.partition.base import Partition, check_enough, group
 from fedweave.partition.divided import Divided, largest_first
 from fedweave.partition.label_skew import Dirichlet
 
@@ -29,14 +30,10 @@ class Scaffolds(Divided):
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
-    clients: int = 10
+    clients: Clients = 10
     train: float = 0.8
     val: float = 0.1
     test: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_clients(self.clients)
-        super().__post_init__()
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

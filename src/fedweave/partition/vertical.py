@@ -7,19 +7,20 @@ from typing import Literal
 
 import numpy as np
 
+from fedweave.core.bounds import Clients, CountOrNone, Fraction, Positive, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.core.settings import Choices
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide, hashed, per_class
+from fedweave.partition.base import Part, Partition, check_ratios, divide, hashed, per_class
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Vertical(Choices):
+class Vertical(Settings):
     """Blocks of feature columns that do not overlap, and a uniform sample of the edges at every client, as in GLASU
     (Zhang et al. 2023, appendix D.1).
 
@@ -35,44 +36,31 @@ class Vertical(Choices):
     train_rest:       with `public_split`, every labeled node outside the published val and test masks trains.
     """
 
-    clients: int = 3
-    widths: tuple[float, ...] = ()
+    clients: Clients = 3
+    widths: tuple[Positive, ...] = ()
     blocks: Literal["random"] | None = None
-    edges: float = 0.8
+    edges: Fraction = 0.8
     labels: Literal["all", "first"] = "all"
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
-    train_per_class: int = 0
+    train: Share = 0.2
+    val: Fraction = 0.4
+    test: Fraction = 0.4
+    train_per_class: CountOrNone = 0
     public_split: bool = False
     train_rest: bool = False
 
     def __post_init__(self) -> None:
-        check_clients(self.clients)
         check_ratios(self.train, self.val, self.test)
         check_rest(self.train_rest, self.public_split)
-        if self.train_per_class < 0 or (self.train_per_class and self.public_split):
+        if self.train_per_class and self.public_split:
             raise ConfigError(
-                f"[partition] train_per_class = {self.train_per_class} with public_split = {self.public_split}: it is "
-                "a whole number >= 0, and 0 with public_split = true."
-            )
-        if self.blocks not in ("random", None):
-            raise ConfigError(f"[partition] blocks = {self.blocks!r}: must be 'random', or be left out.")
-        if self.labels not in ("all", "first"):
-            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.", code="config.value")
-        if not 0 <= self.edges <= 1:
-            raise ConfigError(
-                f"[partition] edges = {self.edges}: must be a share from 0 to 1, such as 0.8.", code="config.value"
+                f"train_per_class = {self.train_per_class}: the published split says who trains. Set one of them.",
+                code="config.public-split",
             )
         if self.widths and len(self.widths) != self.clients:
             raise ConfigError(
-                f"[partition] widths = {list(self.widths)} are {len(self.widths)} for clients = {self.clients}; "
-                "give one width per client, or none for equal blocks.",
+                f"widths = {list(self.widths)}: are {len(self.widths)} for clients = {self.clients}. Give one width "
+                "per client, or none for equal blocks.",
                 code="config.value",
-            )
-        if not all(0 < width < float("inf") for width in self.widths):
-            raise ConfigError(
-                f"[partition] widths = {list(self.widths)}: every width must be a number above 0.", code="config.value"
             )
 
     @noted
@@ -102,7 +90,7 @@ class Vertical(Choices):
 
 
 @dataclass(frozen=True)
-class Parties(Choices):
+class Parties(Settings):
     """The parties of a vertical dataset (`[data] name = "parties"`) as clients under their own names: each with its own
     features and edges.
 
@@ -116,22 +104,19 @@ class Parties(Choices):
 
     labels: Literal["all", "holders"] = "all"
     split: Literal["random", "hash"] = "random"
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
+    train: Share = 0.2
+    val: Fraction = 0.4
+    test: Fraction = 0.4
     public_split: bool = False
     train_rest: bool = False
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
         check_rest(self.train_rest, self.public_split)
-        if self.labels not in ("all", "holders"):
-            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'holders'.")
-        if self.split not in ("random", "hash"):
-            raise ConfigError(f"[partition] split = {self.split!r}: must be 'random' or 'hash'.", code="config.value")
         if self.split == "hash" and self.public_split:
             raise ConfigError(
-                "[partition] split = 'hash' with public_split = true: set one of them.", code="config.public-split"
+                "split = 'hash': the data's own split is taken, too. Leave out split or public_split.",
+                code="config.public-split",
             )
 
     @noted
@@ -176,7 +161,7 @@ def check_rest(train_rest: bool, public_split: bool) -> None:
     """Raise ConfigError if the rest is asked to train where there is no published split to leave one."""
     if train_rest and not public_split:
         raise ConfigError(
-            "[partition] train_rest = true needs public_split = true; ratios say themselves who trains.",
+            "train_rest = true: needs public_split = true. Ratios say themselves who trains.",
             code="config.public-split",
         )
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 from rich.console import Console
 
 from fedweave.core import settings
+from fedweave.core.bounds import limits
 from fedweave.experiment.config import Parameter
 from fedweave.experiment.config.plugins import HasFields
 
@@ -88,7 +89,10 @@ def type_name(parameter: Parameter) -> str:
 
 def _hint_name(hint: object) -> str:
     if get_origin(hint) is Annotated:
-        return _hint_name(get_args(hint)[0])
+        return " ".join(filter(None, [_hint_name(get_args(hint)[0]), limits(hint)]))
+    if (origin := get_origin(hint)) in (tuple, list, dict):
+        inner = ", ".join("..." if one is Ellipsis else _hint_name(one) for one in get_args(hint))
+        return f"{origin.__name__}[{inner}]"
     if get_origin(hint) is Literal:
         return " | ".join(repr(option) for option in get_args(hint))
     if get_origin(hint) in (types.UnionType, Union):  # of types, and where one of these says more than a type

@@ -16,7 +16,6 @@ from fedweave.core.edges import Neighbors
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
-from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
@@ -200,11 +199,6 @@ class Egos:
     fan_out: int = 6
     epochs: int = 0
     share: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_least(1, batch=self.batch, fan_out=self.fan_out)
-        check_least(0, hops=self.hops, epochs=self.epochs)
-        check_share(share=self.share)
 
     def split(self, model: Model) -> int:
         """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.

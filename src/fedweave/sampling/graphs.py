@@ -19,7 +19,6 @@ from fedweave.core.edges import OF_NODES, Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
-from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.attention import Lists, sum_rows
@@ -31,9 +30,6 @@ class GraphBatches:
     """Mini-batches of `batch` training graphs, drawn without replacement until all have been drawn, and then anew."""
 
     batch: int = 128
-
-    def __post_init__(self) -> None:
-        check_least(1, batch=self.batch)
 
     def check(self, model: Model) -> None:
         """Raise a ValueError unless the model has a result for each graph."""

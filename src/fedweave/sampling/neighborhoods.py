@@ -26,7 +26,6 @@ from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import DenseMatrix, Hidden, Layer, Model, PrecomputedEdges, Some
 from fedweave.core.operators import MessagePassing, Operator
-from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
@@ -512,9 +511,6 @@ class Minibatches:
 
     batch: int = 32
     fan_out: int = 5
-
-    def __post_init__(self) -> None:
-        check_least(1, batch=self.batch, fan_out=self.fan_out)
 
     def layers(self, model: Model) -> dict[int, Layer]:
         """The layers that pass messages by their numbers, from the last to the first.

@@ -19,18 +19,19 @@ paper's batch of 128 holds more than any of its agents has.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import OwedReward, rewarded
-from fedweave.algorithms.fairgraphfl.motifs import MOTIF_MEAN, MOTIFS, Vocabulary
+from fedweave.algorithms.fairgraphfl.motifs import MOTIF_MEAN, MOTIFS, Ring, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Outputs, Part, Round, Training
 from fedweave.algorithms.parts.weights import EXAMPLES, by_size
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.bounds import NonNegative, Positive, Share
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.model import Model
 from fedweave.core.operators import POOLS
@@ -73,20 +74,13 @@ class MotifPrototypes(Part):
     dropout. A motif that no agent of positive value has sent has no effect.
     """
 
-    lam: float = 0.1
+    lam: NonNegative = 0.1
     distance: Distance = "relative"
-    max_ring: int = 7
-    keep: float = 0.9
+    max_ring: Ring = 7
+    keep: Share = 0.9
     sends: ClassVar = LISTED | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
     recorded = True
     client_learns = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
-
-    def __post_init__(self) -> None:
-        if self.lam < 0:
-            raise ValueError(f"lam is {self.lam}; it must not be negative")
-        if self.distance not in get_args(Distance):
-            raise ValueError(f"distance is {self.distance!r}; choose one of {', '.join(get_args(Distance))}")
-        self.needs  # noqa: B018  refuses impossible sizes
 
     @property
     def needs(self) -> Needs:
@@ -200,23 +194,18 @@ class AgentValue(Part):
     keep:      share of its motifs that an agent keeps, those of highest TF-IDF.
     """
 
-    alpha1: float = 0.05
-    alpha2: float = 1.0
+    alpha1: Positive = 0.05
+    alpha2: NonNegative = 1.0
     alignment: bool = True
     weights: Literal["value", "size"] = "value"
     one_norm: bool = True
-    max_ring: int = 7
-    keep: float = 0.9
+    max_ring: Ring = 7
+    keep: Share = 0.9
     recorded = True
 
     def __post_init__(self) -> None:
-        if not self.alpha1 > 0 or self.alpha2 < 0:
-            raise ValueError(f"alpha1 is {self.alpha1} and alpha2 {self.alpha2}; positive, and at least 0")
         if not self.alignment and not self.alpha2:
-            raise ValueError("alignment = false and alpha2 = 0 leave nothing to value; keep one of them")
-        if self.weights not in ("value", "size"):
-            raise ValueError(f"weights is {self.weights!r}; choose 'value' or 'size'")
-        self.needs  # noqa: B018  refuses impossible sizes
+            raise ValueError("alignment = false: with alpha2 = 0 nothing is left to value. Keep one of them")
 
     @property
     def needs(self) -> Needs:
@@ -288,15 +277,9 @@ class ValueReward(OwedReward):
           (as in CGSV), or "after" it.
     """
 
-    beta: float = 1.0
+    beta: Positive = 1.0
     base: Literal["before", "after"] = "before"
     recorded = True
-
-    def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ValueError(f"beta is {self.beta}; it must be above 0")
-        if self.base not in ("before", "after"):
-            raise ValueError(f"base is {self.base!r}; choose 'before' or 'after'")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
@@ -390,7 +373,7 @@ class FairGraphFL:
 
     one_norm: Literal["money", "always", "never"] = "money"
     budget: float = 1.0
-    norm: float = 0.0
+    norm: NonNegative = 0.0
     rewards: bool = True
     prototypes: bool = True
     local_steps: int = 1
@@ -399,10 +382,6 @@ class FairGraphFL:
     capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[Record] = {"lr": 0.01, "max_ring": 4}
-
-    def __post_init__(self) -> None:
-        if self.one_norm not in ("money", "always", "never"):
-            raise ValueError(f"one_norm is {self.one_norm!r}; choose 'money', 'always' or 'never'")
 
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""

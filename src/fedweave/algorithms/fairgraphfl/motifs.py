@@ -13,11 +13,12 @@ from fractions import Fraction
 from functools import reduce
 from operator import xor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
+from pydantic import Field
 
 from fedweave.core import random
 from fedweave.core.edges import EdgeList, derived_matrix
@@ -548,6 +549,7 @@ def read(path: Path) -> Motifs:
 MOTIFS, HAVING = "motifs", "motifs of graphs"  # int64 [K], the same for the same motif at every client; CSR [K, e]
 MOTIF_MEAN = "motif_mean"
 _SHOWN = 8  # motifs of each agent, for readers
+Ring: TypeAlias = Annotated[int, Field(ge=3, le=100)]  # vertices of the longest ring that is looked for
 
 
 @dataclass(frozen=True)
@@ -560,12 +562,6 @@ class Vocabulary:
 
     max_ring: int = 7
     keep: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 3 <= self.max_ring <= 100:
-            raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """The motifs of each client's training graphs, looked for in all graphs at once where clients have their edges.

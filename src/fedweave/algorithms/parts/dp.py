@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,15 +12,16 @@ from torch.func import grad, vmap
 from fedweave.algorithms.parts.part import Context, Needs, Part, Protection, Training
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Between, ClipNorm, Count, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.model import Model
-from fedweave.core.ranges import check_least, check_positive
+from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, norm, scale
 from fedweave.learn import PLAIN
 from fedweave.ops.sparse import dense
 from fedweave.ops.touched import materialize
-from fedweave.privacy.mechanisms import check_clip, noise, noise_multiplier
+from fedweave.privacy.mechanisms import noise, noise_multiplier
 from fedweave.sampling.graphs import GraphBatches
 
 
@@ -32,11 +34,7 @@ class Clip(Part):
     norm: largest norm of an update.
     """
 
-    norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.norm <= 0:
-            raise ValueError(f"norm is {self.norm}; it must be positive")
+    norm: Positive = 1.0
 
     @property
     def protection(self) -> Protection:
@@ -55,12 +53,8 @@ class Normalised(Part):
     gamma: Γ, norm of the updates that clients send.
     """
 
-    gamma: float = 0.5
+    gamma: Positive = 0.5
     needs = Needs(statistics="home")
-
-    def __post_init__(self) -> None:
-        if self.gamma <= 0:
-            raise ValueError(f"gamma is {self.gamma}; it must be positive")
 
     @property
     def protection(self) -> Protection:
@@ -92,26 +86,17 @@ class MemberNoise(Part):
         ValueError: a value is out of range, or sigma and epsilon are both given, or epsilon without target_rounds.
     """
 
-    clip: float = 1.0
-    sigma: float | None = None
-    epsilon: float | None = None
-    delta: float = 1e-5
-    target_rounds: int | None = None
+    clip: ClipNorm = 1.0
+    sigma: Positive | None = None
+    epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
+    delta: Between = 1e-5
+    target_rounds: Annotated[Count | None, Beside("epsilon")] = None
     needs = Needs(statistics="home")
 
     def __post_init__(self) -> None:
-        check_positive(clip=self.clip, sigma=self.sigma, epsilon=self.epsilon, target_rounds=self.target_rounds)
-        check_clip(self.clip)
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
         if self.sigma is not None and self.epsilon is not None:
             raise ValueError(
-                f"sigma is {self.sigma} and epsilon {self.epsilon}; give the noise, or the target that it follows from"
-            )
-        if (self.epsilon is None) != (self.target_rounds is None):
-            raise ValueError(
-                f"epsilon is {self.epsilon} and target_rounds {self.target_rounds}; give both, the target and for how "
-                "many rounds it is, or neither"
+                f"sigma = {self.sigma}: epsilon is {self.epsilon}. Give the noise, or the target that it follows from"
             )
 
     @cached_property
@@ -180,13 +165,8 @@ class ExampleNoise(MemberNoise):
     lr:       the step's length. What a member trains besides never leaves it; local_steps = 1 saves time.
     """
 
-    examples: int = 100
-    lr: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(1, examples=self.examples)
-        check_positive(lr=self.lr)
+    examples: Count = 100
+    lr: Positive = 0.1
 
     def check(self, training: Training) -> None:
         """Refuse a model that passes messages between examples."""

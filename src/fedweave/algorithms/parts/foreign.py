@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fedweave.algorithms.parts.links import TRIES, LinkPrediction
 from fedweave.algorithms.parts.part import Context, Needs, Outputs, Protection
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Between, Count, NonNegative, Positive
 from fedweave.core.federation import Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import (
     FOREIGN,
@@ -32,7 +34,8 @@ from fedweave.core.graph import (
 )
 from fedweave.core.mechanism import Clipped, Mechanism
 from fedweave.core.model import Model
-from fedweave.core.ranges import Pairs, Whole, check_positive
+from fedweave.core.ranges import Pairs, Whole
+from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import counts
@@ -69,26 +72,23 @@ class ForeignEnds(LinkPrediction):
     delta:         δ of that ε and of the one that ledgers state.
     """
 
-    weight: float = 1.0
+    weight: Positive = 1.0
     neighbors: bool = False
     unrecorded: bool = False
-    clip: float = 0.0
-    sigma: float = 0.0
-    epsilon: float | None = None
-    delta: float = 1e-5
-    target_rounds: int | None = None
+    clip: NonNegative = 0.0
+    sigma: NonNegative = 0.0
+    epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
+    delta: Between = 1e-5
+    target_rounds: Annotated[Count | None, Beside("epsilon")] = None
     needs = Needs(links=True, ids=True, one_model=True, tells=True, finder=CrossingLinks())
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(weight=self.weight, epsilon=self.epsilon, target_rounds=self.target_rounds)
-        if (self.epsilon is None) != (self.target_rounds is None) or (self.epsilon is not None and self.sigma):
+        if self.epsilon is not None and self.sigma:
             raise ValueError(
-                f"epsilon is {self.epsilon}, target_rounds {self.target_rounds} and sigma {self.sigma}; give sigma, or "
-                "the target epsilon and for how many rounds it is"
+                f"sigma = {self.sigma}: epsilon is {self.epsilon}. Give the noise, or the target that it follows from"
             )
-        if not self.clip >= 0 or ((self.sigma or self.epsilon is not None) and not self.clip):
-            raise ValueError(f"clip is {self.clip}; noise needs a positive norm that rows are clipped to")
+        if (self.sigma or self.epsilon is not None) and not self.clip:
+            raise ValueError(f"clip = {self.clip}: noise needs a positive norm that rows are clipped to. Set it")
         if self.clip:
             self.rows  # noqa: B018  refuses what is out of range
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.graph import ITEMS, KNOWN, RELATION, SOURCE, TARGET, TRAINED, Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 
 TRIES = 6  # to find a pair that is no link; one that is none still counts for nothing
@@ -31,16 +31,12 @@ class LinkPrediction(Part):
     batch:       training links of a step, drawn at random with replacement; 0 takes all.
     """
 
-    negatives: int = 1
+    negatives: Count = 1
     loss: Literal["cross_entropy", "bpr", "margin", "self_adversarial"] = "cross_entropy"
     margin: float = 9.0
     temperature: float = 1.0
-    batch: int = 0
+    batch: CountOrNone = 0
     needs = Needs(supervised=True, links=True)
-
-    def __post_init__(self) -> None:
-        check_least(1, negatives=self.negatives)
-        check_least(0, batch=self.batch)
 
     def check(self, training: Training) -> None:
         """Refuse models of other examples, and weights of classes."""

@@ -24,10 +24,10 @@ from fedweave.algorithms.parts.part import (
 )
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.bounds import Count
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
@@ -198,10 +198,7 @@ class BatchCrossEntropy(CrossEntropy):
     batch: examples of a step, drawn without replacement until all have been drawn, and then anew.
     """
 
-    batch: int = 32
-
-    def __post_init__(self) -> None:
-        check_least(1, batch=self.batch)
+    batch: Count = 32
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"chosen": bool [steps, e]}, the mini-batch of each step."""

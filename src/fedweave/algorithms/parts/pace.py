@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.part import Part, batches, copied
 from fedweave.core.algorithm import Round
+from fedweave.core.bounds import CountOrNone
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import SecureSum
@@ -41,13 +42,9 @@ class RateSchedule(Part):
     """
 
     kind: Schedule = "constant"
-    warmup: int = 0
+    warmup: CountOrNone = 0
     recorded = True
     client_learns: ClassVar = {"rate": "by which factor of its learning rate it trains in this round"}
-
-    def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(f"warmup is {self.warmup}; it must be at least 0, in rounds")
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"round": none done yet, "rounds": T}.

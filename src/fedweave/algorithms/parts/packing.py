@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Part
 from fedweave.core import random
-from fedweave.core.ranges import check_share
+from fedweave.core.bounds import Share
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.errors import ReplyRefused
@@ -136,10 +136,7 @@ class TopK(Packs):
     keep: the share of the entries that travel, above 0.
     """
 
-    keep: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_share(keep=self.keep)
+    keep: Share = 0.1
 
     @cached_property
     def _packing(self) -> Packing:

@@ -1,7 +1,6 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core.algorithm import Algorithm, Round
+from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
@@ -20,7 +20,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import Criterion, Fit, Optimizer, Penalty, check_training, optimizer_of
+from fedweave.learn import Criterion, Fit, Optimizer, Penalty, optimizer_of
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -36,7 +36,7 @@ RATE, BATCHES = (
     "RateSchedule",
     "LocalEpochs",
 )  # parts that send the factor "rate" of lr, and how many "batches" are most
-ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
+ClassWeights = Literal["none", "balanced"] | tuple[NonNegative, ...] | dict[str, NonNegative]
 
 
 def weighing(algorithm: Algorithm) -> Criterion:
@@ -85,13 +85,11 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
 
     def __post_init__(self) -> None:
-        check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
-        if not 0 <= self.clip_gradient < math.inf:
-            raise ValueError(f"clip_gradient is {self.clip_gradient}; it must be finite and at least 0")
         if self.local_epochs and self.batch_size and self.kept and self.update_rule.moments:
             raise ValueError(
-                f"local_epochs is {self.local_epochs} and batch_size {self.batch_size}, so that clients take different "
-                "numbers of steps and their optimizers start afresh; set optimizer_state = 'fresh'"
+                f"optimizer_state = {self.optimizer_state!r}: with local_epochs = {self.local_epochs} and batch_size = "
+                f"{self.batch_size} clients take different numbers of steps and their optimizers start afresh. Set "
+                "optimizer_state = 'fresh'"
             )
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
+from fedweave.core.bounds import Count, CountOrNone, Share
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
@@ -28,15 +29,12 @@ class EgoCrossEntropy(Part):
     share:   how many train nodes an epoch goes through, as a share of the client's nodes.
     """
 
-    batch: int = 32
-    hops: int = 2
-    fan_out: int = 6
-    epochs: int = 0
-    share: float = 1.0
+    batch: Count = 32
+    hops: CountOrNone = 2
+    fan_out: Count = 6
+    epochs: CountOrNone = 0
+    share: Share = 1.0
     needs = Needs(supervised=True, nodes=True, bounds=("batch", "epochs", "share"))
-
-    def __post_init__(self) -> None:
-        self.egos  # noqa: B018  refuses impossible sizes
 
     @property
     def egos(self) -> Egos:
@@ -74,11 +72,8 @@ class GraphCrossEntropy(Part):
     batch: graphs of a mini-batch.
     """
 
-    batch: int = 128
+    batch: Count = 128
     needs = Needs(supervised=True)
-
-    def __post_init__(self) -> None:
-        self.sampler  # noqa: B018  refuses impossible sizes
 
     @property
     def sampler(self) -> GraphBatches:
@@ -113,12 +108,9 @@ class SampledCrossEntropy(Part):
     fan_out: neighbors, or messages of each way along single edges, sampled per node and layer, without replacement.
     """
 
-    batch: int = 32
-    fan_out: int = 5
+    batch: Count = 32
+    fan_out: Count = 5
     needs = Needs(supervised=True)
-
-    def __post_init__(self) -> None:
-        self.sampler  # noqa: B018  refuses impossible sizes
 
     @property
     def sampler(self) -> Minibatches:

@@ -3,9 +3,10 @@ learning"."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import (
@@ -21,6 +22,7 @@ from fedweave.algorithms.parts.part import (
 from fedweave.algorithms.parts.weights import BySize, Uniform
 from fedweave.core import mechanism
 from fedweave.core.algorithm import COUNTED, Round
+from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, tells_beyond
@@ -43,16 +45,14 @@ class InSum(Part):
     accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     """
 
-    bound: float = 1.0
-    fraction: int = 24
+    bound: Positive = 1.0
+    fraction: CountOrNone = 24
     bits: Literal[32, 64] = 32
     everyone: bool = True
-    least: int = 2
-    accomplices: int = 1
+    least: Annotated[int, Field(ge=2)] = 2
+    accomplices: CountOrNone = 1
 
     def __post_init__(self) -> None:
-        if not self.bound > 0:
-            raise ValueError(f"bound is {self.bound}; it must be positive")
         self._words  # noqa: B018  refuse words that there are not
 
     @property

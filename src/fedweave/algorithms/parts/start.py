@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Needs, Part
 from fedweave.core import mechanism, random
+from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, GraphArrays, dense
-from fedweave.core.ranges import check_part
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import class_counts
 
@@ -39,10 +40,7 @@ class MixedStart(Part):
     alpha: share of the global weights.
     """
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_part(alpha=self.alpha)
+    alpha: Fraction = 0.5
 
     def start(self, ctx: Context) -> Tree:
         """The mix."""
@@ -76,14 +74,11 @@ class ClassCounts(Part):
     """
 
     everyone: bool = True
-    least: int = 2
-    accomplices: int = 1
+    least: Annotated[int, Field(ge=2)] = 2
+    accomplices: CountOrNone = 1
     needs = Needs(classes=True)
 
     client_learns: ClassVar[Mapping[str, str]] = {"classes": _TELLS}
-
-    def __post_init__(self) -> None:
-        self._summed  # noqa: B018  refuse what is no sum
 
     @property
     def _summed(self) -> mechanism.SecureSum:
@@ -127,11 +122,7 @@ class Drift(Part):
     share: share of a client's nodes that change in a round.
     """
 
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}; it must be from 0 to 1")
+    share: Fraction = 0.01
 
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
         """New features of some nodes."""

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts.part import Context, Needs, OwnCount, Part
 from fedweave.core.algorithm import Round
+from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Whole
@@ -117,11 +119,7 @@ class TrimmedMean(Uniform):
     beta: β, at least the share of clients that may be malicious, below one half.
     """
 
-    beta: float = 0.2
-
-    def __post_init__(self) -> None:
-        if not 0 < self.beta < 0.5:
-            raise ValueError(f"beta is {self.beta}; it must be above 0 and below one half")
+    beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Refuse too few clients."""
@@ -158,12 +156,8 @@ class Krum(Part):
     keep:      m, how many updates are averaged, at most P − f.
     """
 
-    malicious: int = 1
-    keep: int = 1
-
-    def __post_init__(self) -> None:
-        if self.malicious < 0 or self.keep < 1:
-            raise ValueError(f"malicious is {self.malicious} and keep {self.keep}; they must be at least 0 and 1")
+    malicious: CountOrNone = 1
+    keep: Count = 1
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Refuse too few clients."""
@@ -216,12 +210,8 @@ class GeometricMedian(Part):
     iterations: how many steps.
     """
 
-    nu: float = 1e-6
-    iterations: int = 8
-
-    def __post_init__(self) -> None:
-        if not self.nu > 0 or self.iterations < 1:
-            raise ValueError(f"nu is {self.nu} and iterations {self.iterations}; they must be positive")
+    nu: Positive = 1e-6
+    iterations: Count = 8
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """β_i / Σ β_k, 0 for updates of 0."""
@@ -245,11 +235,7 @@ class Bulyan(Uniform):
     malicious: f, how many of a round's P clients may be malicious; P must be at least 4 f + 3.
     """
 
-    malicious: int = 1
-
-    def __post_init__(self) -> None:
-        if self.malicious < 0:
-            raise ValueError(f"malicious is {self.malicious}; it must be at least 0")
+    malicious: CountOrNone = 1
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Refuse too few clients."""
@@ -300,12 +286,8 @@ class CenteredClip(Uniform):
     iterations: how many steps.
     """
 
-    tau: float = 0.0
-    iterations: int = 1
-
-    def __post_init__(self) -> None:
-        if self.tau < 0 or self.iterations < 1:
-            raise ValueError(f"tau is {self.tau} and iterations {self.iterations}; they must be at least 0, and 1")
+    tau: NonNegative = 0.0
+    iterations: Count = 1
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"center": v, 0 at first}."""
@@ -337,12 +319,8 @@ class NormBound(Part):
     norm: M, largest norm of an update; 0 takes the median of the round's norms above 0, the lower of two middle ones.
     """
 
-    norm: float = 0.0
+    norm: NonNegative = 0.0
     needs = Needs(alike=True)
-
-    def __post_init__(self) -> None:
-        if self.norm < 0:
-            raise ValueError(f"norm is {self.norm}; it must be positive, or 0 for the median of the round's norms")
 
     def limit(self, state: Tree, round: Round) -> Tensor:
         """min(1, M / ‖Δ_i‖₂), float64 [P]."""

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
-from pydantic import AfterValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from fedweave.core.plugins import check_trusted
@@ -56,14 +55,13 @@ FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
 MOST_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
 
 
-def _device(name: str) -> str:
-    """A device as settings name it; whether it is there is found out where it is used."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", name, re.ASCII):
-        raise PydanticCustomError("device", "must be 'auto', 'cpu', 'cuda' or, of several GPUs, such as 'cuda:1'")
-    return name
-
-
-Device = Annotated[str, AfterValidator(_device)]
+Device = Annotated[
+    str,  # as settings name a device; whether it is there is found out where it is used
+    Field(
+        pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$",
+        description="'auto', 'cpu', 'cuda' or, of several GPUs, such as 'cuda:1'",
+    ),
+]
 
 
 @dataclass(frozen=True)

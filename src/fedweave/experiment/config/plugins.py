@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_ch
 
 from fedweave.core import plugins
 from fedweave.core.plugins import label
-from fedweave.core.settings import check_beside, checked
+from fedweave.core.settings import check_beside, checked, hints_of
 from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, Faults
@@ -232,7 +232,7 @@ def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
     """The fields of a dataclass, or of a preset (`algorithms.preset`), as they are."""
     if isinstance(kind, type):
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        hints: Values = get_type_hints(kind, include_extras=True)
+        hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # which says what it cannot find
     else:
         fields, hints = dict(kind.fields), kind.hints
     return {name: Parameter(hints[name], default_of(field)) for name, field in fields.items()}
@@ -271,8 +271,12 @@ class Choice:
         """
         try:
             return self.kind(*arguments, **self.made_values())
-        except ValueError as error:
-            raise ConfigError(f"{self.path}: {error}", code=getattr(error, "code", "config.value")) from error
+        except (ValueError, ConfigError) as error:
+            begins_with_a_setting = str(error).partition(" = ")[0] in self.values
+            if isinstance(error, ConfigError) and not begins_with_a_setting:
+                raise
+            joint = "." if begins_with_a_setting else ": "
+            raise ConfigError(f"{self.path}{joint}{error}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from fedweave.core.settings import few
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
@@ -23,7 +24,8 @@ def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     """
     if not isinstance(name, str) or name not in valid:
         raise ConfigError(
-            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(map(quoted, valid))}.",
+            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of "
+            f"{few(name, map(quoted, valid), _command(path))}.",
             code="config.unknown-name",
         )
 
@@ -50,11 +52,26 @@ def check_keys(
     unknown = [key for key in keys if key not in valid]
     if unknown:
         where = f"{path}." if path else ""
-        allowed = f"The keys{owner} are {', '.join(valid)}."
+        command = _command(path, owner)
         raise ConfigError(
-            *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown),
+            *(
+                f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} The keys{owner} are "
+                f"{few(key, valid, command)}."
+                for key in unknown
+            ),
             code="config.unknown-key",
         )
+
+
+_LISTS = {"data": "datasets", "partition": "partitions", "model": "models", "algorithm": "algorithms"}
+
+
+def _command(path: str, owner: str = "") -> str:
+    """The command that lists what there is in a section, or the keys of its `owner`; "" where there is none."""
+    section = path.partition(".")[0]
+    kind = "parts" if path.startswith("algorithm.parts") else _LISTS.get(section, "")
+    listed_keys = owner or path in (f"{section}.name", "algorithm.parts")
+    return f"`fedweave list {kind}{owner.replace(' of ', ' ')}`" if kind and listed_keys else ""
 
 
 _LARGEST = 4 << 20  # bytes of a file

@@ -1,0 +1,95 @@
+"""Ranges of settings, as the types of fields that have them: written here or in a field's type and nowhere else. The
+check of a value (`core.settings.checked`), its message and the lists of settings read them from there."""
+
+import inspect
+import math
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from pydantic import Field
+
+LARGEST_WIDTH = 1 << 20  # columns of a layer: a server's word must not fill a site's memory
+LARGEST_DEPTH = 1 << 12  # layers
+MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
+
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+CountOrNone: TypeAlias = Annotated[int, Field(ge=0)]  # 0 for none, or for all
+Steps: TypeAlias = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+StepsOrNone: TypeAlias = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+Width: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WIDTH)]
+WidthOrNone: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WIDTH)]
+Depth: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_DEPTH)]
+Clients: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]  # of one cut: of more it would take days
+Heads: TypeAlias = Annotated[int, Field(ge=1, le=1 << 10)]  # of attention
+EdgeFeatures: TypeAlias = Annotated[int, Field(ge=0, le=1 << 16)]
+
+Positive: TypeAlias = Annotated[float, Field(gt=0, lt=math.inf)]
+NonNegative: TypeAlias = Annotated[float, Field(ge=0, lt=math.inf)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]  # of what has to be there
+BelowOne: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Between: TypeAlias = Annotated[float, Field(gt=0, lt=1)]  # 0 and 1 are no values of it
+DropRate: TypeAlias = Annotated[float, Field(ge=0, le=0.99)]
+ClipNorm: TypeAlias = Annotated[float, Field(ge=1e-100, le=1e100)]  # a norm whose square a float64 holds
+
+
+def limits(hint: Any) -> str:
+    """What an annotated type demands of a number or a text, such as "above 0 and at most 1"; "" for nothing. That a
+    number has to be finite is left out."""
+    facts = [fact for one in getattr(hint, "__metadata__", ()) for fact in getattr(one, "metadata", [one])]
+    bounds = {
+        name: value
+        for fact in facts
+        for name in ("ge", "gt", "le", "lt", "multiple_of", "max_length")
+        if (value := getattr(fact, name, None)) is not None and value != math.inf
+    }
+    if {"ge", "le"} <= bounds.keys():
+        return f"from {_number(bounds['ge'])} to {_number(bounds['le'])}"
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below", "max_length": "of at most"}
+    words["multiple_of"] = "a multiple of"
+    texts = [f"{words[name]} {_number(bounds[name])}" for name in words if name in bounds]
+    return " and ".join([*texts[:1], *(text.removeprefix("of ") for text in texts[1:])])
+
+
+def in_words(hint: Any, value: object = None) -> str:
+    """What a setting of a type has to be, such as "a number above 0 and at most 1".
+
+    value: one that it is not. If it is infinite, a number is called finite.
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        if text := next((one.description for one in hint.__metadata__ if getattr(one, "description", None)), None):
+            return str(text)
+        unit = " characters" if inner[0] is str and limits(hint) else ""
+        return " ".join(filter(None, [in_words(inner[0], value), limits(hint) + unit]))
+    if origin is Literal:
+        return either([repr(word) for word in inner])
+    if origin in (types.UnionType, Union):
+        return ", or ".join(in_words(one, value) for one in inner if one is not types.NoneType)
+    if origin in (tuple, list):
+        items = [one for one in inner if one is not Ellipsis]
+        length = f" of {len(items)}" if origin is tuple and Ellipsis not in inner else ""
+        infinite = next((one for one in value if _is_infinite(one)), None) if isinstance(value, Sequence) else None
+        return f"a list{length}, each {either(list(dict.fromkeys(in_words(one, infinite) for one in items)))}"
+    if origin is dict:
+        return f"a table, each value {in_words(inner[1])}"
+    if isinstance(hint, type) and (keys := getattr(hint, "__annotations__", {})):
+        return f"a table of {', '.join(keys)}"
+    nouns = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if hint is float and _is_infinite(value):
+        return "a finite number"
+    return nouns.get(hint) or inspect.formatannotation(hint)
+
+
+def either(words: Sequence[str]) -> str:
+    """Words with commas and an "or" between them."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
