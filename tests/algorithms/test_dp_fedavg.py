@@ -22,7 +22,6 @@ from fedweave.privacy.mechanisms import epsilon, noise, noise_multiplier
 from fedweave.report.compliance import disclose
 from fedweave.report.reading import read_run
 from tests.contract.federations import distance, federation, graphs, model
-from tests.refusals import refusal
 
 SHAPES = {"0": {"w": (60, 8), "b": (8,)}, "1": {"w": (8, 3)}}
 
@@ -182,12 +181,6 @@ def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:
         for part in (Clip(0.4), MemberNoise(0.4, sigma=1e-13))
     ]
     assert distance(*ends) < 1e-10
-
-
-def test_more_rounds_than_the_target_is_for_are_refused() -> None:
-    made = ALGORITHMS["dp_fedavg"](model(), epsilon=4.0, target_rounds=10)
-    with refusal("user.target-rounds", "10 rounds (target_rounds)", "11"):
-        next(train(made, federation(), 11))
 
 
 @pytest.mark.parametrize(

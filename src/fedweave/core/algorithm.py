@@ -118,21 +118,6 @@ def needs(algorithm: object) -> Capabilities:
     return algorithm.needs if isinstance(algorithm, DeclaresNeeds) else capabilities(algorithm)
 
 
-def check_rounds(algorithm: object, rounds: int) -> None:
-    """Refuse a run of more rounds than the algorithm was made for (its `most_rounds`, if it has that).
-
-    Raises:
-        UserError: names both.
-    """
-    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
-    if most is not None and rounds > most:
-        raise UserError(
-            f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
-            f"rounds to {most} or less, or target_rounds to {rounds}.",
-            code="user.target-rounds",
-        )
-
-
 @dataclass(frozen=True)
 class Calls:
     """The steps that an algorithm runs at one client, in order; a step that runs several times is listed as often.

@@ -17,13 +17,13 @@ from fedweave.core.algorithm import (
     JudgesExamples,
     MeasuresAll,
     MeasuresClients,
-    check_rounds,
 )
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.metrics.measured import (
     GLOBAL,
     METRICS_SCHEMA,
@@ -130,7 +130,7 @@ def train(
             f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.",
             code="user.rounds",
         )
-    check_rounds(algorithm, rounds)
+    ExperimentFacts(algorithm=algorithm, rounds=rounds).check()
     done, state = resume or (0, None)
     if state is None and fed.trained:
         raise UserError(
