@@ -34,7 +34,8 @@ from fedweave.engines.simulation import Simulation, keep_freed_memory, return_fr
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import Choice, Config, Document, resolve
+from fedweave.experiment.config import Choice, Config, Document, SimulationEngine, resolve
+from fedweave.experiment.config.experiment import RayEngine
 from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
 from fedweave.experiment.requirements import ExperimentFacts, widths
 from fedweave.learn.losses import by_number
@@ -206,35 +207,31 @@ def ingredients(config: Config) -> Ingredients:
     data = scaled_targets(data, seen)
     members = client_ids(len(seen.parts), seen.names)
     facts = ExperimentFacts.of_config(config).more(data=data, partition=seen, members=members).check()
-    kind = suited(config, data)
-    facts = facts.more(data=blocks.ported(data, kind))
-    algorithm = _algorithm(config, kind, facts)
-    client_algorithms = _own_algorithms(config, data, facts, algorithm) if config.own else {}
-    return Ingredients(facts.data, partition, seen, algorithm, exchange, client_algorithms)
+    data, algorithm = _algorithm(facts)
+    client_algorithms = _own_algorithms(config, facts, algorithm) if config.own else {}
+    return Ingredients(data, partition, seen, algorithm, exchange, client_algorithms)
 
 
-def _algorithm(config: Config, kind: ModelPlugin, facts: ExperimentFacts) -> Algorithm:
-    """The algorithm, with the model that its plug-in builds for the data and the partition of these facts."""
-    data = facts.data
+def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
+    """The data as the model reads its edges, and the algorithm with that model."""
+    config, kind = facts.config, suited(facts.config, facts.data)
+    data = blocks.ported(facts.data, kind)
     head = on_examples(kind, data.carried, data.links, config.decoder)
-    facts = facts.more(model=head.build(width(data, facts.partition), data.outputs)).check()
+    facts = facts.more(data=data, model=head.build(width(data, facts.partition), data.outputs)).check()
     labels = data.labels if data.target == CLASS else data.targets
     algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(facts.model)
     facts.more(algorithm=algorithm).check()
-    return algorithm
+    return data, algorithm
 
 
-def _own_algorithms(
-    config: Config, data: Dataset, facts: ExperimentFacts, algorithm: Algorithm
-) -> dict[str, Algorithm]:
+def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm) -> dict[str, Algorithm]:
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
     algorithms = dict[str, Algorithm]()
     by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
     for client in facts.members:
         its = config.of_member(client, facts.members)
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in by_model:
-            kind = suited(its, data)
-            by_model[same] = _algorithm(its, kind, facts.more(config=its, data=blocks.ported(data, kind)))
+            by_model[same] = _algorithm(facts.more(config=its))[1]
         algorithms[client] = by_model[same]
     return {client: other for client, other in algorithms.items() if other is not algorithm}
 
@@ -261,21 +258,21 @@ def build(config: Config) -> Built:
     if engine.threads:
         torch.set_num_threads(engine.threads)
     inputs = ingredients(config)
-    data, seen, algorithm = inputs.data, inputs.seen, inputs.algorithm
+    data, partition, seen = inputs.data, inputs.partition, inputs.seen
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
-    fed, precomputed, close = (
-        _on_cluster(config, inputs) if config.engine.name == "ray" else _in_process(config, inputs)
-    )
-    partition = inputs.partition
     if config.engine.name == "ray":
-        data, partition = _kept_elsewhere(data, partition)
+        fed, close = _on_cluster(config.plain(), engine, config.general.seed, inputs)
+        data, partition, precomputed = *_kept_elsewhere(data, partition), dict[str, Precomputed]()
+    else:
+        fed, close = _in_process(engine, config.general.seed, inputs), lambda: None
+        precomputed = found_in(fed)
     fed.judged = _evaluated(fed.clients, config.evaluation.clients, config.general.seed)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     meter_target_scaling(fed.ledger, fed.clients, data)
     if inputs.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, inputs.exchange)
-    return Built(data, partition, algorithm, fed, precomputed, close, own=inputs.own)
+    return Built(data, partition, inputs.algorithm, fed, precomputed, close, own=inputs.own)
 
 
 def _evaluated(clients: Sequence[str], most: int, seed: int) -> tuple[str, ...]:
@@ -285,17 +282,13 @@ def _evaluated(clients: Sequence[str], most: int, seed: int) -> tuple[str, ...]:
     return tuple(drawn(tuple(clients), random.fold(random.key(seed), "evaluation"), most))
 
 
-_Engine = tuple[LocalEngine, Mapping[str, Precomputed], Callable[[], None]]
-
-
-def _in_process(config: Config, inputs: Ingredients) -> _Engine:
-    engine = config.engine.make()
+def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Simulation:
     mode = _mode(inputs.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
-    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
+    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": seed}
     fed = _simulation(inputs.data, inputs.seen, inputs.algorithm, DTYPES[engine.dtype], own=inputs.own, **how)
     ExperimentFacts(widths=widths(inputs.algorithm, inputs.own, fed.graphs)).check()
-    return fed, found_in(fed), lambda: None
+    return fed
 
 
 def found_in(fed: Simulation) -> dict[str, Precomputed]:
@@ -305,17 +298,20 @@ def found_in(fed: Simulation) -> dict[str, Precomputed]:
     return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
-def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
-    """The clients are with workers, which load and cut for themselves; here is what the server holds."""
+def _on_cluster(
+    document: Document, engine: RayEngine, seed: int, inputs: Ingredients
+) -> tuple[LocalEngine, Callable[[], None]]:
+    """The clients are with workers, which load and cut for themselves; here is what the server holds. And what lets go
+    of the workers."""
     from fedweave.engines.ray_workers import RayWorkers
 
-    engine, parts = config.engine.make(), inputs.seen.parts
+    parts = inputs.seen.parts
     sizes = dict(zip(client_ids(len(parts), inputs.seen.names), (len(part.nodes) for part in parts), strict=True))
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
-    executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
+    executor = workers.executor(worker, document, sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     options = _of_server(inputs.data, inputs.seen, dtype)
-    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
+    fed = LocalEngine(executor, dtype=dtype, seed=seed, resend=engine.resend, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 
@@ -323,7 +319,7 @@ def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
         workers.close()
         torch.set_num_threads(before)
 
-    return fed, {}, close
+    return fed, close
 
 
 def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
