@@ -10,15 +10,12 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import NodePlace, Places
 from fedweave.contract.subject import distance
-from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import SPLITS, graph_tree
 from fedweave.datasets.base import Dataset
 from fedweave.engines import states
 from fedweave.engines.simulation import Simulation
-from fedweave.errors import ConfigError
 from fedweave.experiment import build, config
 from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
@@ -26,7 +23,6 @@ from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import pooled
 from fedweave.partition.ego_networks import crossing_edges, induced_edges
-from tests.refusals import refusal
 
 PATH = Dataset(
     name="path of 5 nodes and a chord 1-4",
@@ -118,22 +114,6 @@ def test_centralized_is_given_the_union() -> None:
     built = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
     assert built.fed.clients == ("client-0",)
     assert len(built.partition.parts) == 3
-
-
-def test_an_algorithm_that_needs_the_sensitive_attribute_is_refused_data_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Fair(FedAvg):
-        """An algorithm that looks at the sensitive attribute."""
-
-        capabilities = Capabilities(sens=True)
-
-    monkeypatch.setitem(ALGORITHMS, "fair", Fair)
-    sections = {"partition": {"clients": 3}, "algorithm": {"name": "fair"}}
-    data = {"name": "synthetic", "nodes": 90, "classes": 2}
-    with refusal("config.no-sens", "'fair'"):
-        build.build(config.resolve({**sections, "data": data}))
-    assert build.build(config.resolve({**sections, "data": {**data, "sensitive": True}})).data.sens is not None
 
 
 def test_ids_sort_as_they_count() -> None:
@@ -275,25 +255,3 @@ def test_the_model_fits_the_widest_client(algorithm: str, clients: int, features
     assert len(built.fed.clients) == clients
     weights = built.algorithm.model[0].init(torch.tensor(0))
     assert weights["weight"].shape[0] == features
-
-
-def test_a_vertical_algorithm_needs_the_same_nodes_at_every_client() -> None:
-    sections = {"data": {"name": "synthetic", "nodes": 90}, "model": {"name": "gcnii"}, "algorithm": {"name": "glasu"}}
-    refused = (
-        r"'glasu' needs clients with the same nodes, but partition 'random' .*client-0 30.*; set partition.name = 'v"
-    )
-    with pytest.raises(ConfigError, match=refused):
-        build.build(config.resolve(sections | {"partition": {"name": "random", "clients": 3}}))
-    assert build.build(config.resolve(sections | {"partition": {"name": "vertical", "clients": 3}}))
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedego", "dfedgnn"])
-def test_a_horizontal_algorithm_needs_the_same_columns_at_every_client(algorithm: str) -> None:
-    """Averaging would take the first column of each client for the same feature."""
-    sections = {
-        "data": {"name": "synthetic", "nodes": 90, "features": 10},
-        "model": {"name": "ego"} if algorithm == "fedego" else {},
-        "algorithm": {"name": algorithm},
-    }
-    with pytest.raises(ConfigError, match=rf"'{algorithm}' would take each client's first column .* or local"):
-        build.build(config.resolve(sections | {"partition": {"name": "vertical", "clients": 3}}))

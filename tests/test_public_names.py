@@ -257,11 +257,11 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
         words = [word for one in late for word in ("--set", one)]
         assert told in " ".join(run("check", str(tmp_path / "a.toml"), *words, code=2).split())
     nodes = run("check", str(tmp_path / "a.toml"), "--algorithm", "glasu", "--set", "model.name='gcnii'", code=2)
-    assert "'glasu' needs clients with the same nodes" in " ".join(nodes.split())
+    assert '"glasu": needs clients with the same nodes' in " ".join(nodes.split())
     columns = ("--set", "partition={name='vertical', clients=3}")
     for command in ("check", "run"):
         mixed = run(command, str(tmp_path / "a.toml"), *columns, code=2)
-        assert "'fedavg' would take each client's first column for the same" in " ".join(mixed.split())
+        assert '"fedavg": would take each client\'s first column' in " ".join(mixed.split())
     for name in ("local", "standalone", "centralized"):
         assert "first column" not in run("check", str(tmp_path / "a.toml"), *columns, "--algorithm", name)
     odd = run("check", str(tmp_path / "a.toml"), "--set", "partition.test=0.0", "--set", "eval_every=0")

@@ -266,16 +266,3 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
     assert covered({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
     rows = some.fed.ledger.table().filter(pc.field("purpose") == "evaluation")
     assert {*rows["client"].to_pylist()} == {*some.fed.judged}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"engine": {"name": "flare"}},
-        {"algorithm": {"name": "glasu"}, "partition": {"name": "vertical", "clients": 3}, "model": {"name": "gcnii"}},
-    ],
-)
-def test_evaluation_of_a_sample_is_refused_where_nobody_can_be_left_out(more: dict[str, Any]) -> None:
-    data = {"name": "synthetic", "nodes": 60, "features": 8}
-    with refusal("config.sampled", "evaluation.clients"):
-        build(resolve({"data": data, "evaluation": {"clients": 2}} | more))

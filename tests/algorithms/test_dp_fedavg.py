@@ -184,12 +184,6 @@ def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:
     assert distance(*ends) < 1e-10
 
 
-def test_more_rounds_than_the_target_is_for_are_refused() -> None:
-    made = ALGORITHMS["dp_fedavg"](model(), epsilon=4.0, target_rounds=10)
-    with refusal("user.target-rounds", "10 rounds (target_rounds)", "11"):
-        next(train(made, federation(), 11))
-
-
 @pytest.mark.parametrize(
     ("given", "code"),
     [

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 from scipy.spatial.distance import jensenshannon
-from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local
 from fedweave.algorithms.f2gnn import DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairfed import FairFedWeights
 from fedweave.algorithms.parts import Context, CrossEntropy, Part, Round
-from fedweave.cli import app
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph, GraphArrays
@@ -349,23 +346,6 @@ clients = 3
 [model]
 hidden = 4
 """
-
-
-@pytest.mark.parametrize("name", ["f2gnn", "fairfed", "fedavg"])
-@pytest.mark.parametrize(
-    ("classes", "sensitive", "why"),
-    [(2, "false", "needs a sensitive attribute, but synthetic has none"), (4, "true", "synthetic has 4 classes")],
-)
-def test_other_data_is_refused_before_any_round(
-    tmp_path: Path, name: str, classes: int, sensitive: str, why: str
-) -> None:
-    parts = 'parts = ["fair_penalty"]' if name == "fedavg" else ""
-    text = PLAIN.format(classes=classes, sensitive=sensitive) + f'[algorithm]\nname = "{name}"\n{parts}\n'
-    (tmp_path / "one.toml").write_text(text)
-    result = CliRunner().invoke(app, ["run", str(tmp_path / "one.toml"), "--out", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    assert why in " ".join(result.stderr.split())
-    assert not (tmp_path / "run").exists()
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -5,7 +5,7 @@ from math import isfinite
 import pytest
 
 import fedweave
-from fedweave.algorithms import ALGORITHMS, FedAvg, Local
+from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
 from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
@@ -50,21 +50,3 @@ def test_an_algorithm_learns_what_is_no_class_or_refuses_it(name, make, metric):
         summary = run()
         assert isfinite(summary[f"global/{metric}"])
         assert isfinite(summary[f"local/{metric}"])
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "code"),
-    [
-        (numbers, {"class_weight": "balanced"}, "config.loss-target"),
-        (numbers, {"focal": 2.0}, "config.loss-target"),
-        (several_labels, {"logit_adjustment": 1.0}, "config.loss-target"),
-        (several_labels, {"number_loss": "mae"}, "config.loss-target"),
-        (several_labels, {"class_weight": (1.0, 2.0)}, "config.class-weight"),
-    ],
-)
-@pytest.mark.parametrize("kind", [FedAvg, Local])
-def test_settings_of_another_target_are_refused(make, settings, code, kind):
-    data = make("node", count=30)
-    algorithm = kind(GCN(hidden=4).build(data.features, data.outputs), **settings)
-    with refusal(code, next(iter(settings))):
-        fedweave.federation(data, split(data), algorithm)

@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 
 import fedweave
-from fedweave.algorithms.parts import ExampleNoise
 from fedweave.datasets import from_frames
-from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import load
 from tests.refusals import refusal
 
@@ -20,15 +18,6 @@ EDGES = pd.DataFrame({"source": range(11), "target": range(1, 12)})
 def test_gaps_in_a_column_of_dates_are_refused() -> None:
     with refusal("data"):
         from_frames(NODES.assign(odd=pd.to_datetime(["2024-01-01"] * 11 + [None])), EDGES, missing=("odd",))
-
-
-def test_noise_for_single_examples_refuses_scaling_from_python_too() -> None:
-    data = from_frames(NODES, EDGES)
-    cut = fedweave.partition.Random(clients=2).cut(data, seed=0)
-    model = fedweave.models.MLP(hidden=4).build(data.features, data.classes)
-    algorithm = fedweave.algorithms.FedAvg(model, parts=[ExampleNoise(sigma=1.0, clip=1.0)])
-    with pytest.raises(ConfigError, match="would not hold"):
-        fedweave.federation(data, cut, algorithm, seed=0)
 
 
 def test_parties_keep_their_columns() -> None:

@@ -42,9 +42,12 @@ from fedweave.deploy.sites.project import (
     own_reasons,
     read_project,
 )
-from fedweave.errors import DataError, UserError
+from fedweave.errors import ClientsMissing, DataError, UserError
+from fedweave.experiment import requirements
 from fedweave.experiment.config import read, resolve
+from fedweave.experiment.requirements import Requirement
 from tests.deploy.projects import SITES, bring, copied, experiment, tables
+from tests.deploy.test_in_process import joined
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
@@ -211,18 +214,19 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     assert small.output.count("policy.min_nodes: SampledCrossEntropy (batch) would train on fewer than 10") == 3
     refused = runner.invoke(app, ["sites", "check", str(project), str(path), "--set", "algorithm.name='centralized'"])
     assert refused.exit_code == 2
-    assert "centralized pools all data at one place, which no site allows" in " ".join(refused.output.split())
+    assert '"centralized": pools all data at one place, which no site allows' in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize(
     ("settings", "faults"),
     [
-        ({"name": "f2gnn"}, [f"{site}: algorithm 'f2gnn' needs a sensitive attribute" for site in SITES]),
-        ({"name": "fairfed"}, [f"{site}: algorithm 'fairfed' needs a sensitive attribute" for site in SITES]),
-        ({"name": "fedavg", "parts": ["fairfed_weights"]}, [f"{site}: algorithm 'fedavg' needs" for site in SITES]),
+        (
+            {"name": "fedavg", "parts": ["fairfed_weights"]},
+            [f'{site}: algorithm.name = "fedavg": needs a sensitive' for site in SITES],
+        ),
         ({"name": "fairgfl"}, ["server: estimator = 'ldp' needs a public sample at the server"]),
         ({"name": "cffl"}, ["server: CFFL judges updates on validation examples of the server, which has none"]),
-        ({"name": "fedgcn"}, ["experiment: fedgcn needs to know which nodes of other sites"]),
+        ({"name": "fedgcn"}, ['experiment: algorithm.name = "fedgcn": needs to know which nodes of other sites']),
     ],
 )
 def test_data_that_an_algorithm_cannot_do_without_are_missed_before(
@@ -234,12 +238,25 @@ def test_data_that_an_algorithm_cannot_do_without_are_missed_before(
     assert [fault[: len(begins)] for fault, begins in zip(found, faults, strict=True)] == faults
 
 
+def test_one_more_requirement_is_met_at_the_doors_of_sites(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`tests/test_requirements.py` has the other doors."""
+    more = Requirement("config.even", lambda f: f.at_site, lambda f: f.data.nodes < 0, lambda f: "data: odd. Add one.")
+    monkeypatch.setattr(requirements, "REQUIREMENTS", (*requirements.REQUIREMENTS, more))
+    told = examine(project, read_project(project), experiment())
+    assert {whose for whose, what in told.faults if what == "data: odd. Add one."} == set(SITES)
+    with pytest.raises(ClientsMissing):
+        joined(project, experiment())
+    assert "data: odd. Add one." in caplog.text
+
+
 def test_sites_without_the_sensitive_attribute_hear_how_to_add_it(project: Path) -> None:
     """No owner of data can choose other data."""
     document = experiment().plain()
     told = examine(project, read_project(project), resolve(document | {"algorithm": {"name": "fairfed"}}))
     for _, what in told.faults:
-        assert "add the column `sens` to its table of nodes (the array `sens` to an .npz), or " in what
+        assert "Add the column `sens` to its table of nodes (the array `sens` to an .npz), or " in what
 
 
 def test_every_fault_of_a_table_is_one_of_its_own(project: Path) -> None:
@@ -315,7 +332,7 @@ def test_gaps_need_two_classes(project: Path) -> None:
     site.write_text(site.read_text().replace("classes = 2", "classes = 3"))
     faults = examine(project, read_project(project), config).faults
     assert [
-        what for whose, what in faults if "has 3 classes; group fairness compares two" in what and whose == "bank-b"
+        what for whose, what in faults if "has 3 classes: group fairness compares two" in what and whose == "bank-b"
     ]
     assert {whose for whose, _ in faults} == {"bank-b"}
 

@@ -268,12 +268,6 @@ def test_site_files_that_mean_nothing(code: str, about: dict[str, Any]) -> None:
         SiteData(path="data", **about)
 
 
-def test_sites_predict_no_links_between_members(tmp_path: Path) -> None:
-    folder = tables(tmp_path / "d")
-    with refusal("config.sites"):
-        of_links(folder, data={"external": "predict"})
-
-
 def test_few_links_are_no_crowd(project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Pairs that are drawn beside links make no crowd of them: they are no records of anybody."""
     config = of_links(tables(tmp_path / "d"))

@@ -5,40 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedweave.core.graph import LISTS
 from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment import config
-from fedweave.experiment.build import build, client_graphs
+from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
 from fedweave.partition.client_data import pooled
 from fedweave.partition.edges import EdgeGroups
-from tests.refusals import refusal
 
 LINKS = {"name": "synthetic", "task": "links"}
-
-
-@pytest.mark.parametrize(
-    ("data", "metric"),
-    [
-        ({"name": "synthetic"}, "mrr"),
-        (LINKS | {"rank_negatives": 0}, "hits_at_10"),
-        (LINKS, "recall_at_20"),
-    ],
-)
-def test_a_metric_of_ranks_needs_ranks(data: dict[str, Any], metric: str) -> None:
-    with refusal("config.metric", metric):
-        config.resolve({"data": data, "evaluation": {"metric": metric}})
-
-
-def test_rows_stay_home_where_the_data_says_who_is_a_user() -> None:
-    document = {"data": LINKS | {"features": "learned"}, "algorithm": {"name": "fede", "users": "home"}}
-    document |= {"model": {"name": "embedding"}, "partition": {"name": "random", "clients": 2}}
-    with refusal("config.users", "data.users"):
-        build(config.resolve(document))
 
 
 def test_learned_features_are_not_scaled(tmp_path: Path) -> None:

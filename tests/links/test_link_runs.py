@@ -286,7 +286,6 @@ REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {
         lambda given: given | {"data": {"name": "cora"}, "model": {"name": "gcn", "decoder": "dot"}},
         "config.unknown-key",
     ),
-    "noise": (lambda given: given | {"noise": {"labels": 0.1}}, "config.links"),
     "metric": (lambda given: given | {"evaluation": {"metric": "hits_at_7"}}, "config.value"),
 }
 
@@ -298,16 +297,3 @@ def test_refused_settings(case: str, tmp_path: Path) -> None:
     with pytest.raises(FedweaveError) as caught:
         resolve(change(document(tmp_path / "data")))
     assert caught.value.code == code
-
-
-ALGORITHMS = {"fedgcn": "config.link-algorithm", "fedproto": "config.link-algorithm", "adafgl": "config.node-algorithm"}
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_refused_algorithms(algorithm: str, tmp_path: Path) -> None:
-    from fedweave.experiment.build import ingredients
-
-    tables(tmp_path / "data")
-    with pytest.raises(FedweaveError) as caught:
-        ingredients(resolve(document(tmp_path / "data") | {"algorithm": {"name": algorithm}}))
-    assert caught.value.code == ALGORITHMS[algorithm]

@@ -443,27 +443,14 @@ def test_a_pair_of_one_file_is_an_example_there_and_its_holder_decides(tmp_path:
 
 # --- refusals ---
 
-PREDICT = {"external": "predict"}
-
 
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"data": {"name": "synthetic", **PREDICT}}, "config.external"),
-        ({"algorithm": {"name": "local"}}, "config.external"),
-        ({"algorithm": {"name": "centralized"}}, "config.external"),
         ({"algorithm": {"name": "fedavg", "scores": "sum"}}, "config.foreign-ends"),
         ({"algorithm": {"name": "fedper"}}, "config.foreign-ends"),
         ({"algorithm": {"name": "fedavg", "parts": [{"name": "foreign_ends", "sigma": 1.0}]}}, "config.value"),
-        (
-            {
-                "data": {"name": "synthetic", "task": "links"},
-                "algorithm": {"name": "fedavg", "parts": ["foreign_ends"]},
-            },
-            "config.external",
-        ),
         ({"partition": {"name": "random", "clients": 1}}, "config.external"),
-        ({"engine": {"name": "flare"}}, "config.sites"),
     ],
 )
 def test_what_does_not_go_together_is_refused(change: dict[str, Any], code: str) -> None:

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from fedweave.errors import DataError
 from fedweave.metrics.classification import merge
-from fedweave.metrics.groups import check_groups, counts, over_clients, tradeoff, values
+from fedweave.metrics.groups import counts, over_clients, tradeoff, values
 from tests.refusals import refusal
 
 GAPS = ("sp", "eo", "equalised_odds")
@@ -184,13 +183,3 @@ def test_medians_over_clients_by_hand() -> None:
 def test_what_is_no_binary_question_is_refused() -> None:
     with refusal("data.two-classes"):
         counts(torch.zeros(2, 3), torch.zeros(2), torch.zeros(2), torch.ones(1, 2, dtype=torch.bool))
-    check_groups(2, np.array([0, 1, -1]), "fine")
-    for classes, sens, why in (
-        (2, None, "no sensitive attribute"),
-        (3, np.array([0, 1]), "3 classes"),
-        (2, np.array([0, 2]), "the value 2.* recode"),
-    ):
-        with pytest.raises(DataError, match=why):
-            check_groups(classes, sens, "odd")
-    with refusal("data.groups", "groups north, Other, other", "correct misspelt names"):
-        check_groups(2, np.array([0, 1, 2]), "odd", ("north", "Other", "other"))

@@ -147,5 +147,3 @@ def test_a_configuration_with_noise_and_one_without() -> None:
     assert trained[1] == pytest.approx(trained[0] / 2, abs=1)
     with refusal("config.unknown-key", "noise.moon:"):
         resolve(document | {"noise": {"moon": 1}})
-    with refusal("config.sites", "between sites"):
-        resolve(document | {"engine": {"name": "flare"}})

@@ -136,8 +136,6 @@ def test_algorithms_that_add_edges_and_samples_refuse_models_of_edges(tmp_path: 
         with pytest.raises(ConfigError, match="gcn"):
             build(resolve(document(path, {"name": name}, name=model)))
     shared = {"partition": {"name": "vertical", "clients": 1}}
-    with refusal("config.edge-model", "glasu", "gine"):
-        build(resolve(document(path, {"name": "glasu"}, name="gine") | shared))
     build(resolve(document(path, {"name": "glasu"}, name="gcn") | shared))
     with refusal("config", "edge_features = 5"):
         build(resolve(document(path, name="gine", edge_features=5)))

@@ -26,14 +26,6 @@ def on_graphs(algorithm: str, model: str = "gin", **settings: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "model"), [("pooled_gnn", "gin"), ("pooled_gnn", "gcn"), ("fedego", "gin"), ("fedgcn", "gcn")]
-)
-def test_algorithms_about_nodes_take_no_small_graphs(algorithm: str, model: str) -> None:
-    with refusal("config.node-algorithm", algorithm):
-        build(on_graphs(algorithm, model))
-
-
 def test_neighborhoods_that_memory_cannot_hold_are_refused() -> None:
     """Edges by themselves are no nodes that could stand once: of six layers each takes eleven times the places."""
     config = on_graphs("fedavg").plain() | {

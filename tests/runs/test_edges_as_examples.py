@@ -419,10 +419,3 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     (one, scores), (other, others) = found
     assert all(torch.equal(own, leaf) for (_, own), (_, leaf) in zip(leaves(one), leaves(other), strict=True))
     assert torch.equal(scores, others)
-
-
-@pytest.mark.parametrize("name", [None, "qfedavg", "fcfl", "moon", "fairfed"])
-def test_ego_ids_are_refused_before_a_run_where_whole_graphs_are_read(tmp_path, name):
-    algorithm = "fedavg" if name is None else {**SAMPLED, "name": name}
-    with refusal("config.whole-graphs", "ego_ids", "sampled_cross_entropy" if name is None else "part"):
-        build(resolve(document(tables(tmp_path), algorithm, model={**MODEL, "ego_ids": True})))

@@ -225,9 +225,6 @@ def test_what_a_run_in_python_cannot_be_is_refused_before_it_trains(tmp_path: Pa
     bare = fedweave.Simulation(fedweave.client_graphs(data, cut), classes=data.classes)
     with refusal("user.value", "fedweave.federation"):
         fedweave.train(algorithm, bare, 1, out=tmp_path / "run")
-    pooling = fedweave.models.GCN(hidden=4, pool="sum").build(data.features, data.classes)
-    with refusal("config.pooling", "pools small graphs"):
-        trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(pooling))
     with refusal("user.value", "True or False"):
         fedweave.train(algorithm, bare, 1, resume=(1, {}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

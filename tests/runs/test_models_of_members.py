@@ -14,7 +14,7 @@ from fedweave.core.tree import leaves
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.sharded import Shard, Sharded
 from fedweave.errors import ConfigError
-from fedweave.experiment import build
+from fedweave.experiment import build, requirements
 from fedweave.experiment.config import Config, dumps, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs import predictions
@@ -145,13 +145,6 @@ def test_tables_resolve_to_themselves() -> None:
 @pytest.mark.parametrize(
     ("name", "model", "code"),
     [
-        ("fedavg", {"each": EACH}, "model.members"),
-        ("fedper", {"each": EACH}, "model.members"),
-        ("dfedgnn", {"members": {"client-0": {"name": "sage"}}}, "model.members"),
-        ("centralized", {"each": EACH}, "model.members"),
-        ("local", {"members": {"client-9": GCN}}, "model.members"),
-        ("fedproto", GCN | {"members": {"client-1": {"hidden": 5}}}, "model.width"),
-        ("fedtgp", {"each": [GCN, {"name": "sage", "hidden": 5}]}, "model.width"),
         ("local", {"each": [{"name": "gcn", "hiden": 4}]}, "config.unknown-key"),
         ("local", {"members": {"client-0": "sage"}}, "config.value"),
         ("local", {"each": ["sage"]}, "config.value"),
@@ -165,7 +158,8 @@ def test_what_cannot_be_is_refused(name: str, model: Any, code: str) -> None:
 
 def test_different_widths_that_arrive_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody could look before, as between sites."""
-    monkeypatch.setattr(build, "check_widths", lambda *given: None)
+    remaining = tuple(one for one in requirements.REQUIREMENTS if one.code != "model.width")
+    monkeypatch.setattr(requirements, "REQUIREMENTS", remaining)
     with pytest.raises(ConfigError) as caught:
         ended(config(model=GCN | {"members": {"client-1": {"hidden": 5}}}))
     assert caught.value.code == "model.width"
@@ -210,15 +204,6 @@ def test_from_python_it_is_the_run_of_the_file_and_can_be_begun_from(name: str, 
 
 
 def test_what_python_cannot_have_is_refused(tmp_path: Path) -> None:
-    wide = fedweave.models.GCN(hidden=5).build(8, 3)
-    for name, members, code in (
-        ("fedavg", None, "model.members"),
-        ("fedproto", {"client-9": wide}, "model.members"),
-        ("fedproto", {"client-1": wide}, "model.width"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            in_python(name, members)
-        assert caught.value.code == code
     fed, _ = in_python()
     _, other = in_python(lr=0.5)
     with pytest.raises(ConfigError, match="federation was given"):

@@ -17,7 +17,7 @@ if not Loaded.for_help:
 
     from fedweave.algorithms.parts.conflicts import mechanisms
     from fedweave.core import model as models
-    from fedweave.core.algorithm import capabilities, check_rounds
+    from fedweave.core.algorithm import capabilities
     from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
     from fedweave.core.random import key
     from fedweave.core.sizes import least_rows
@@ -25,7 +25,7 @@ if not Loaded.for_help:
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
-    from fedweave.experiment.requirements import check_trained
+    from fedweave.experiment.requirements import ExperimentFacts
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
     from fedweave.partition.client_data import targets_apart
@@ -56,7 +56,7 @@ def check(
     check_consent(config, trust)
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
     built = build(chosen.in_process())
-    check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
+    ExperimentFacts(trained=[int(part.masks[0].sum()) for part in built.partition.parts]).check()
     if not chosen.between_sites:  # whose data may be of other classes
         chosen.evaluation.of(built.data.labels, built.data.classes, built.data.target)
     notes += begun(chosen, built)
@@ -73,7 +73,6 @@ def begun(config: "Config", built: "Built") -> list[str]:
     Raises:
         FedweaveError: it refuses.
     """
-    check_rounds(built.algorithm, config.general.rounds)
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
     notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
     calls = built.algorithm.calls(len(built.fed.clients))  # None of one from outside, which no site runs

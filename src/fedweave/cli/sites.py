@@ -168,8 +168,9 @@ def run(
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
     chosen = begun_from(for_sites(chosen.plain()), init_from)
-    check_experiment(chosen)
-    chosen = judged_by_number(chosen, project, read_project(project).sites)
+    sites = read_project(project).sites
+    check_experiment(chosen, sites)
+    chosen = judged_by_number(chosen, project, sites)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)

@@ -116,20 +116,6 @@ def capabilities(algorithm: object) -> Capabilities:
     return declared
 
 
-def check_rounds(algorithm: "Algorithm", rounds: int) -> None:
-    """Refuse a run of more rounds than the algorithm was made for (`Algorithm.most_rounds`).
-
-    Raises:
-        UserError: names both.
-    """
-    if (most := algorithm.most_rounds) is not None and rounds > most:
-        raise UserError(
-            f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
-            f"rounds to {most} or less, or target_rounds to {rounds}.",
-            code="user.target-rounds",
-        )
-
-
 @dataclass(frozen=True)
 class Calls:
     """The steps that an algorithm runs at one client, in order; a step that runs several times is listed as often.

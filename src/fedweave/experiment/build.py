@@ -12,16 +12,17 @@ import torch
 
 from fedweave import datasets
 from fedweave.algorithms.deployment import with_models
+from fedweave.algorithms.participation import drawn
+from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Precomputed
-from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
 from fedweave.core.types import PREDICT, Record, Values
 from fedweave.datasets.base import WIDENING, Dataset
-from fedweave.datasets.features import amounts, scaled_by_holders
+from fedweave.datasets.features import scaled_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.datasets.triples import learned
@@ -33,25 +34,10 @@ from fedweave.engines.simulation import Simulation, keep_freed_memory, return_fr
 from fedweave.engines.states import seldom
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import Choice, Config, Document, resolve
+from fedweave.experiment.config import Choice, Config, Document, SimulationEngine, resolve
+from fedweave.experiment.config.experiment import RayEngine
 from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
-from fedweave.experiment.requirements import (
-    check_columns,
-    check_edges,
-    check_labels_and_nodes,
-    check_own_models,
-    check_people,
-    check_pooling,
-    check_ports,
-    check_sampling,
-    check_scaling,
-    check_target,
-    check_target_scaling,
-    check_users,
-    check_widths,
-    evaluated_clients,
-    scales,
-)
+from fedweave.experiment.requirements import ExperimentFacts, widths
 from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
@@ -218,40 +204,33 @@ def ingredients(config: Config) -> Ingredients:
     data, partition, exchange = prepared(config)
     seen = seen_by(config.algorithm, partition, data)
     data = scaled_targets(data, seen)
-    check_labels_and_nodes(config, data, seen)
-    kind = suited(config, data)
-    ported = blocks.ported(data, kind)
-    algorithm = _algorithm(config, ported, seen, kind)
-    client_algorithms = _own_algorithms(config, data, seen, algorithm) if config.own else {}
-    return Ingredients(ported, partition, seen, algorithm, exchange, client_algorithms)
+    members = client_ids(len(seen.parts), seen.names)
+    facts = ExperimentFacts.of_config(config).more(data=data, partition=seen, members=members).check()
+    data, algorithm = _algorithm(facts)
+    client_algorithms = _own_algorithms(config, facts, algorithm) if config.own else {}
+    return Ingredients(data, partition, seen, algorithm, exchange, client_algorithms)
 
 
-def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
-    """The algorithm, with the model that its plug-in builds."""
+def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
+    """The data as the model reads its edges, and the algorithm with that model."""
+    config, kind = facts.config, suited(facts.config, facts.data)
+    data = blocks.ported(facts.data, kind)
     head = on_examples(kind, data.carried, data.links, config.decoder)
-    model: Model = head.build(width(data, seen), data.outputs)
-    check_pooling(config, data, model)
-    check_edges(config, model)
+    facts = facts.more(data=data, model=head.build(width(data, facts.partition), data.outputs)).check()
     labels = data.labels if data.target == CLASS else data.targets
-    algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(model)
-    check_target(data, algorithm, config.algorithm.name)
-    check_users(data, algorithm)
-    timed = any(part.until is not None for part in seen.parts)
-    check_sampling(config, data, [len(part.nodes) for part in seen.parts], timed, model, algorithm)
-    return algorithm
+    algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(facts.model)
+    facts.more(algorithm=algorithm).check()
+    return data, algorithm
 
 
-def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: Algorithm) -> dict[str, Algorithm]:
+def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm) -> dict[str, Algorithm]:
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
-    ids, algorithms = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
+    algorithms = dict[str, Algorithm]()
     by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
-    check_own_models(config.own, algorithm, ids, config.algorithm.name)
-    for client in ids:
-        its = config.of_member(client, ids)
+    for client in facts.members:
+        its = config.of_member(client, facts.members)
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in by_model:
-            kind = suited(its, data)
-            check_ports(config, kind)
-            by_model[same] = _algorithm(its, blocks.ported(data, kind), seen, kind)
+            by_model[same] = _algorithm(facts.more(config=its))[1]
         algorithms[client] = by_model[same]
     return {client: other for client, other in algorithms.items() if other is not algorithm}
 
@@ -278,39 +257,37 @@ def build(config: Config) -> Built:
     if engine.threads:
         torch.set_num_threads(engine.threads)
     inputs = ingredients(config)
-    data, seen, algorithm = inputs.data, inputs.seen, inputs.algorithm
-    check_scaling(scales(data, config), algorithm, ("example",))
-    check_columns(config, seen, algorithm)
-    check_people(config, data, algorithm)
+    data, partition, seen = inputs.data, inputs.partition, inputs.seen
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
-    check_scaling(scaled_edges, algorithm, ("example",))
-    check_target_scaling(data, algorithm)
-    fed, precomputed, close = (
-        _on_cluster(config, inputs) if config.engine.name == "ray" else _in_process(config, inputs)
-    )
-    partition = inputs.partition
     if config.engine.name == "ray":
-        data, partition = _kept_elsewhere(data, partition)
-    fed.judged = evaluated_clients(config, fed.clients)
+        fed, close = _on_cluster(config.plain(), engine, config.general.seed, inputs)
+        data, partition, precomputed = *_kept_elsewhere(data, partition), dict[str, Precomputed]()
+    else:
+        fed, close = _in_process(engine, config.general.seed, inputs), lambda: None
+        precomputed = found_in(fed)
+    fed.judged = _evaluated(fed.clients, config.evaluation.clients, config.general.seed)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     meter_target_scaling(fed.ledger, fed.clients, data)
     if inputs.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, inputs.exchange)
-    return Built(data, partition, algorithm, fed, precomputed, close, own=inputs.own)
+    return Built(data, partition, inputs.algorithm, fed, precomputed, close, own=inputs.own)
 
 
-_Engine = tuple[LocalEngine, Mapping[str, Precomputed], Callable[[], None]]
+def _evaluated(clients: Sequence[str], most: int, seed: int) -> tuple[str, ...]:
+    """Whom evaluations call: `most` clients, the same in every round of a run; () for all."""
+    if not 0 < most < len(clients):
+        return ()
+    return tuple(drawn(tuple(clients), random.fold(random.key(seed), "evaluation"), most))
 
 
-def _in_process(config: Config, inputs: Ingredients) -> _Engine:
-    engine = config.engine.make()
+def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Simulation:
     mode = _mode(inputs.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
-    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
+    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": seed}
     fed = _simulation(inputs.data, inputs.seen, inputs.algorithm, DTYPES[engine.dtype], own=inputs.own, **how)
-    check_widths(inputs.algorithm, inputs.own, fed.graphs)
-    return fed, found_in(fed), lambda: None
+    ExperimentFacts(widths=widths(inputs.algorithm, inputs.own, fed.graphs)).check()
+    return fed
 
 
 def found_in(fed: Simulation) -> dict[str, Precomputed]:
@@ -320,17 +297,20 @@ def found_in(fed: Simulation) -> dict[str, Precomputed]:
     return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
-def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
-    """The clients are with workers, which load and cut for themselves; here is what the server holds."""
+def _on_cluster(
+    document: Document, engine: RayEngine, seed: int, inputs: Ingredients
+) -> tuple[LocalEngine, Callable[[], None]]:
+    """The clients are with workers, which load and cut for themselves; here is what the server holds. And what lets go
+    of the workers."""
     from fedweave.engines.ray_workers import RayWorkers
 
-    engine, parts = config.engine.make(), inputs.seen.parts
+    parts = inputs.seen.parts
     sizes = dict(zip(client_ids(len(parts), inputs.seen.names), (len(part.nodes) for part in parts), strict=True))
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
-    executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
+    executor = workers.executor(worker, document, sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     options = _of_server(inputs.data, inputs.seen, dtype)
-    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
+    fed = LocalEngine(executor, dtype=dtype, seed=seed, resend=engine.resend, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 
@@ -338,7 +318,7 @@ def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
         workers.close()
         torch.set_num_threads(before)
 
-    return fed, {}, close
+    return fed, close
 
 
 def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
@@ -409,27 +389,28 @@ def federation(
             code="config.value",
         )
     give_defaults(type(algorithm))
-    check_target(data, algorithm, type(algorithm).__name__)
+    facts = ExperimentFacts.of_algorithm(algorithm)
+    one = len(partition.parts) > 1 and facts.declared.pooled
+    seen = pooled(partition, data) if one else partition
+    data = scaled_targets(data, seen)
+    facts.more(
+        data=data,
+        partition=seen,
+        model=algorithm.model,
+        members=client_ids(len(seen.parts), seen.names),
+        member_models=members or {},
+        normalise=data.scaling,
+        engine={"mode": mode, "chunk": chunk},
+    ).check()
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    if members:
-        check_own_models(
-            members, algorithm, client_ids(len(partition.parts), partition.names), type(algorithm).__name__
-        )
     client_algorithms = with_models(algorithm, members or {})
     mode = _mode([algorithm.model, *(variant.model for variant in client_algorithms.values())], mode)
     options: Record = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
-    maker = maker_of(algorithm)  # of a preset, which says what it can do
-    one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
-    seen = pooled(partition, data) if one else partition
-    data = scaled_targets(data, seen)
-    check_target_scaling(data, algorithm)
-    if data.scaling != "none" and len(amounts(data.x)):
-        check_scaling(data.scaling, algorithm, ("example",))
     fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=client_algorithms, **options)
     meter_target_scaling(fed.ledger, fed.clients, data)
-    check_widths(algorithm, client_algorithms, fed.graphs)
+    ExperimentFacts(widths=widths(algorithm, client_algorithms, fed.graphs)).check()
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
     fed.origin = Origin(data, partition, seed, engine, client_algorithms)
     return fed

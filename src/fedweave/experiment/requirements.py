@@ -1,64 +1,337 @@
-"""What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
+"""What the sections of an experiment demand of each other: one list, which `fedweave run` and `check`, `federation`,
+`fedweave sites check` and a site's admission evaluate with what each of them knows."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.participation import drawn
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.conflicts import shown
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, weighing
+from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, Part, weighing
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import NO_LINKS, Algorithm, Capabilities, capabilities
+from fedweave.core.algorithm import NO_LINKS, Algorithm, Calls, Capabilities, capabilities
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
-from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER
+from fedweave.core.plugins import maker_of
+from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
-from fedweave.core.types import Values
+from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import BY_NODES, amounts
-from fedweave.errors import ConfigError, listed
-from fedweave.experiment.config import Config, parameters, registry
-from fedweave.experiment.config.plugins import CODE, OwnModels
-from fedweave.metrics.groups import check_groups
-from fedweave.models import blocks
+from fedweave.datasets.features import AUTO, BY_NODES, amounts
+from fedweave.errors import ConfigError, DataError, UserError, listed
+from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, OwnModels, parameters, registry
+from fedweave.metrics.selection import OF_LISTS, OF_RANKS
 from fedweave.ops.tape import once
 from fedweave.partition.base import Partition, client_ids
-from fedweave.sampling.neighborhoods import bytes_of
+from fedweave.sampling.neighborhoods import Minibatches, bytes_of
+
+
+class NotKnown(Exception):
+    """A requirement needs a fact that is not known yet; no caller of this module sees it."""
+
+
+class ExperimentFacts:
+    """What is known of an experiment at some moment. To read a fact that is not known raises `NotKnown`.
+
+    config:         the resolved configuration (`experiment.config.Config`, which checks itself by the list below, so
+                    that this module cannot import it); not known of an experiment that Python put together.
+    name, declared: name and `Capabilities` of the algorithm before it is made.
+    rounds, engine: how many rounds; the settings of [engine].
+    normalise, edge_normalise: how features of examples and of edges are to be scaled (`datasets.features`).
+    member_models:  models that members have of their own, by the settings or by member.
+    members:        names of all clients or sites.
+    data:           all of it, or at a site its own.
+    partition:      as clients see it.
+    model:          its layers. algorithm: as it is made of the model.
+    widths:         {client: how many numbers its embeddings have}; {} where they need not be alike.
+    trained:        numbers of training examples by client, None where one does not say.
+    at_site:        whether a site looks at its own data. predicts: whether a trained model predicts, and nobody trains.
+    """
+
+    config: Any
+    name: str
+    declared: Capabilities
+    rounds: int
+    engine: Values
+    normalise: str
+    edge_normalise: str
+    member_models: OwnModels | Mapping[str, Model]
+    members: Sequence[str]
+    data: Dataset
+    partition: Partition
+    model: Model
+    algorithm: Algorithm
+    widths: Mapping[str, int]
+    trained: Sequence[int | None]
+    at_site: bool = False
+    predicts: bool = False
+
+    def __init__(self, **known: Any) -> None:
+        if odd := known.keys() - ExperimentFacts.__annotations__.keys():
+            raise TypeError(f"{', '.join(sorted(odd))}: no fact of an experiment")
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ExperimentFacts.__annotations__:
+            raise NotKnown(name)
+        raise AttributeError(name)
+
+    @classmethod
+    def of_config(cls, config: Any) -> "ExperimentFacts":
+        """What a configuration says by itself."""
+        values = config.data.values
+        how = ("normalise", "edge_normalise")  # at a site, site.toml says so
+        scaling = {} if config.between_sites else {key: values.get(key, "none") for key in how}
+        return cls(
+            config=config,
+            name=config.algorithm.name,
+            declared=capabilities(config.algorithm.kind),
+            rounds=config.general.rounds,
+            engine=config.engine.values,
+            member_models=config.own,
+            **scaling,
+        )
+
+    @classmethod
+    def of_algorithm(cls, algorithm: object) -> "ExperimentFacts":
+        """What an algorithm says that Python made."""
+        maker = maker_of(algorithm)  # of a preset, which says what it can do
+        kind = algorithm if maker is None else maker.plugin
+        return cls(name=type(algorithm).__name__, declared=capabilities(kind), algorithm=algorithm)
+
+    def unmet(self) -> Iterator[UserError]:
+        """An error for each requirement that these facts do not meet. A requirement that needs a fact that is not known
+        is left out."""
+        for requirement in REQUIREMENTS:
+            try:
+                if requirement.applies(self) and not requirement.holds(self):
+                    kind = {"data": DataError, "user": UserError}.get(requirement.code.partition(".")[0], ConfigError)
+                    yield kind(requirement.message(self), code=requirement.code)
+            except NotKnown:
+                continue
+
+    def check(self) -> "ExperimentFacts":
+        """Refuse facts that do not meet a requirement; returns them.
+
+        Raises:
+            UserError: the first requirement that is not met.
+        """
+        for error in self.unmet():
+            raise error
+        return self
+
+    def more(self, **known: Any) -> "ExperimentFacts":
+        """The same facts, with those that are `known` now."""
+        return ExperimentFacts(**{**vars(self), **known})
+
+    def knows(self, name: str) -> bool:
+        """Whether a fact is known."""
+        return name in vars(self)
+
+    @property
+    def named(self) -> str:
+        """The algorithm, as a message begins with it."""
+        return f'algorithm.name = "{self.name}"' if self.knows("config") else f"algorithm {self.name}"
+
+    @property
+    def asked(self) -> Capabilities:
+        """What the algorithm needs, with what its settings and parts need as soon as it is made."""
+        return self.algorithm.needs if self.knows("algorithm") else self.declared
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The parts that the algorithm is made of."""
+        return self.algorithm.composed
+
+    @property
+    def nodes(self) -> list[int]:
+        """How many nodes each client has; at a site, how many it has itself."""
+        return [self.data.nodes] if self.at_site else [len(part.nodes) for part in self.partition.parts]
+
+    @property
+    def timed(self) -> bool:
+        """Whether messages depend on time."""
+        if not self.at_site:
+            return any(part.until is not None for part in self.partition.parts)
+        attributes = self.data.carried
+        return attributes is not None and attributes.until is not None and not self.declared.vertical
+
+    @property
+    def bounded(self) -> set[str]:
+        """What the algorithm's ε is of (`mechanism.LDP.per`)."""
+        calls = self.algorithm.calls(2) or Calls()
+        declared = (send for step in calls.all for send in step_info(step).sends.values())
+        return {one.per for send in declared for one in send.mechanisms if isinstance(one, Gaussian | LDP)}
+
+    @property
+    def moved_by_others(self) -> set[str]:
+        """Records whose ε would not hold if their features were scaled by those of others. A simulation scales
+        examples; a site also the nodes around them."""
+        return self.bounded & ({"example", "node"} if self.at_site else {"example"})
+
+    @property
+    def scaling(self) -> str:
+        """How features are scaled; "none" where "auto" finds nothing to scale."""
+        idle = self.normalise == AUTO and (self.data.scaling == "none" or _nothing_to_scale(self.data))
+        return "none" if idle else self.normalise
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that one section of an experiment demands of another.
+
+    code:    of the error; its first word says of which class the error is.
+    applies: whether these facts are about it. holds: whether it is met; asked only where it applies.
+    message: "section.key = value: problem. Remedy."
+    """
+
+    code: str
+    applies: Callable[[ExperimentFacts], bool]
+    holds: Callable[[ExperimentFacts], bool]
+    message: Callable[[ExperimentFacts], str]
+
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a machine's memory can hold what a run is about to draw.
+# What the list below counts and names.
 
 
-def check_memory(algorithm: Algorithm, model: Model, nodes: Sequence[int], engine: Values) -> None:
-    """Refuse sampled neighborhoods that memory cannot hold.
+def _nothing_to_scale(data: Dataset) -> bool:
+    return data.scaling == AUTO and not len(amounts(data.x))
 
-    nodes: how many each client has. engine: the settings of [engine], which say how many clients run at once.
 
-    Raises:
-        ConfigError: says about how much they take, and what to lower.
-    """
-    parts = algorithm.composed.values()
-    together = 1 if engine.get("mode") == "loop" else int(engine.get("chunk", 0))
-    largest = sorted(nodes, reverse=True)[: together or None]
-    for sampler in (part.sampler for part in parts if isinstance(part, SampledCrossEntropy)):
-        need = sum(bytes_of(model, sampler, count, getattr(algorithm, "local_steps", 1)) for count in largest)
-        if need > (there := _memory()):
-            raise ConfigError(
-                f"algorithm.parts: sampled_cross_entropy with batch = {sampler.batch} and fan_out = {sampler.fan_out} "
-                f"draws about {need / 1e9:,.0f} GB for {counted(len(largest), 'client')} at once, and this machine has "
-                f"{there / 1e9:,.0f} GB. Lower fan_out, batch, local_steps or model.layers, or set engine.chunk.",
-                code="config.memory",
-            )
+def _foreign_ends(facts: ExperimentFacts) -> bool:
+    return any(part.name == FOREIGN_ENDS for part in facts.config.algorithm.values.get(PARTS) or ())
+
+
+def _unlike_ports(facts: ExperimentFacts) -> bool:
+    config = facts.config
+    choices = (config.model, *config.own.each, *config.own.members.values())
+    return len({bool(choice.values.get("ports", False)) for choice in choices}) > 1
+
+
+def _strangers(facts: ExperimentFacts) -> list[str]:
+    """Members that have a model of their own and are not there."""
+    models_of = facts.member_models
+    named = models_of.members if isinstance(models_of, OwnModels) else models_of
+    return [name for name in named if name not in facts.members]
+
+
+def _clients(facts: ExperimentFacts) -> list[str]:
+    return client_ids(len(facts.partition.parts), facts.partition.names)
+
+
+def _same_nodes(facts: ExperimentFacts) -> bool:
+    first, *others = facts.partition.parts
+    return all(np.array_equal(part.nodes, first.nodes) for part in others)
+
+
+def _sizes(facts: ExperimentFacts) -> str:
+    sizes = [f"{client} {nodes:,}" for client, nodes in zip(_clients(facts), facts.nodes, strict=True)]
+    return ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
+
+
+def _partition(facts: ExperimentFacts) -> str:
+    """The partition, as a sentence names it."""
+    return f'partition.name = "{facts.config.partition.name}"' if facts.knows("config") else "this partition"
+
+
+def _adds_up(facts: ExperimentFacts) -> bool:
+    """Whether clients send anything in a round."""
+    calls = facts.algorithm.calls(len(facts.partition.parts)) or Calls()
+    return any(step_info(step).sends for step in calls.round)
+
+
+def _of_classes(facts: ExperimentFacts) -> str:
+    """The first part that is about classes, in a message."""
+    parts = shown(facts.parts) if facts.knows("algorithm") else {}
+    return next((f" (its part {name})" for name, part in parts.items() if part.needs.classes), "")
+
+
+def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
+    """The first setting of the loss that is of another kind of target, and the kinds that it is of."""
+    criterion = weighing(facts.algorithm)
+    of: dict[str, tuple[bool, tuple[Kind, ...]]] = {
+        "class_weight": (criterion.class_weight != "none", (CLASS, LABELS)),
+        "focal": (criterion.focal > 0, (CLASS,)),
+        "logit_adjustment": (criterion.tau > 0, (CLASS,)),
+        "number_loss": (criterion.number_loss != "mse", (NUMBER,)),
+        "quantile": (criterion.quantile != 0.5, (NUMBER,)),
+    }
+    target = facts.data.target
+    return next(((name, kinds) for name, (chosen, kinds) in of.items() if chosen and target not in kinds), None)
+
+
+def _loss(facts: ExperimentFacts) -> str:
+    name, kinds = _odd_loss(facts) or ("", ())
+    return (
+        f"algorithm.{name}: it is of {' or '.join(NOUNS[kind] for kind in kinds)}, and the data has "
+        f"{NOUNS[facts.data.target]}. Leave it out."
+    )
+
+
+def _weights(facts: ExperimentFacts) -> tuple[float, ...] | None:
+    """The numbers of `class_weight`, one for each class or label."""
+    weights = facts.algorithm.class_weight
+    return weights if isinstance(weights, tuple) else None
+
+
+def _pool(facts: ExperimentFacts) -> str:
+    """The model with its pooling, as a message begins with it."""
+    if not facts.knows("config"):
+        return "model"
+    values = facts.config.model.values
+    return f'model.pool = "{values.get("pool", "none")}" (model.name = "{facts.config.model.name}")'
+
+
+def _pooling() -> str:
+    names = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
+    return ", ".join(names)
+
+
+def _samples(facts: ExperimentFacts) -> bool:
+    return any(isinstance(part, SampledCrossEntropy) for part in facts.parts.values())
+
+
+def _whole(facts: ExperimentFacts) -> str:
+    """The first part that reads whole graphs."""
+    return next((name for name, part in facts.parts.items() if part.needs.whole_graphs), "")
+
+
+def _whole_graphs(facts: ExperimentFacts) -> str:
+    sampled, whole = _samples(facts), _whole(facts)
+    reads = f"the part {whole}" if sampled else f'algorithm "{facts.name}"'
+    remedy = "Leave that part out" if sampled else 'Set algorithm.parts = ["sampled_cross_entropy"]'
+    return (
+        f"model.ego_ids = true: it marks the nodes around which neighborhoods are sampled, and {reads} reads whole "
+        f"graphs. {remedy}, or leave model.ego_ids out."
+    )
+
+
+def _together(facts: ExperimentFacts) -> list[int]:
+    """Nodes of the clients that run at once, at most."""
+    together = 1 if facts.engine.get("mode") == "loop" else int(facts.engine.get("chunk", 0))
+    return sorted(facts.nodes, reverse=True)[: together or None]
+
+
+def _greedy(facts: ExperimentFacts) -> tuple[Minibatches, float] | None:
+    """The first sampler that draws more than memory holds, and how many bytes it draws."""
+    steps = getattr(facts.algorithm, "local_steps", 1)
+    for sampler in (part.sampler for part in facts.parts.values() if isinstance(part, SampledCrossEntropy)):
+        need = sum(bytes_of(facts.model, sampler, count, steps) for count in _together(facts))
+        if need > _memory():
+            return sampler, need
+    return None
 
 
 def _memory() -> float:
@@ -69,132 +342,397 @@ def _memory() -> float:
         return float("inf")
 
 
-def check_labels_and_nodes(config: Config, data: Dataset, partition: Partition) -> None:
-    """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
-    ones for a class, and one over vertical clients add up rows of different nodes."""
-    check_examples(config, data)
-    kind = capabilities(config.algorithm.kind)
-    if kind.vertical:
-        _check_same_nodes(config, partition)
-    if not kind.vertical and not all(part.labels for part in partition.parts):
-        labels = config.partition.values.get("labels")
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
-            "withholds some; set it to 'all', or choose an algorithm for vertically split data."
-        )
-
-
-def _check_same_nodes(config: Config, partition: Partition) -> None:
-    first, *others = partition.parts
-    if all(np.array_equal(part.nodes, first.nodes) for part in others):
-        return
-    named = zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True)
-    sizes = [f"{client} {len(part.nodes):,}" for client, part in named]
-    text = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
-    raise ConfigError(
-        f"algorithm {config.algorithm.name!r} needs clients with the same nodes, but partition "
-        f"{config.partition.name!r} gives each its own ({text}); set partition.name = 'vertical' or 'parties', or "
-        "choose an algorithm for clients with nodes of their own."
+def _too_much(facts: ExperimentFacts) -> str:
+    sampler, need = _greedy(facts) or (None, 0.0)
+    return (
+        f"algorithm.parts: sampled_cross_entropy with batch = {sampler and sampler.batch} and fan_out = "
+        f"{sampler and sampler.fan_out} draws about {need / 1e9:,.0f} GB for "
+        f"{counted(len(_together(facts)), 'client')} at once, and this machine has {_memory() / 1e9:,.0f} GB. Lower "
+        "fan_out, batch, local_steps or model.layers, or set engine.chunk."
     )
 
 
-def check_columns(config: Config, partition: Partition, algorithm: Algorithm) -> None:
-    """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
-    kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
-    if not apart or kind.vertical or kind.pooled or (calls := algorithm.calls(len(partition.parts))) is None:
-        return
-    if any(step_info(step).sends for step in calls.round):
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} would take each client's first column for the same, and so on, but "
-            f"partition {config.partition.name!r} gives clients different ones; choose an algorithm for vertically "
-            "split data, such as glasu or standalone, or local, which adds nothing up."
-        )
+def _scaled(key: str, how: str, facts: ExperimentFacts) -> str:
+    record = min(facts.moved_by_others)
+    return (
+        f'data.{key} = "{how}": scales each {record} by numbers over all of them, so that its ε, which is of one '
+        f'{record}, would not hold. Set "none" or "row", and scale the features by public numbers before.'
+    )
 
 
-def check_examples(config: Config, data: Dataset) -> None:
-    """Raise ConfigError unless the examples are what the algorithm needs."""
-    if capabilities(config.algorithm.kind).graph_level and data.example != "graph":
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
-            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
-        )
-    if data.links is not None and not capabilities(config.algorithm.kind).links:
-        raise ConfigError(
-            f'algorithm.name = "{config.algorithm.name}": does not take links as examples (data.task = "links"). Set '
-            'algorithm.name = "fedavg" or another of its family, "local" or "centralized".',
-            code=NO_LINKS,
-        )
-    check_nodes(config, data, capabilities(config.algorithm.kind))
+def widths(algorithm: object, client_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> dict[str, int]:
+    """{client: how many numbers the last layer of its model reads}; {} where all clients have one model, or nothing of
+    it is compared. client_algorithms: {client: its own algorithm}."""
+    if not client_algorithms or not isinstance(algorithm, FedAvg):
+        return {}
+    least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
+    each = {client: client_algorithms.get(client, algorithm) for client in graphs}
+    return once(partial(_width, graph=least), each)
 
 
-def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
-    """Raise ConfigError where an algorithm that asks for nodes as examples has others."""
-    if asked.nodes and data.example != "node":
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} is about nodes and their neighbors, but the examples of {data.name} "
-            f"are {data.example}s; take fedavg, or another of its family, or local.",
-            code="config.node-algorithm",
-        )
+def _width(algorithm: object, graph: Graph) -> int:
+    net = deployable(algorithm).net
+    with torch.no_grad():
+        return int(models.embedded(net, models.init(net, random.key(0), graph.x.dtype), graph).shape[1])
 
 
-def check_target(data: Dataset, algorithm: Algorithm, name: str) -> None:
-    """Raise ConfigError where an algorithm, called `name`, or a part of it is about classes and numbers or several
-    labels are predicted, or weighs what there is not."""
-    if data.target != CLASS and algorithm.needs.classes:
-        parts = shown(algorithm.composed)
-        part = next((f", by its part {label!r}," for label, part in parts.items() if part.needs.classes), "")
-        raise ConfigError(
-            f"algorithm {name!r}{part} is about classes, and {data.name} has {NOUNS[data.target]}. Take fedavg, "
-            "fedprox, local or centralized.",
-            code="config.class-algorithm",
-        )
-    weighing(algorithm).check_target(data.target)
-    weights = algorithm.class_weight
-    if data.target == LABELS and isinstance(weights, tuple) and len(weights) != data.outputs:
-        raise ConfigError(
-            f"algorithm.class_weight: has {len(weights)} numbers, and there are {data.outputs} labels. Give one of "
-            "each.",
-            code="config.class-weight",
-        )
+def _unlike_widths(facts: ExperimentFacts) -> str:
+    firsts = dict[int, str]()
+    for client, width in facts.widths.items():
+        firsts.setdefault(width, client)
+    text = ", ".join(f"{width} at {client}" for width, client in firsts.items())
+    return f"model: {ONE_WIDTH}; they are {text}. Set model.hidden alike for all members."
 
 
-def check_users(data: Dataset, algorithm: Algorithm) -> None:
-    """Raise ConfigError where rows of users are to stay at home and the data does not say who is a user."""
-    parts = algorithm.composed.values()
-    if any(part.needs.items for part in parts) and (data.links is None or data.links.items is None):
-        raise ConfigError(
-            "algorithm.users = 'home': the data does not say which nodes are users, so that no row would stay. Set "
-            "data.task = 'links', data.users and data.items.",
-            code="config.users",
-        )
+# ----------------------------------------------------------------------------------------------------
+# The list. A new requirement is one more entry.
 
 
-def check_sampling(
-    config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: Algorithm
-) -> None:
-    """Raise ConfigError where the algorithm asks for nodes as examples and has others; where it samples more around the
-    clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbors whenever they are some;
-    and where the model marks the seeds of sampled neighborhoods, and none are sampled."""
-    if timed and algorithm.needs.nodes:
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} is about nodes and their neighbors at all times, but split = 'time' "
-            "holds back later edges; take fedavg, or another of its family, or split = 'random'."
-        )
-    check_nodes(config, data, algorithm.needs)
-    check_memory(algorithm, model, nodes, config.engine.values)
-    if not any(layer.judged for layer in model):
-        return
-    parts = algorithm.composed
-    sampled = any(isinstance(part, SampledCrossEntropy) for part in parts.values())
-    whole = [name for name, part in parts.items() if part.needs.whole_graphs]
-    if whole or not sampled:
-        reads = f"its part {whole[0]!r}" if sampled else f"algorithm {config.algorithm.name!r}"
-        remedy = "take an algorithm without that part" if sampled else "set algorithm.parts = ['sampled_cross_entropy']"
-        raise ConfigError(
-            f"model.ego_ids = true marks the nodes around which neighborhoods are sampled, and {reads} reads whole "
-            f"graphs; {remedy}, or leave model.ego_ids out.",
-            code="config.whole-graphs",
-        )
+REQUIREMENTS: tuple[Requirement, ...] = (
+    # --- the configuration by itself ---
+    Requirement(
+        "config.sampled",
+        lambda f: f.config.evaluation.clients > 0,
+        lambda f: not f.config.between_sites,
+        lambda f: (
+            f"evaluation.clients = {f.config.evaluation.clients}: it is of simulations. Between sites set it to 0, "
+            "which is all."
+        ),
+    ),
+    Requirement(
+        "config.links",
+        lambda f: f.config.noise is not None and f.config.links is not None,
+        lambda f: not f.config.noise.labels,
+        lambda f: (
+            f"noise.labels = {f.config.noise.labels}: links have no labels that could be changed. Leave it out, or "
+            "take noise.features."
+        ),
+    ),
+    Requirement(
+        "config.sites",
+        lambda f: f.config.between_sites,
+        lambda f: f.config.noise is None,
+        lambda f: "noise: only simulations make it; each site reads data of its own. Leave [noise] out.",
+    ),
+    Requirement(
+        "config.sites",
+        lambda f: f.config.between_sites,
+        lambda f: f.config.external != PREDICT,
+        lambda f: (
+            f'data.external = "{PREDICT}": links between members are of simulations. Leave it out; each site then '
+            "predicts links between its own nodes."
+        ),
+    ),
+    Requirement(
+        "config.metric",
+        lambda f: f.config.evaluation.metric in OF_RANKS,
+        lambda f: f.config.links is not None and bool(f.config.links.candidates),
+        lambda f: (
+            f'evaluation.metric = "{f.config.evaluation.metric}": it is of links that are ranked. Set data.task = '
+            '"links", and data.rank_negatives above 0.'
+        ),
+    ),
+    Requirement(
+        "config.metric",
+        lambda f: f.config.evaluation.metric in OF_LISTS,
+        lambda f: f.config.links.items is not None and f.config.links.candidates == "all",
+        lambda f: (
+            f'evaluation.metric = "{f.config.evaluation.metric}": it is of lists of all items for each user. Set '
+            'data.users and data.items, and data.rank_negatives = "all".'
+        ),
+    ),
+    Requirement(
+        "config.external",
+        lambda f: f.config.external != PREDICT,
+        lambda f: not _foreign_ends(f),
+        lambda f: (
+            f"algorithm.parts: {FOREIGN_ENDS} is of links between members. Set data.external = "
+            f'"{PREDICT}", or leave the part out.'
+        ),
+    ),
+    Requirement(
+        "config.external",
+        lambda f: f.config.external == PREDICT,
+        lambda f: f.config.links is not None and f.config.links.items is None,
+        lambda f: (
+            f'data.external = "{PREDICT}": it is of links between nodes of one kind. Set data.task = "links", and '
+            "leave data.users and data.items out."
+        ),
+    ),
+    Requirement(
+        "config.external",
+        lambda f: f.config.external == PREDICT,
+        lambda f: PARTS in f.config.algorithm.values and f.declared.crossing and not f.declared.pooled,
+        lambda f: (
+            f'data.external = "{PREDICT}": algorithm "{f.name}" does not train on links between members. Set '
+            'algorithm.name = "fedavg", "fedprox" or another of its family.'
+        ),
+    ),
+    Requirement(
+        CODE,
+        lambda f: bool(f.config.own),
+        lambda f: not _unlike_ports(f),
+        lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set it alike.",
+    ),
+    # --- the configuration and the members ---
+    Requirement(
+        "user.pools",
+        lambda f: f.config.between_sites and bool(f.members),
+        lambda f: not f.declared.pooled,
+        lambda f: f"{f.named}: pools all data at one place, which no site allows. Choose another algorithm.",
+    ),
+    Requirement(
+        "user.neighbours-unknown",
+        lambda f: f.config.between_sites and bool(f.members),
+        lambda f: not f.declared.ids,
+        lambda f: (
+            f"{f.named}: needs to know which nodes of other sites a site's nodes are connected to, which no site "
+            'knows. Set engine.name = "simulation", or choose another algorithm.'
+        ),
+    ),
+    Requirement(
+        CODE,
+        lambda f: bool(f.member_models),
+        lambda f: not _strangers(f),
+        lambda f: f"model.members: there is no member {listed(_strangers(f))}. Name members of {listed([*f.members])}.",
+    ),
+    Requirement(
+        CODE,
+        lambda f: bool(f.member_models),
+        lambda f: f.algorithm.any_models,
+        lambda f: (
+            f'model.members, model.each: with algorithm "{f.name}" members share weights, so that all have one model. '
+            "Leave these out, or choose fedproto, fedtgp or local."
+        ),
+    ),
+    Requirement(
+        "config.sampled",
+        lambda f: 0 < f.config.evaluation.clients < len(f.members),
+        lambda f: not f.declared.vertical,
+        lambda f: (
+            f"evaluation.clients = {f.config.evaluation.clients}: parties of a vertical run predict jointly. Set it "
+            "to 0, which is all."
+        ),
+    ),
+    # --- the algorithm and the data ---
+    Requirement(
+        "config.graph-algorithm",
+        lambda f: f.declared.graph_level,
+        lambda f: f.data.example == "graph",
+        lambda f: (
+            f"{f.named}: needs small graphs as examples, and those of {f.data.name} are {f.data.example}s. Choose "
+            'data such as data.name = "proteins" (see `fedweave list datasets`).'
+        ),
+    ),
+    Requirement(
+        NO_LINKS,
+        lambda f: f.data.links is not None,
+        lambda f: f.declared.links,
+        lambda f: (
+            f'{f.named}: does not take links as examples (data.task = "links"). Set algorithm.name = "fedavg" or '
+            'another of its family, "local" or "centralized".'
+        ),
+    ),
+    Requirement(
+        "config.node-algorithm",
+        lambda f: f.asked.nodes,
+        lambda f: f.data.example == "node",
+        lambda f: (
+            f"{f.named}: is about nodes and their neighbors, and the examples of {f.data.name} are "
+            f'{f.data.example}s. Set algorithm.name = "fedavg" or another of its family, or "local".'
+        ),
+    ),
+    Requirement(
+        "config.class-algorithm",
+        lambda f: f.asked.classes,
+        lambda f: f.data.target == CLASS,
+        lambda f: (
+            f"{f.named}{_of_classes(f)}: is about classes, and {f.data.name} has {NOUNS[f.data.target]}. Set "
+            'algorithm.name = "fedavg", "fedprox", "local" or "centralized".'
+        ),
+    ),
+    Requirement("config.loss-target", lambda f: f.knows("algorithm"), lambda f: not _odd_loss(f), _loss),
+    Requirement(
+        "config.class-weight",
+        lambda f: f.data.target == LABELS and _weights(f) is not None,
+        lambda f: len(_weights(f) or ()) == f.data.outputs,
+        lambda f: (
+            f"algorithm.class_weight: has {len(_weights(f) or ())} numbers, and there are {f.data.outputs} labels. "
+            "Give one of each."
+        ),
+    ),
+    Requirement(
+        "config.no-sens",
+        lambda f: f.asked.sens and not f.predicts,
+        lambda f: f.data.sens is not None,
+        lambda f: (
+            f"{f.named}: needs a sensitive attribute, and {f.data.name} has none. Add the column `sens` to its table "
+            f"of {f.data.example}s (the array `sens` to an .npz), or choose published data that has one (`fedweave "
+            "list datasets`), or an algorithm or parts that need none."
+        ),
+    ),
+    Requirement(
+        "data.two-classes",
+        lambda f: f.asked.sens and not f.predicts,
+        lambda f: f.data.classes == 2,
+        lambda f: (
+            f"{f.data.name} has {f.data.classes} classes: group fairness compares two. Make class 1 the favorable one."
+        ),
+    ),
+    Requirement(
+        "data.groups",
+        lambda f: f.asked.sens and not f.predicts and f.data.sens is not None,
+        lambda f: int(f.data.sens.max(initial=-1)) <= 1,  # type: ignore[union-attr]
+        lambda f: (
+            f"{f.data.name}: people are of the groups {', '.join(f.data.groups)}, and group fairness compares two. "
+            "Correct misspelt names, or make two groups of them (an empty cell is in none)."
+            if f.data.groups
+            else f"{f.data.name}: sens has the value {int(f.data.sens.max())}, and group fairness compares two groups. "  # type: ignore[union-attr]
+            "Recode it as 0 and 1."
+        ),
+    ),
+    Requirement(
+        "config.users",
+        lambda f: any(part.needs.items for part in f.parts.values()),
+        lambda f: f.data.links is not None and f.data.links.items is not None,
+        lambda f: (
+            'algorithm.users = "home": the data does not say which nodes are users, so that no row would stay. Set '
+            'data.task = "links", data.users and data.items.'
+        ),
+    ),
+    # --- the algorithm and the partition ---
+    Requirement(
+        "config.same-nodes",
+        lambda f: f.declared.vertical,
+        _same_nodes,
+        lambda f: (
+            f"{f.named}: needs clients with the same nodes, and {_partition(f)} gives each its own ({_sizes(f)}). Set "
+            'partition.name = "vertical" or "parties", or choose an algorithm for clients with nodes of their own.'
+        ),
+    ),
+    Requirement(
+        "config.labels-withheld",
+        lambda f: not f.declared.vertical,
+        lambda f: all(part.labels for part in f.partition.parts),
+        lambda f: (
+            f"{f.named}: needs labels at every client, and {_partition(f)} withholds some (partition.labels). Set "
+            'partition.labels = "all", or choose an algorithm for vertically split data.'
+        ),
+    ),
+    Requirement(
+        "config.columns",
+        lambda f: (
+            not (f.declared.vertical or f.declared.pooled)
+            and any(part.columns is not None for part in f.partition.parts)
+        ),
+        lambda f: not _adds_up(f),
+        lambda f: (
+            f"{f.named}: would take each client's first column for the same, and so on, and {_partition(f)} gives "
+            "clients different ones. Choose an algorithm for vertically split data, such as glasu or standalone, or "
+            "local, which adds nothing up."
+        ),
+    ),
+    Requirement(
+        "config.timed",
+        lambda f: f.asked.nodes,
+        lambda f: not f.timed,
+        lambda f: (
+            f'{f.named}: is about nodes and their neighbors at all times, and partition.split = "time" holds back '
+            'later edges. Set algorithm.name = "fedavg" or another of its family, or partition.split = "random".'
+        ),
+    ),
+    # --- the model and the data ---
+    Requirement(
+        "config.pooling",
+        lambda f: f.data.example != "graph",
+        lambda f: models.example(f.model) == (f.data.example if f.data.links is None else "link"),
+        lambda f: (
+            f"{_pool(f)}: pools small graphs, and the examples of {f.data.name} are {f.data.example}s. Set "
+            'model.pool = "none".'
+        ),
+    ),
+    Requirement(
+        "config.pooling",
+        lambda f: f.data.example == "graph" and f.data.links is None,
+        lambda f: models.example(f.model) == "graph",
+        lambda f: (
+            f"{_pool(f)}: has a result for each node, and the examples of {f.data.name} are graphs. Set model.pool = "
+            f'"sum" or "mean", with model.name one of {_pooling()}.'
+        ),
+    ),
+    # --- the model and the algorithm ---
+    Requirement(
+        "config.edge-model",
+        lambda f: f.declared.vertical,
+        lambda f: not any(layer.operator in carrying.kinds() for layer in f.model),
+        lambda f: (
+            f"{f.named}: samples neighbors and does not have what edges carry, which the model"
+            f"{f' {f.config.model.name}' if f.knows('config') else ''} reads. Set model.name = "
+            '"sage", or "gcn" with weighted = false and directed = "none".'
+        ),
+    ),
+    Requirement(
+        "config.memory",
+        _samples,
+        lambda f: _greedy(f) is None,
+        _too_much,
+    ),
+    Requirement(
+        "config.whole-graphs",
+        lambda f: any(layer.judged for layer in f.model),
+        lambda f: _samples(f) and not _whole(f),
+        _whole_graphs,
+    ),
+    Requirement(
+        "user.target-rounds",
+        lambda f: f.algorithm.most_rounds is not None,
+        lambda f: f.rounds <= (f.algorithm.most_rounds or 0),
+        lambda f: (
+            f"rounds = {f.rounds}: the algorithm spends its target ε within {f.algorithm.most_rounds} rounds "
+            f"(target_rounds), and the run has {f.rounds}. Set rounds to {f.algorithm.most_rounds} or less, or "
+            f"algorithm.target_rounds to {f.rounds}."
+        ),
+    ),
+    # --- ε and how the data is scaled ---
+    Requirement(
+        "config.scaling",
+        lambda f: bool(f.moved_by_others),
+        lambda f: f.scaling not in BY_NODES,
+        lambda f: _scaled("normalise", f.scaling, f),
+    ),
+    Requirement(
+        "config.scaling",
+        lambda f: bool(f.data.edge_features) and bool(f.moved_by_others),
+        lambda f: f.edge_normalise not in BY_NODES,
+        lambda f: _scaled("edge_normalise", f.edge_normalise, f),
+    ),
+    Requirement(
+        "config.target-scaling",
+        lambda f: f.data.target == NUMBER and f.data.target_scaling != "none",
+        lambda f: "example" not in f.bounded,
+        lambda f: (
+            f'data.target_normalise = "{f.data.target_scaling}": scales a number by those of all training examples, '
+            'so that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones '
+            "before."
+        ),
+    ),
+    # --- what clients hold ---
+    Requirement(
+        WIDTHS,
+        lambda f: bool(f.widths),
+        lambda f: len({*f.widths.values()}) == 1,
+        _unlike_widths,
+    ),
+    Requirement(
+        "config.untrained",
+        lambda f: None not in f.trained,
+        lambda f: any(f.trained),
+        lambda f: (
+            "no client has a labeled training example, so that nobody would train, and every score would be of a "
+            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+        ),
+    ),
+)
 
 
 UNTESTED = (
@@ -203,169 +741,7 @@ UNTESTED = (
 )
 
 
-def check_trained(train: Sequence[int | None]) -> None:
-    """Raise ConfigError where nobody would train: numbers of training examples by client, None where one does not
-    say."""
-    if None not in train and not sum(filter(None, train)):
-        raise ConfigError(
-            "no client has a labeled training example, so that nobody would train, and every score would be of a "
-            "model with random weights. Mark training examples (a column split), or give partition.train a share."
-        )
-
-
 def untested(test: Sequence[int | None], has_global_test: bool) -> str:
     """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
     "" otherwise. test: numbers of test examples by client. has_global_test: whether there is a global test set."""
     return UNTESTED if not has_global_test and None not in test and not sum(filter(None, test)) else ""
-
-
-def scales(data: Dataset, config: Config) -> str:
-    """How features of nodes are scaled by other nodes, "none" where "auto" finds nothing to scale."""
-    how: str = config.data.values.get("normalise", "none")
-    return "none" if data.scaling != "none" and not len(amounts(data.x)) else how
-
-
-def check_scaling(how: str, algorithm: Algorithm, records: Sequence[str]) -> None:
-    """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
-
-    how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
-
-    Raises:
-        ConfigError: names the scaling and what to take instead.
-    """
-    if how in BY_NODES and (bounded := _bounded(algorithm) & set(records)):
-        raise ConfigError(
-            f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
-            f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"
-        )
-
-
-def check_target_scaling(data: Dataset, algorithm: Algorithm) -> None:
-    """Refuse to scale numbers that are predicted by those of all examples where ε is of one of them, as `check_scaling`
-    does features.
-
-    Raises:
-        ConfigError: says so.
-    """
-    if data.target == NUMBER and data.target_scaling != "none" and "example" in _bounded(algorithm):
-        raise ConfigError(
-            f'data.target_normalise = "{data.target_scaling}": scales a number by those of all training examples, so '
-            'that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones before.',
-            code="config.target-scaling",
-        )
-
-
-def _bounded(algorithm: Algorithm) -> set[str]:
-    """What an algorithm's ε is of (`mechanism.LDP.per`)."""
-    if (calls := algorithm.calls(2)) is None:
-        return set()
-    declared = (send for step in calls.all for send in step_info(step).sends.values())
-    mechanisms = (one for send in declared for one in send.mechanisms)
-    return {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)}
-
-
-def check_people(config: Config, data: Dataset, algorithm: Algorithm) -> None:
-    """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
-    if not algorithm.needs.sens:
-        return
-    if data.sens is None:
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; add the "
-            f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
-            "that has one (`fedweave list datasets`), or an algorithm or parts that need none.",
-            code="config.no-sens",
-        )
-    check_groups(data.classes, data.sens, data.name, data.groups)
-
-
-def check_edges(config: Config, model: Model) -> None:
-    """Raise ConfigError where clients share nodes, of whose neighbors they see samples, and the model reads what edges
-    carry."""
-    if capabilities(config.algorithm.kind).vertical and any(layer.operator in carrying.kinds() for layer in model):
-        raise ConfigError(
-            f"algorithm {config.algorithm.name!r} samples neighbors and does not have what edges carry, which model "
-            f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'.",
-            code="config.edge-model",
-        )
-
-
-def check_own_models(
-    member_models: OwnModels | Mapping[str, Model], algorithm: Algorithm, members: Sequence[str], called: str
-) -> None:
-    """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
-    or one that is named is not there."""
-    named = member_models.members if isinstance(member_models, OwnModels) else member_models
-    if unknown := [name for name in named if name not in members]:
-        raise ConfigError(
-            f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
-        )
-    if member_models and not algorithm.any_models:
-        raise ConfigError(
-            f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
-            "have one model; leave these out, or choose fedproto, fedtgp or local.",
-            code=CODE,
-        )
-
-
-def check_ports(config: Config, plugin: object) -> None:
-    """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
-    if blocks.has_ports(plugin) != config.model.values.get("ports", False):
-        raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
-
-
-def check_widths(algorithm: Algorithm, client_algorithms: Mapping[str, Algorithm], graphs: Mapping[str, Graph]) -> None:
-    """Raise ConfigError unless what the last layers of all clients' models read is of one width, where prototypes of it
-    are compared. client_algorithms: {client: its own algorithm}."""
-    if not client_algorithms or not isinstance(algorithm, FedAvg):
-        return
-    least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
-    widths = dict[int, str]()
-    each = {client: client_algorithms.get(client, algorithm) for client in graphs}
-    for client, width in once(partial(_width, graph=least), each).items():
-        widths.setdefault(width, client)
-    if len(widths) > 1:
-        text = ", ".join(f"{width} at {client}" for width, client in widths.items())
-        raise ConfigError(f"model: {ONE_WIDTH}; they are {text}.", code=WIDTHS)
-
-
-def _width(algorithm: Algorithm, graph: Graph) -> int:
-    """Of the embeddings that the last layer of its model reads."""
-    net = deployable(algorithm).net
-    with torch.no_grad():
-        return int(models.embedded(net, models.init(net, random.key(0), graph.x.dtype), graph).shape[1])
-
-
-def check_pooling(config: Config, data: Dataset, model: Model) -> None:
-    """Raise ConfigError unless the model has one row of results per example."""
-    if models.example(model) == (data.example if data.links is None else "link"):
-        return
-    label = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
-    if data.example != "graph":
-        raise ConfigError(
-            f"{label} pools small graphs, but the examples of {data.name!r} are {data.example}s; "
-            "set model.pool = 'none'.",
-            code="config.pooling",
-        )
-    pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
-    raise ConfigError(
-        f"{label} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
-        f"'mean', with model.name one of {', '.join(pooling)}."
-    )
-
-
-def evaluated_clients(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
-    """Whom evaluations call: as many clients as [evaluation] clients says, the same in every round of a run; () for
-    all.
-
-    Raises:
-        ConfigError: the parties of a vertical algorithm cannot be judged apart.
-    """
-    most = config.evaluation.clients
-    if not 0 < most < len(clients):
-        return ()
-    if capabilities(config.algorithm.kind).vertical:
-        raise ConfigError(
-            "evaluation.clients: parties of a vertical run predict jointly; set it to 0, which is all",
-            code="config.sampled",
-        )
-    return tuple(drawn(tuple(clients), random.fold(random.key(config.general.seed), "evaluation"), most))

@@ -10,12 +10,13 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from fedweave.core import types
-from fedweave.core.algorithm import Algorithm, Engine, check_rounds, give_defaults
+from fedweave.core.algorithm import Algorithm, Engine, give_defaults
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.metrics.measured import (
     GLOBAL,
     METRICS_SCHEMA,
@@ -123,7 +124,7 @@ def train(
             code="user.rounds",
         )
     give_defaults(type(algorithm))
-    check_rounds(algorithm, rounds)
+    ExperimentFacts(algorithm=algorithm, rounds=rounds).check()
     done, state = resume or (0, None)
     if state is None and fed.trained:
         raise UserError(

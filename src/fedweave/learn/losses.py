@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind, kind_of
+from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.errors import ConfigError
 
 ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `Criterion`
@@ -85,27 +85,6 @@ class Criterion:
     def plain(self) -> bool:
         """Whether it is the cross-entropy."""
         return self.class_weight == "none" and not self.focal and not self.tau
-
-    def check_target(self, target: Kind) -> None:
-        """Refuse settings that are of another kind of target (`core.target`).
-
-        Raises:
-            ConfigError: names the first.
-        """
-        of = {
-            "class_weight": (self.class_weight != "none", (CLASS, LABELS)),
-            "focal": (self.focal > 0, (CLASS,)),
-            "logit_adjustment": (self.tau > 0, (CLASS,)),
-            "number_loss": (self.number_loss != "mse", (NUMBER,)),
-            "quantile": (self.quantile != 0.5, (NUMBER,)),
-        }
-        for name, (chosen, kinds) in of.items():
-            if chosen and target not in kinds:
-                raise ConfigError(
-                    f"algorithm.{name}: it is of {' or '.join(NOUNS[kind] for kind in kinds)}, and the data has "
-                    f"{NOUNS[target]}. Leave it out.",
-                    code="config.loss-target",
-                )
 
     def __call__(self, logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over the examples of weight 1, weighted by the weights of their classes; 0 without any. Arguments as

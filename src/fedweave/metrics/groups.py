@@ -5,7 +5,7 @@ A group is the nodes of one value, 0 or 1, of the sensitive attribute s; nodes w
 label is binary and class 1 the favorable one. Signed gaps are group 1 minus group 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -22,37 +22,6 @@ from fedweave.metrics.classification import PREDICTED, TRUE, ordered_pairs, rati
 from fedweave.metrics.selection import PLAIN, near_constant
 
 COUNTED = ("groups", "group_auc")
-
-
-def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Sequence[str] = ()) -> None:
-    """Refuse data whose groups or labels are not two; `name` is what the message calls it, sens int64 [n]. groups: what
-    they are called, if they have names.
-
-    Raises:
-        DataError: there is no sensitive attribute, it has values besides 0, 1 and -1, or there are not two classes.
-    """
-    if sens is None:
-        raise DataError(
-            f"{name} has no sensitive attribute; group fairness needs one (column or array sens, 0 or 1).",
-            code="data.no-sens",
-        )
-    if classes != 2:
-        raise DataError(
-            f"{name} has {classes} classes; group fairness compares two: make class 1 the favorable one.",
-            code="data.two-classes",
-        )
-    high = int(sens.max(initial=-1))
-    if high > 1 and groups:
-        raise DataError(
-            f"{name}: people are of the groups {', '.join(groups)}; group fairness compares two: correct misspelt "
-            "names, or make two groups of them (an empty cell is in none).",
-            code="data.groups",
-        )
-    if high > 1:
-        raise DataError(
-            f"{name}: sens has the value {high}; group fairness compares two groups: recode it as 0 and 1.",
-            code="data.groups",
-        )
 
 
 def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:

@@ -18,13 +18,12 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.scoring import HISTOGRAM, MEAN
 from fedweave.core import plugins
-from fedweave.core.algorithm import Algorithm, Calls, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, Calls, capabilities
 from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
 from fedweave.datasets.base import EXCHANGE, Dataset
-from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING
 from fedweave.deploy.flare.alignment import INFO as SHARING
@@ -43,10 +42,10 @@ from fedweave.deploy.flare.policy import (
 from fedweave.deploy.flare.requests import RESERVED
 from fedweave.deploy.flare.scores import COUNTED, scoring_of, scoring_steps
 from fedweave.deploy.flare.sitefile import LEARNED, SITE_FILE, Rules, SiteData, read_site_file
-from fedweave.errors import CallRefused, ConfigError, UserError
-from fedweave.experiment import requirements
+from fedweave.errors import CallRefused, ConfigError
 from fedweave.experiment.config import Choice, Config, Document, General, own_parameters, registry, resolve
 from fedweave.experiment.config.toml import check_name, nearest
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.metrics import classification, groups
 from fedweave.models import GCN, MODELS
@@ -409,26 +408,25 @@ def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int],
             )
 
 
-def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
-    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
+def suited(
+    config: Config, name: str, sites: Sequence[str], data: Dataset, width: int, scaling: str, predicts: bool = False
+) -> Algorithm:
+    """The algorithm that the site `name` of these `sites` runs on its `data`, whose features are `width` columns and
+    scaled so.
+
+    predicts: whether a trained model is to predict, and nobody trains.
 
     Raises:
-        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
+        UserError: the data does not meet what the algorithm or the model requires.
     """
-    attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
-    requirements.check_examples(config, data)
-    requirements.check_pooling(config, data, model)
-    requirements.check_edges(config, model)
+    its = config.of_member(name, sites)
+    facts = ExperimentFacts.of_config(its).more(data=data, members=sites, member_models=config.own, normalise=scaling)
+    facts = facts.more(at_site=True, predicts=predicts).check()
+    attributes = None if facts.declared.vertical else data.carried  # nobody there reads it
+    model = model_for(its.model.make(), attributes, width, data.outputs, data.links, config.decoder)
+    facts = facts.more(model=model).check()
     algorithm: Algorithm = config.algorithm.make(model)
-    timed = attributes is not None and attributes.until is not None
-    requirements.check_sampling(config, data, [data.nodes], timed, model, algorithm)
-    check_rounds(algorithm, config.general.rounds)
-    scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
-    requirements.check_scaling(scaling, algorithm, ("example", "node"))
-    requirements.check_target(data, algorithm, config.algorithm.name)
-    requirements.check_target_scaling(data, algorithm)
-    requirements.check_users(data, algorithm)
+    facts.more(algorithm=algorithm).check()
     return algorithm
 
 
@@ -532,26 +530,6 @@ def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequen
                 f"difference of the two is that of {', '.join(apart)} alone. Run it with the sites of before, wait for "
                 f"new data, or have the owner accept it: policy.min_difference = {len(apart)}"
             )
-
-
-def check_of_sites(algorithm: Choice) -> None:
-    """Refuse an algorithm that needs what no site has or gives.
-
-    Raises:
-        UserError: names it and what to do.
-    """
-    needs = capabilities(algorithm.kind)
-    if needs.pooled:
-        raise UserError(
-            f"{algorithm.name} pools all data at one place, which no site allows; choose another.",
-            code="user.pools",
-        )
-    if needs.ids:
-        raise UserError(
-            f"{algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, which no site "
-            "knows; run it with engine.name = 'simulation', or choose another.",
-            code="user.neighbours-unknown",
-        )
 
 
 def check_files(rules: Rules, document: Document) -> None:

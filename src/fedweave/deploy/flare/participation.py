@@ -51,7 +51,6 @@ from fedweave.engines.calls import Keys, find_step
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.messages import LastReceived
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.experiment import requirements
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
@@ -97,7 +96,7 @@ class Participation:
         self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.config = config.of_member(name, request.sites)
+        self.experiment, self.config = config, config.of_member(name, request.sites)  # all members', and its own
         self.found, self.rules, self.random_id = holdings, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
@@ -230,10 +229,11 @@ class Participation:
         Raises:
             ConfigError, DataError: algorithm or model is for other data. PolicyViolation: the policy would end the run.
         """
-        self.algorithm = algorithm = suited(self.config, found.data, width, scaling)
+        sites, predicts = self.asked.sites, bool(self.asked.predict)
+        algorithm = suited(self.experiment, self._name, sites, found.data, width, scaling, predicts)
+        self.algorithm = algorithm
         calls = calls_of(algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            requirements.check_people(self.config, found.data, algorithm)
             self._foresee(algorithm, calls, bool(found.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()

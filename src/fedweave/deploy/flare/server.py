@@ -34,7 +34,6 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.types import CLASS, Kind, Record
 from fedweave.datasets.links import NAMES as LINK_NAMES
-from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.chain import HEADS, Heads
 from fedweave.deploy.flare.federation import (
@@ -59,7 +58,7 @@ from fedweave.deploy.flare.requests import ADMIN, Link, mendable
 from fedweave.deploy.flare.site import Site
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, dumps, resolve
-from fedweave.experiment.requirements import check_own_models
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
@@ -203,7 +202,7 @@ class Server:
         if values["threads"]:
             torch.set_num_threads(values["threads"])
         needs = capabilities(config.algorithm.kind)
-        check_of_sites(config.algorithm)
+        facts = ExperimentFacts.of_config(config).more(members=self.sites).check()
         # No party can do without the others' columns; where each site predicts alone, none waits for another.
         quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
         more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
@@ -221,7 +220,7 @@ class Server:
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
         algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs, config.decoder))
-        check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
+        facts.more(algorithm=algorithm, model=algorithm.model).check()
         names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs

@@ -71,7 +71,7 @@ from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.requirements import check_own_models, check_people
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import OF_POSITIVE, OF_RANKS, RARE_OF_TWO, title_of
@@ -193,7 +193,7 @@ def _holder(
     """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
     links = None if config is None else config.links
     name, dataset = folder.name, own_graph(data, folder, links=links)
-    if config is not None and not capabilities(config.algorithm.kind).pooled:
+    if config is not None:
         _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _crowds(folder, dataset, rules, findings)
@@ -298,8 +298,7 @@ def _rehearse(
         ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
     name, labels = folder.name, bool((dataset.y >= 0).any())
-    algorithm = suited(config.of_member(name, sites), dataset, dataset.features, scaling)
-    check_people(config, dataset, algorithm)
+    algorithm = suited(config, name, sites, dataset, dataset.features, scaling)
     calls = calls_of(algorithm, config.algorithm.name, len(sites))
     if labels:
         sums = any(step_info(step).sums for step in scoring_steps(calls))
@@ -472,7 +471,9 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         ) in findings.forms:  # whose certificates are found to be good as far as that is known without the server
             findings.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
     if config is not None:
-        findings.attempt("experiment", partial(check_experiment, config))
+        findings.attempt("experiment", partial(check_experiment, config, project.sites))
+        of_all = {what for whose, what in findings.faults if whose == "experiment"}  # which each site has found, too
+        findings.faults = [one for one in findings.faults if one[0] == "experiment" or one[1] not in of_all]
         config = findings.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
             findings.attempt("server", partial(_begin, directory / "server", project, config, findings))
@@ -535,7 +536,7 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said
-    check_own_models(config.own, algorithm, project.sites, config.algorithm.name)
+    ExperimentFacts.of_config(config).more(members=project.sites, model=model, algorithm=algorithm).check()
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed.classes = classes
         algorithm.init(fed)

@@ -21,7 +21,6 @@ from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.features import by_holder, has_sens
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
-from fedweave.deploy.flare.admission import check_of_sites
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.deploy.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import number_of
@@ -29,6 +28,7 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
 from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.config.plugins import parameters, registry
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
@@ -234,11 +234,11 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
     return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
 
-def check_experiment(config: Config) -> None:
-    """Refuse settings that no site could run, whatever its data.
+def check_experiment(config: Config, sites: Sequence[str]) -> None:
+    """Refuse settings that none of the `sites` could run, whatever its data.
 
     Raises:
-        ConfigError: the model or the algorithm refuses them. UserError: the algorithm is none of sites.
+        ConfigError: the model or the algorithm refuses them. UserError: a requirement is not met.
     """
-    check_of_sites(config.algorithm)
+    ExperimentFacts.of_config(config).more(members=sites).check()
     config.check_made()

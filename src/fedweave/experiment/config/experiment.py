@@ -21,6 +21,7 @@ from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config import plugins as choices
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
+    FOREIGN_ENDS,
     PARTS,
     REGISTRIES,
     Choice,
@@ -38,15 +39,13 @@ from fedweave.experiment.config.plugins import (
     taken,
 )
 from fedweave.experiment.config.toml import Document, check_keys, dumps, load, override, section
-from fedweave.metrics.selection import OF_LISTS, OF_RANKS, Judging
+from fedweave.metrics.selection import Judging
 from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
     from fedweave.core.links import Links
     from fedweave.partition.noise import Noise
 
-
-FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
 
 # ----------------------------------------------------------------------------------------------------
 # The settings that no plug-in brings along: the top level and the engines.
@@ -302,38 +301,11 @@ def of_edges(table: Values) -> Record:
     return {"external": external, "external_least": least}
 
 
-def with_foreign_ends(algorithm: Choice, external: str, links: "Links | None") -> Choice:
-    """The algorithm with the part that trains on links between members where [data] `external` says so.
-
-    Raises:
-        ConfigError: links are not the examples or lead to items, the algorithm is not made of parts, or has that part
-            while `external` says otherwise.
-    """
-    chosen = algorithm.values.get(PARTS) or ()
-    there = any(part.name == FOREIGN_ENDS for part in chosen)
-    if external != PREDICT:
-        if there:
-            raise ConfigError(
-                f"algorithm.parts: {FOREIGN_ENDS} is of links between members. Set data.external = {PREDICT!r}, or "
-                "leave it out.",
-                code="config.external",
-            )
-        return algorithm
-    if links is None or links.items is not None:
-        raise ConfigError(
-            f"data.external = {PREDICT!r}: it is of links between nodes of one kind. Set data.task = 'links', and "
-            "leave data.users and data.items out.",
-            code="config.external",
-        )
-    from fedweave.core.algorithm import capabilities  # needs torch, as the algorithm does
-
-    if PARTS not in algorithm.values or not capabilities(algorithm.kind).crossing:
-        raise ConfigError(
-            f"data.external = {PREDICT!r}: algorithm {algorithm.name!r} does not train on links between members. Take "
-            "fedavg, fedprox or another of its family.",
-            code="config.external",
-        )
-    if there:
+def with_foreign_ends(algorithm: Choice, external: str) -> Choice:
+    """The algorithm with the part that trains on links between members where [data] `external` says so, and it takes
+    parts."""
+    chosen = algorithm.values.get(PARTS)
+    if external != PREDICT or chosen is None or any(part.name == FOREIGN_ENDS for part in chosen):
         return algorithm
     parts = (*chosen, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
     return dataclasses.replace(algorithm, values={**algorithm.values, PARTS: parts})
@@ -735,53 +707,20 @@ def resolve(document: Document) -> Config:
     if learned and "data" in sections and "normalise" in sections["data"].values:  # one-hot columns are no amounts
         values = {**sections["data"].values, "normalise": "none"}
         sections["data"] = dataclasses.replace(sections["data"], values=values)
-    with faults:
-        _check_ranks(evaluation.metric, links)
     if links is not None and evaluation.metric == "auto":
         metric: Metric = "mrr" if links.candidates else "average_precision"
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     if "algorithm" in sections:
-        with faults:
-            sections["algorithm"] = with_foreign_ends(sections["algorithm"], across.get("external", ""), links)
+        sections["algorithm"] = with_foreign_ends(sections["algorithm"], across.get("external", ""))
     faults.refuse()
+    from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
+
     across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise, "own": own_of}
     across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
-    if evaluation.clients and config.between_sites:
-        message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
-        raise ConfigError(message, code="config.sampled")
-    if noise is not None and noise.labels and links is not None:
-        message = "noise.labels: links have no labels that could be changed; leave it out, or take noise.features"
-        raise ConfigError(message, code="config.links")
-    if noise is not None and config.between_sites:
-        message = "noise: simulations alone make it; between sites everybody reads data of their own"
-        raise ConfigError(message, code="config.sites")
-    if config.external == PREDICT and config.between_sites:
-        raise ConfigError(
-            f"data.external = {PREDICT!r}: links between members are of simulations. Leave it out; each site then "
-            "predicts links between its own nodes.",
-            code="config.sites",
-        )
+    ExperimentFacts.of_config(config).check()
     return config
-
-
-def _check_ranks(metric: str, links: "Links | None") -> None:
-    """Refuse a metric of ranks where none are measured."""
-    if metric not in OF_RANKS:
-        return
-    if links is None or not links.candidates:
-        raise ConfigError(
-            f"evaluation.metric = {metric!r}: it is of links that are ranked. Set data.task = 'links', and "
-            "data.rank_negatives above 0.",
-            code="config.metric",
-        )
-    if metric in OF_LISTS and (links.items is None or links.candidates != "all"):
-        raise ConfigError(
-            f"evaluation.metric = {metric!r}: it is of lists of all items for each user. Set data.users and "
-            "data.items, and data.rank_negatives = 'all'.",
-            code="config.metric",
-        )
 
 
 def _noise(document: Document) -> "Noise | None":

@@ -395,6 +395,7 @@ def _plain(value: object) -> object:
 
 
 EACH, MEMBERS = "each", "members"  # keys of [model]
+FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
 CODE = "model.members"  # of what is refused about them
 
 

@@ -31,7 +31,7 @@ from fedweave.experiment.config.plugins import (
     usable,
     values_of,
 )
-from fedweave.experiment.requirements import check_labels_and_nodes, check_people, check_pooling
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.models.blocks import BARE
 from fedweave.models.module import OwnModule
@@ -80,10 +80,8 @@ def check_described(config: Config, built: Built) -> None:
     Raises:
         ConfigError, DataError: the algorithm or the model demands other data.
     """
-    if is_named(config.algorithm):
-        check_labels_and_nodes(config, built.data, built.partition)
-        check_people(config, built.data, built.algorithm)
-    check_pooling(config, built.data, built.algorithm.model)
+    facts = ExperimentFacts.of_algorithm(built.algorithm)
+    facts.more(data=built.data, partition=built.partition, model=built.algorithm.model).check()
     how = config.data.values.get("normalise", "none")
     meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
 

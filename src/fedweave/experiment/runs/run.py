@@ -26,7 +26,7 @@ from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
-from fedweave.experiment.requirements import check_trained
+from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, RunFiles, Sites
 from fedweave.experiment.runs.data_form import form_of_config, write_form
@@ -178,7 +178,7 @@ def running(
     with ExitStack() as stack:
         stack.enter_context(closing(built))
         columns = here.columns(built)
-        check_trained(columns["train"])  # before the directory is made
+        ExperimentFacts(trained=columns["train"]).check()  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         begun = _begun(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
