@@ -154,7 +154,7 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             raise ConfigError(f"{path}: {error}") from error
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
-    return name, usable(section, name, kinds[name]) if section == "algorithm" else kinds[name]
+    return name, kinds[name]
 
 
 def usable(section: str, name: str, kind: object) -> Any:
