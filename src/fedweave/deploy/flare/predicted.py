@@ -5,7 +5,7 @@ and how they are scaled, and what a finished run's models predict; and who is to
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
-from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
+from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
 from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, write_table
 from fedweave.experiment.runs.link_predictions import read_pairs, scored
@@ -62,14 +62,19 @@ def noted_form(request: Join, folder: Path) -> DataForm | None:
     return read_form(folder / RUNS / request.run) if request.predict else None
 
 
-def form_of(site: Path, run: str = "") -> DataForm:
-    """The form of the data in a site's folder, as the site noted it of the `run` of that number, or as it is now.
+def before_of(site: Path, run: str = "") -> Before:
+    """How the tables of the site in a folder become what it trains on; their form as the site noted it of the `run` of
+    that number, or as it is now.
 
     Raises:
         ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
     """
     about, _ = read_checked(site / SITE_FILE)
-    return (read_form(site / RUNS / run) if run else None) or form_at(about, site)
+    return _before(about, (read_form(site / RUNS / run) if run else None) or form_at(about, site))
+
+
+def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
+    return Before.noted(asdict(site), site.external, form, ports)
 
 
 def set_aside(folder: Path, run: str) -> None:
