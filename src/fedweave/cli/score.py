@@ -35,9 +35,7 @@ def score(
     place: Scoring,
     tables: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", help="Nodes and edges, or small graphs, in the form of training."
-        ),
+        typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training."),
     ],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="A new .parquet or .csv file for the scores.")
@@ -62,9 +60,7 @@ def score(
     if out.exists():
         raise UserError(f"{out} exists. Name another file with --out, or remove it.", code="score.out")
     if out.suffix not in (".parquet", ".csv"):
-        raise UserError(
-            f"--out {out}: name a file that ends in .parquet or .csv.", code="score.out"
-        )
+        raise UserError(f"--out {out}: name a file that ends in .parquet or .csv.", code="score.out")
     if spreadsheet and out.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {out} is none. Name one with --out.", code="score.out")
     scorer = scorer_at(place, None if model is None else str(model), client, when.value)

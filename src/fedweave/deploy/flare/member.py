@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
@@ -72,7 +73,7 @@ from fedweave.deploy.flare.policy import (
     check_reply,
     least_told,
 )
-from fedweave.deploy.flare.predicted import leave, note_form, noted_form, read_flags, set_aside
+from fedweave.deploy.flare.predicted import keep_model, leave, note_form, noted_form, read_flags, set_aside
 from fedweave.deploy.flare.requests import (
     FORBIDDEN,
     MISTAKEN,
@@ -543,6 +544,11 @@ class Member:
             sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
+        if job.ends_with(step):
+            again = client_on(self._device, job, job.memory.begun(info), key, self._folder / SECRET)
+            with torch.no_grad():  # the same step, which keeps the model and sends nothing
+                carry_out(request.step, step, again, to(message | received | {KEEP: 1}, self._device))
+            keep_model(job, self._name, to(again.state, CPU).get("model"), self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 

@@ -26,9 +26,10 @@ from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
-from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, write_table
+from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.link_predictions import read_pairs, scored
 from fedweave.experiment.runs.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
+from fedweave.experiment.runs.scorer import scorer_of
 from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
@@ -104,7 +105,32 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
+    if model is not None:
+        _keep_scorer(job, site, model, flagging, log)
     return True
+
+
+def keep_model(job: Participation, site: str, w: Tree | None, log: logging.Logger) -> None:
+    """Keep for the owner the model that a client has used in a run's last evaluation, so that the site can score alone;
+    what it flags, its own validation examples say."""
+    data = job.found.data
+    if w is not None and data.links is None:
+        p = probabilities(deployable(job.algorithm).net, w, job.graph)
+        _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
+
+
+def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
+    """Write the scorer of a model into the run's folder; where none can be, the log says why."""
+    about, form = read_checked(job.folder / SITE_FILE)[0], read_form(job.run_folder)
+    try:
+        if form is None:
+            raise UserError("the site noted no form of its data for this run", code="score.alone")
+        round = max(job.order.round, 0)
+        scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), site, round, flags).save(
+            job.run_folder / SCORER
+        )
+    except UserError as error:
+        log.info("no %s is written: %s", SCORER, error)
 
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:
