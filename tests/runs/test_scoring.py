@@ -137,6 +137,32 @@ def test_edges_small_graphs_numbers_and_columns_of_outside_edges(tmp_path: Path)
     same(scorer_at(tmp_path / "run").score(tmp_path / "m/a"), predictions(tmp_path / "run", tmp_path / "m/a"))
 
 
+@pytest.mark.parametrize(
+    ("model", "algorithm", "code"),
+    [
+        ({"name": "pna"}, "fedavg", ""),
+        ({"name": "gcn", "norm": "batch"}, "fedavg", ""),
+        ({"name": "gat"}, "fedpub", ""),
+        ({"name": "gcn"}, "fedproto", ""),
+        ({"name": "gcn"}, "adafgl", "score.model"),
+    ],
+)
+def test_models_that_no_export_has_and_those_that_algorithms_change(
+    bank: Path, tmp_path: Path, model: dict[str, Any], algorithm: str, code: str
+) -> None:
+    """Layers with norms, masks and prototypes; two models put together are refused, and nothing is written."""
+    data = CUSTOMERS | {"path": str(bank / "data")}
+    made(tmp_path / "run", FAST | {"name": algorithm}, data, 1, partition=SPLIT, model=model)
+    asked = ("personal", "client-0")
+    if code:
+        with refusal(code):
+            scorer_at(tmp_path / "run", *asked).save(tmp_path / SCORER)
+        assert not (tmp_path / SCORER).exists()
+        return
+    scorer_at(tmp_path / "run", *asked).save(tmp_path / SCORER)
+    same(scorer_at(tmp_path).score(bank / "new"), predictions(tmp_path / "run", bank / "new", *asked))
+
+
 def changed(folder: Path, to: Path, **cells: str) -> Path:
     """The tables with other text in nodes.csv: {old: new}, of the first row that has it."""
     shutil.copytree(folder, to)

@@ -129,8 +129,10 @@ def server(app: App) -> Any:
     """The uvicorn server of `app`, which logs neither requests nor rows."""
     import uvicorn
 
-    limits = {"limit_concurrency": AT_ONCE, "timeout_keep_alive": 5}
-    return uvicorn.Server(uvicorn.Config(app, access_log=False, log_level="warning", server_header=False, **limits))
+    settings = uvicorn.Config(
+        app, access_log=False, log_level="warning", server_header=False, limit_concurrency=AT_ONCE, timeout_keep_alive=5
+    )
+    return uvicorn.Server(settings)
 
 
 def run(app: App, listener: socket.socket) -> None:
@@ -147,7 +149,7 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
     Raises:
         UserError: see `Scorer.net`.
     """
-    from fastapi import FastAPI, HTTPException, Request
+    from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse
 
     about, busy = scorer.facts(), threading.Lock()
@@ -176,11 +178,11 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
         except Exception as error:
             return fault(500, f"scoring failed ({type(error).__name__}).", "failed")
 
-    async def unknown(request: Request, error: HTTPException) -> Any:
+    async def unknown(request: Request, error: Exception) -> Any:
         message = (
             f"{request.method} {request.url.path} is not answered. Use POST /score, GET /health, /model, /version."
         )
-        return fault(error.status_code, message, "score.path")
+        return fault(getattr(error, "status_code", 404), message, "score.path")
 
     app = FastAPI(title="fedweave serve", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_api_route("/score", score, methods=["POST"])
@@ -193,8 +195,9 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and (why := _refusal(scope, token, names)) is not None:
-            return await fault(*why)(scope, receive, send)
-        return await app(scope, receive, send)
+            await fault(*why)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
 
     return guarded
 

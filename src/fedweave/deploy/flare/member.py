@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -131,6 +132,18 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
         raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
     watched.refuse_changes(name, "this site", CallRefused)  # which the server hears: it tells nothing of the data
     return reply
+
+
+def model_judged(name: str, step: Step, client: Client, message: Tree) -> Tree | None:
+    """The model that a step judges, from a call whose message asks it to keep that; nothing is sent.
+
+    Raises:
+        StepFailed, CallRefused: see `carry_out`.
+    """
+    with torch.no_grad():
+        carry_out(name, step, client, message)
+    w: Tree | None = to(client.state, CPU).get("model")
+    return w
 
 
 def read_received(
@@ -546,9 +559,8 @@ class Member:
             noted[WRITTEN] = True
         if job.ends_with(step):
             again = client_on(self._device, job, job.memory.begun(info), key, self._folder / SECRET)
-            with torch.no_grad():  # the same step, which keeps the model and sends nothing
-                carry_out(request.step, step, again, to(message | received | {KEEP: 1}, self._device))
-            keep_model(job, self._name, to(again.state, CPU).get("model"), self._log)
+            whole = to(message | received | {KEEP: 1}, self._device)
+            keep_model(job, self._name, partial(model_judged, request.step, step, again, whole), self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 

@@ -4,7 +4,7 @@ and how they are scaled, and what a finished run's models predict; and who is to
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -110,13 +110,19 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     return True
 
 
-def keep_model(job: Participation, site: str, w: Tree | None, log: logging.Logger) -> None:
-    """Keep for the owner the model that a client has used in a run's last evaluation, so that the site can score alone;
-    what it flags, its own validation examples say."""
+def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], log: logging.Logger) -> None:
+    """Keep for the owner the `model` that a client has used in a run's last evaluation, so that the site can score
+    alone; what it flags, its own validation examples say. Where none can be kept, the run goes on and the log says why.
+    """
     data = job.found.data
-    if w is not None and data.links is None:
-        p = probabilities(deployable(job.algorithm).net, w, job.graph)
-        _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
+    if data.links is not None:
+        return
+    try:
+        if (w := model()) is not None:
+            p = probabilities(deployable(job.algorithm).net, w, job.graph)
+            _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
+    except FedweaveError as error:
+        log.info("no %s is written: %s", SCORER, error)
 
 
 def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
@@ -125,11 +131,10 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
     try:
         if form is None:
             raise UserError("the site noted no form of its data for this run", code="score.alone")
-        round = max(job.order.round, 0)
-        scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), site, round, flags).save(
-            job.run_folder / SCORER
-        )
-    except UserError as error:
+        named = site, max(job.order.round, 0), flags
+        scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
+        scorer.save(job.run_folder / SCORER)
+    except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error)
 
 

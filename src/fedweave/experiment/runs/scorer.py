@@ -142,7 +142,7 @@ class Scorer:
         """What it is, for people and monitors."""
         form, flagging = self.form, self.flagging
         names = {"columns": list(self.before.columns), "examples": form.example}
-        classes = list(form.labels) or list(range(form.classes))
+        classes: list[object] = [*form.labels] or [*range(form.classes)]
         names |= {"classes": classes} if form.targets is None else {"targets": list(form.targets["names"])}
         flags = {} if flagging is None else {"flagged": classes[flagging.positive], "threshold": flagging.threshold}
         about = {"model": self.name, "run": self.run, "client": self.client, "round": self.round}
