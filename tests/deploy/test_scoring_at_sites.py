@@ -22,7 +22,7 @@ from fedweave.experiment.runs.files import PREDICTIONS, SCORER
 from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.scorer import Scorer, scorer_at
 from fedweave.metrics.selection import Flagging
-from tests.deploy.projects import SITES, experiment, processes
+from tests.deploy.projects import SITES, experiment, make_project, processes
 from tests.deploy.test_in_process import joined, project, simulated
 from tests.deploy.test_prediction_at_home import ROUNDS, banks, customers, predict, told, trained
 from tests.refusals import refusal
@@ -101,8 +101,13 @@ def test_a_model_that_cannot_be_kept_ends_no_run(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_leave_a_model_that_scores_alone(banks: Path, tmp_path: Path) -> None:
+def test_processes_leave_a_model_that_scores_alone(tmp_path: Path) -> None:
     """Real processes: the site's folder, and the export of `sites export`, give what `sites predict` gives."""
+    banks = make_project(tmp_path / "banks")
+    for at, site in enumerate(SITES):
+        customers(banks / site / "data", at)
+        write_site_file(banks / site / SITE_FILE, {"path": "data", "labels": ["low", "high"]})
+    (banks / "server/test.npz").unlink(missing_ok=True)
     with processes(banks) as running:
         run(experiment(rounds=ROUNDS), running, tmp_path / "run", told=lambda now: None)
         predict_at_sites(running, tmp_path / "run", lambda now: None, "global")
@@ -112,6 +117,7 @@ def test_processes_leave_a_model_that_scores_alone(banks: Path, tmp_path: Path) 
     out = ["--out", str(tmp_path / "export")]
     said = CliRunner().invoke(app, ["sites", "export", str(tmp_path / "run"), "--site", str(site), *out])
     assert said.exit_code == 0, said.output
+    assert scorer_at(site).run == scorer_at(tmp_path / "export").run
     for place in (site, tmp_path / "export"):
         scored = scorer_at(place).score(site / "data")
         np.testing.assert_allclose(scores(scored, ("low", "high")), expected, atol=1e-5)

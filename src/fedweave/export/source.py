@@ -169,7 +169,7 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
     alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
     weights, reached = _weights(config, algorithm, w, form), int(summary["rounds"])
     after = int(summary["metrics"].get(f"{BEST}/round") or reached) if when == "best" else reached
-    scorer = None if before is None else scorer_of(config, algorithm, w, before, GLOBAL, after, alarm)
+    scorer = None if before is None else scorer_of(config, algorithm, w, before, GLOBAL, after, config.plain(), alarm)
     return Source(config, "global", weights, form, alarm, when, scorer)
 
 

@@ -131,7 +131,7 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
     try:
         if form is None:
             raise UserError("the site noted no form of its data for this run", code="score.alone")
-        named = site, max(job.order.round, 0), flags
+        named = site, max(job.order.round, 0), job.asked.document, flags
         scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
         scorer.save(job.run_folder / SCORER)
     except FedweaveError as error:

@@ -247,10 +247,12 @@ def scorer_of(
     before: Before,
     client: str,
     round: int,
+    run: Document,
     flagging: Flagging | None = None,
     widths: tuple[float, ...] = (),
 ) -> Scorer:
-    """The scorer with the weights `w` that an `algorithm` of `config` trained.
+    """The scorer with the weights `w` that an `algorithm` of `config`, its client's, trained; run: the configuration of
+    the whole run.
 
     Raises:
         UserError: the model cannot score alone.
@@ -261,7 +263,6 @@ def scorer_of(
             "jointly; none of its models scores new tables alone. Take `fedweave predict` or `fedweave sites predict`.",
             code="score.alone",
         )
-    run = sha256(dumps(config.plain()).encode()).hexdigest()
     if not all(number.isdecimal() and int(number) < len(algorithm.net) for number in w):
         raise UserError(
             f"algorithm.name = {config.algorithm.name!r} puts models of its own together, which no scorer holds. Take "
@@ -269,7 +270,8 @@ def scorer_of(
             code="score.model",
         )
     weights, dtype = plain_weights(algorithm, w), config.engine.values["dtype"]
-    return Scorer(config.model.plain(), weights, before, client, round, run, dtype, flagging, widths)
+    digest = sha256(dumps(run).encode()).hexdigest()
+    return Scorer(config.model.plain(), weights, before, client, round, digest, dtype, flagging, widths)
 
 
 class ChosenModel(NamedTuple):
@@ -315,7 +317,7 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     before = Before.of_run(run.config, choice.form, data)
     own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
     widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
-    named = choice.client or GLOBAL, run.built.fed.round
+    named = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
     return scorer_of(choice.config, choice.algorithm, choice.w, before, *named, choice.flagging, widths)
 
 
