@@ -343,6 +343,7 @@ def test_serve_refuses_with_a_status_and_a_code(bank: Path, server: Server) -> N
         ("/score", {"nodes": []}, 400, "score.body"),
         ("/score", {"nodes": [node], "path": "/etc/passwd"}, 400, "score.body"),
         ("/score", {"nodes": "all"}, 400, "score.body"),
+        ("/score", {"nodes": [node | {f"c{at}": 0 for at in range(5000)}]}, 422, "score.body"),
         ("/score", b"[" * 100_000, 400, "score.body"),
         ("/score", b'{"nodes": [{"id": "a", "age": NaN}]}', 400, "score.body"),
         ("/score", b" " * 300_000, 413, "score.size"),

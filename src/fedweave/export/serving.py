@@ -29,6 +29,8 @@ OPEN = "/health"  # what a probe may ask without a token
 LEAST_TOKEN = 16  # characters
 PATIENCE = 30.0  # seconds for the body of a request
 AT_ONCE = 32  # connections
+SPARE_COLUMNS = 200  # of a table, more than the model has
+SPARE_CELLS = 1_000_000  # that may be empty in a table
 SHARED_MEMORY = Path("/dev/shm")  # where a system has it; what is there is on no disk
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -272,7 +274,8 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     if not isinstance(held, dict) or not held.get("nodes") or (odd := held.keys() - {*TABLES}):
         what = f"it has the key {min(odd)!r}" if isinstance(held, dict) and held.get("nodes") else "it has no nodes"
         raise Refused(400, f"the body is not as it has to be: {what}. {shape}", "score.body")
-    tables = {name: _table(name, rows) for name, rows in held.items()}
+    most = SPARE_COLUMNS + 2 * len(scorer.before.columns)
+    tables = {name: _table(name, rows, most) for name, rows in held.items()}
     if not held.get("edges"):
         tables["edges"] = _no_edges(scorer)
     return tables
@@ -282,15 +285,18 @@ def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def _table(name: str, rows: object) -> pa.Table:
-    """Rows of JSON as a table.
+def _table(name: str, rows: object, most: int) -> pa.Table:
+    """Rows of JSON as a table of `most` columns at most: a small body must not become a large table.
 
     Raises:
-        Refused: they are no rows, or a column has values of several kinds.
+        Refused: they are no rows, they have more columns, or a column has values of several kinds.
     """
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
     columns = dict.fromkeys(column for row in rows for column in row)
+    if len(columns) > most or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
+        limit = f"{name} has {len(columns):,} columns in {len(rows):,} rows, most of them empty or unknown."
+        raise Refused(422, f"{limit} Give the columns that GET /model names.", "score.body")
     arrays = dict[str, pa.Array]()
     for column in columns:
         cells = [row.get(column) for row in rows]
