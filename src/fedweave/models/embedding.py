@@ -1,4 +1,4 @@
-"""A vector for each entity, and nothing else: models without messages, as knowledge graphs are embedded."""
+"""A trained vector for each entity and no messages: the usual embedding of knowledge graphs."""
 
 import math
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ from fedweave.models import blocks
 
 @dataclass(frozen=True)
 class Embedding(Choices):
-    """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
-    uniform in ±sqrt(6 / width), whatever the number of nodes (as pykeen's `xavier_uniform_`).
+    """X W of features X, which are one-hot with [data] features = "learned": W has a row for each node. Rows are
+    initialized uniform in ±sqrt(6 / width); the bound does not depend on the number of nodes (as pykeen's
+    `xavier_uniform_`).
 
-    hidden: width of a vector; where a decoder reads it as complex numbers, these are half as many.
+    hidden: width of a vector; a decoder that reads complex numbers reads half this number of them.
 
     Raises:
         ConfigError: a width below 1.
