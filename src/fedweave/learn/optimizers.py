@@ -1,4 +1,4 @@
-"""Optimizers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
+"""Optimizers as values: their state is a separate tree, and torch's fused kernels do the arithmetic."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
 
 
 class Optimizer(Protocol):
-    """How weights move along gradients.
+    """The rule by which weights move along gradients.
 
-    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments, where
-    the weights lie.
+    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar} on the device of the
+    weights, or {} without moments.
     """
 
     @property
@@ -31,7 +31,7 @@ class Optimizer(Protocol):
         ...
 
     def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
         ...
 
     def move(
@@ -43,12 +43,12 @@ class Optimizer(Protocol):
         rate: Tensor | None = None,
     ) -> None:
         """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
-        for each weight; rate: a factor of the learning rate, scalar, which a schedule gives; 1 if None."""
+        for each weight; rate: a schedule's factor of the learning rate, scalar; 1 if None."""
         ...
 
 
 class _Values:
-    """What all optimizers do alike."""
+    """The methods that all optimizers share."""
 
     def init(self: Optimizer, w: Tree) -> Tree:
         """The state before the first step."""
@@ -57,7 +57,7 @@ class _Values:
         return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
 
     def update(self: Optimizer, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
         after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
         gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
         self.move(
@@ -79,11 +79,11 @@ def _copied(tree: Tree) -> dict[str, Tensor]:
 
 
 def _paced(lr: float, rate: Tensor | None) -> float | Tensor:
-    """The learning rate of a step. A tensor's value is read when the kernel runs, so that recordings hold no rate."""
+    """The learning rate of a step. A kernel reads a tensor's value when it runs, so that recordings hold no rate."""
     if rate is None:
         return lr
-    paced = lr * rate
-    return paced if paced.device.type == "cpu" else paced.float()  # as fused kernels on accelerators take it
+    scaled = lr * rate
+    return scaled if scaled.device.type == "cpu" else scaled.float()  # fused kernels on accelerators need float32
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Adam(_Values):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter 2019, algorithm 2):
+    """Adam with weight decay outside the gradient (Loshchilov and Hutter 2019, algorithm 2):
     w ← w − lr (m̂ / (√v̂ + ε) + λ w).
 
     lr, betas, eps: as in `Adam`.
@@ -137,7 +137,7 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Sgd(_Values):
-    """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as torch.optim.SGD has it.
+    """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as in torch.optim.SGD.
 
     lr:           learning rate.
     weight_decay: λ in g + λ w.
@@ -145,7 +145,7 @@ class Sgd(_Values):
     nesterov:     whether w ← w − lr (g + μ b) instead.
 
     Raises:
-        ValueError: Nesterov's step is asked for without momentum.
+        ValueError: Nesterov's step without momentum.
     """
 
     lr: float = 0.1
@@ -179,7 +179,7 @@ class Sgd(_Values):
 
 @dataclass(frozen=True)
 class _Elementwise(_Values):
-    """What torch has no fused kernels for: L2 in the gradient, then w ← w − lr d.
+    """Optimizers without fused kernels in torch: L2 in the gradient, then w ← w − lr d.
 
     lr:           learning rate.
     weight_decay: λ in g + λ w.
@@ -189,7 +189,7 @@ class _Elementwise(_Values):
     weight_decay: float = 0.0
 
     def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
-        """d, of which the tensors are new; moments are changed in place."""
+        """d, in new tensors; moments are changed in place."""
         raise NotImplementedError
 
     def move(
@@ -210,8 +210,8 @@ class _Elementwise(_Values):
 
 @dataclass(frozen=True)
 class RmsProp(_Elementwise):
-    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as torch.optim.RMSprop has it:
-    v ← α v + (1 − α) g², d = g / (√v + ε), or with momentum b ← μ b + d in its place, w ← w − lr d.
+    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as in torch.optim.RMSprop: v ← α v + (1 − α) g²,
+    d = g / (√v + ε), with momentum replaced by b ← μ b + d, and w ← w − lr d.
 
     momentum: μ; 0 keeps no b.
     alpha:    α.
@@ -241,7 +241,7 @@ class RmsProp(_Elementwise):
 
 @dataclass(frozen=True)
 class Adagrad(_Elementwise):
-    """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as torch.optim.Adagrad has it:
+    """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as in torch.optim.Adagrad:
     v ← v + g², w ← w − lr g / (√v + ε).
 
     eps:      ε.
@@ -267,7 +267,7 @@ def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list
     return list(torch._foreach_div(gradients, below))
 
 
-MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
+MOST_STEPS = 1_000_000_000  # largest number of steps in a round: more would take years, and too much memory as lists
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
@@ -285,10 +285,10 @@ def optimizer_of(
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> Optimizer:
-    """The optimizer of that name in `OPTIMIZERS`, with the settings that it has.
+    """The optimizer `name` of `OPTIMIZERS`, with those settings that it has.
 
     Raises:
-        ValueError: a setting is out of range, or another than its default where the optimizer does not have it.
+        ValueError: a setting is out of range, or the optimizer does not have it and it is not the default.
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"local_momentum is {momentum}; it must be at least 0 and below 1")
@@ -300,12 +300,12 @@ def optimizer_of(
         if value != default and setting not in has:
             takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
             shown = "local_momentum" if setting == "momentum" else setting
-            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or take {takers}")
+            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or choose {takers}")
     return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in has})
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:
-    """Refuse impossible training parameters with a ValueError that names them; `counts` are of steps or epochs."""
+    """Raise a ValueError that names an impossible training parameter; `counts` are numbers of steps or epochs."""
     for name, count in counts.items():
         if not 1 <= count <= MOST_STEPS:
             raise ValueError(f"{name} is {count}; it must be at least 1, and at most {MOST_STEPS:,}")
