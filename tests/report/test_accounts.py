@@ -270,7 +270,7 @@ def tables_in(path: Path) -> list[dict[str, Any]]:
 def test_a_copy_needs_a_folder_of_its_own(copied: Path) -> None:
     copy = own_copy(copied)
     told = fedweave("statement", copied, "--member", "client-0", "--out", copy, code=2)
-    assert "holds statement-client-1.csv: give every member a folder of its own" in " ".join(told.split())
+    assert "holds statement-client-1.csv: give every member a separate folder" in " ".join(told.split())
     before = (copied / "ledger.parquet").read_bytes()
     told = fedweave("statement", copied, "--member", "client-0", "--out", copied, code=2)
     assert "holds a config.toml of a run or of something else" in " ".join(told.split())
