@@ -133,7 +133,7 @@ def test_a_party_blinds_each_list_once_in_turn() -> None:
     meeting.turn(2)
     with refusal("call-refused", "turn 3 is not the next"):
         meeting.parties["a"].blind(3, meeting.lists["a"], meeting.signed["a"])
-    with refusal("call-refused", "and once"):
+    with refusal("call-refused", "lists once"):
         meeting.parties["a"].hear(meeting.openings)
 
 

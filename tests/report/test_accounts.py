@@ -435,13 +435,13 @@ def test_what_was_changed_is_found_out(copied: Path) -> None:
     pay = text.splitlines()[1].split(",")[6]
     spread.write_text(text.replace(f",{pay},", ",99.99,", 1))
     assert spread.read_text() != text
-    assert "statement.csv is not what the statement's Parquet file says" in " ".join(fedweave(*words, code=2).split())
+    assert "statement.csv differs from the statement's Parquet file" in " ".join(fedweave(*words, code=2).split())
     mine = copied / "statement/statement-client-0.csv"  # of its own lines, beside the Parquet of all
     mine.write_text("\n".join([text.splitlines()[0], *(s for s in text.splitlines() if "client-0" in s)]) + "\n")
     spread.write_text(text)
     fedweave(*words)
     mine.write_text(mine.read_text().replace(f",{pay},", ",99.99,", 1))
-    assert "statement-client-0.csv is not what" in " ".join(fedweave(*words, code=2).split())
+    assert "statement-client-0.csv differs from" in " ".join(fedweave(*words, code=2).split())
     mine.unlink()
     (copied / "statement/statement.parquet").unlink()
     assert "has no statement-client-0.parquet or statement.parquet" in " ".join(fedweave(*words, code=2).split())

@@ -86,7 +86,7 @@ class Identity:
         """`check_signed` with the authority that the site trusts, and the certificates that it knows."""
         pinned = self.members.get(site)
         if pinned is not None and sha256(certificate).hexdigest() != pinned.replace(":", "").lower():
-            raise CallRefused(f"a message from {site!r} is signed with another certificate than the pinned one")
+            raise CallRefused(f"a message from {site!r} is signed with another certificate than its own")
         check_signed(site, certificate, signature, message, self.root, at)
 
 
