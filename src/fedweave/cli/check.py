@@ -208,8 +208,8 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
             yield f"the {what} {name} is {values[0]:g} at all training examples, so that nothing is learned of it"
         elif _is_plain(data) and values.min() > 0 and values.max() > SKEWED * np.median(values):
             yield (
-                f"the largest {name}, {values.max():.4g}, is {values.max() / np.median(values):,.0f} times the median, so "
-                "that few examples decide what is learned; data.target_log = true trains on logarithms"
+                f"the largest {name}, {values.max():.4g}, is {values.max() / np.median(values):,.0f} times the median: "
+                "few examples decide what is learned; data.target_log = true trains on logarithms"
             )
     if data.target == NUMBER and data.target_scaling == "own":
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
