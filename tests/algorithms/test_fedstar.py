@@ -121,6 +121,6 @@ def test_a_model_without_a_structure_channel_is_refused() -> None:
     fed.begin(0)
     with refusal("config.model", "star"):
         FedStar(contract.net()).init(fed)
-    with refusal("config.value", "FedStar"):
+    with refusal("config.value", "choose sum or mean"):
         MODELS["star"](pool="none")
     assert FedAvg(contract.net()).init(fed)["w"]

@@ -58,7 +58,7 @@ def check(
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
     built = build(chosen.in_process())
     check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
-    if not chosen.between_sites:  # the sites' data may have other classes
+    if not chosen.between_sites:  # whose data may be of other classes
         chosen.evaluation.of(built.data.labels, built.data.classes, built.data.target)
     notes += begun(chosen, built)
     header(console, chosen, built)
@@ -75,7 +75,7 @@ def begun(config: "Config", built: "Built") -> list[str]:
         FedweaveError: the algorithm raises an error.
     """
     check_rounds(built.algorithm, config.general.rounds)
-    earlier = None if config.between_sites else config.general.init_from  # only the sites' server has that run's files
+    earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
     notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
     if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
         return notes
@@ -230,7 +230,7 @@ def _is_plain(data: "Dataset") -> bool:
 
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
-    """Facts about all clients' data that become known without a cost in any stated ε."""
+    """What the data of all clients tell beside messages whose ε is stated."""
     composed = built.algorithm.composed if isinstance(built.algorithm, MadeOfParts) else None
     if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"

@@ -235,7 +235,7 @@ class Subject:
         halved: bool = False,
     ) -> dict[str, Graph]:
         """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
-        clients have half of the features each, so that weights of the other features are trained for all at once."""
+        clients have half of the features each, so that weights of the others are trained for all at once."""
         graphs = federations.graphs(dtype, changed, self.needs, halved, finders_of(self.made()))
         if idle is not None:
             graph = graphs[f"site-{idle}"]

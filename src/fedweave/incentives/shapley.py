@@ -334,8 +334,8 @@ def correlation(one: Tensor, other: Tensor) -> float:
 PLAIN = ("accuracy", "loss")
 ORDERING = ("macro_f1", "auc", "average_precision", "recall_at_1", "precision_at_1", "f1_positive")
 OF_NUMBERS = tuple(name for name, kind in METRICS.items() if NUMBER in kind.of and kind.judges)
-BATCH = 64  # models that are evaluated at once
-MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: the examples, the metric
+BATCH = 64  # models that are judged at once
+MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
 
 def judging(fed: Engine) -> tuple[str, list[Graph]]:

@@ -103,10 +103,10 @@ class Criterion:
         return self.class_weight == "none" and not self.focal and not self.tau
 
     def check_target(self, target: Kind) -> None:
-        """Raise an error if a setting belongs to another kind of target (`core.target`).
+        """Refuse settings that are of another kind of target (`core.target`).
 
         Raises:
-            ConfigError: names the first such setting.
+            ConfigError: names the first.
         """
         of = {
             "class_weight": (self.class_weight != "none", (CLASS, LABELS)),

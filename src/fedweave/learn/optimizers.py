@@ -267,7 +267,7 @@ def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list
     return list(torch._foreach_div(gradients, below))
 
 
-MOST_STEPS = 1_000_000_000  # largest number of steps in a round: more would take years, and too much memory as lists
+MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
@@ -288,7 +288,7 @@ def optimizer_of(
     """The optimizer `name` of `OPTIMIZERS`, with those settings that it has.
 
     Raises:
-        ValueError: a setting is out of range, or the optimizer does not have it and it is not the default.
+        ValueError: a setting is out of range, or another than its default where the optimizer does not have it.
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"local_momentum is {momentum}; it must be at least 0 and below 1")
@@ -300,12 +300,12 @@ def optimizer_of(
         if value != default and setting not in has:
             takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
             shown = "local_momentum" if setting == "momentum" else setting
-            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or choose {takers}")
+            raise ValueError(f"{shown} is {value}, which {name} does not have. Leave it out, or take {takers}")
     return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in has})
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:
-    """Raise a ValueError that names an impossible training parameter; `counts` are numbers of steps or epochs."""
+    """Refuse impossible training parameters with a ValueError that names them; `counts` are of steps or epochs."""
     for name, count in counts.items():
         if not 1 <= count <= MOST_STEPS:
             raise ValueError(f"{name} is {count}; it must be at least 1, and at most {MOST_STEPS:,}")

@@ -87,7 +87,7 @@ def head(hidden: int, classes: int, dropout: float, pool: str) -> Model:
 
 
 def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
-    """Raise an error if a size is impossible.
+    """Refuse impossible sizes.
 
     Raises:
         ConfigError: names the parameter, its value and what is allowed.
@@ -95,21 +95,21 @@ def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
     check_count("hidden", hidden, 1 << 20)
     check_count("layers", layers, 1 << 12)
     if not 0 <= dropout <= 0.99:
-        raise ConfigError(f"model.dropout = {dropout}: it is a probability from 0 (off) to 0.99.", code="config.value")
+        raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.", code="config.value")
     if pool not in POOLS:
-        raise ConfigError(f"model.pool = {pool!r}: choose one of {', '.join(POOLS)}.")
+        raise ConfigError(f"model pool = {pool!r}; choose one of {', '.join(POOLS)}.")
 
 
 def check_count(name: str, value: int, most: int) -> None:
-    """Raise an error if a count is below 1 or above `most`.
+    """Refuse a count below 1 or above `most`.
 
     Raises:
         ConfigError: names the parameter, its value and what is allowed.
     """
     if value < 1:
-        raise ConfigError(f"model.{name} = {value}: it must be at least 1.", code="config.value")
-    if value > most:  # a size that a server sends must not fill a site's memory
-        raise ConfigError(f"model.{name} = {value}: it must be at most {most}.")
+        raise ConfigError(f"model {name} = {value}; it must be at least 1.", code="config.value")
+    if value > most:  # a server's word must not fill a site's memory
+        raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
 
 
 def check_shape(features: int, classes: int) -> None:
@@ -186,18 +186,18 @@ def activated(
 
 
 DIRECTED = ("none", "forward", "both")
-BARE = {"edge_features": 0, "weighted": False}  # values of None settings where edges have no attributes
+BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
 ALPHA = 0.5  # how much messages against the edges' direction count
 
 
 def check_directed(directed: str, edge_features: int | None = None) -> None:
-    """Raise an error if the use of directions is unknown or the number of features is impossible.
+    """Refuse an unknown use of directions, and an impossible number of features.
 
     Raises:
         ConfigError: names the parameter and what is allowed.
     """
     if directed not in DIRECTED:
-        raise ConfigError(f"model.directed = {directed!r}: choose one of {', '.join(DIRECTED)}.")
+        raise ConfigError(f"model directed = {directed!r}; choose one of {', '.join(DIRECTED)}.")
     if edge_features:
         check_count("edge_features", edge_features, 1 << 16)
 

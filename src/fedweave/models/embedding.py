@@ -12,9 +12,8 @@ from fedweave.models import blocks
 
 @dataclass(frozen=True)
 class Embedding(Choices):
-    """X W of features X, which are one-hot with [data] features = "learned": W has a row for each node. Rows are
-    initialized uniform in ±sqrt(6 / width); the bound does not depend on the number of nodes (as pykeen's
-    `xavier_uniform_`).
+    """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
+    uniform in ±sqrt(6 / width), for any number of nodes (as pykeen's `xavier_uniform_`).
 
     hidden: width of a vector; a decoder that reads complex numbers reads half this number of them.
 

@@ -56,7 +56,7 @@ class AttentionModel(Normed):
         blocks.check_count("output_heads", self.output_heads, 1 << 10)
         if not 0 <= (rate := self.attention_dropout) <= 0.99:
             raise ConfigError(
-                f"model.attention_dropout = {rate}: it is a probability from 0 (off) to 0.99.", code="config.value"
+                f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
             )
 
     def stacked(

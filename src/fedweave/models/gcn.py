@@ -56,9 +56,7 @@ class GCN(Normed):
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         ways.check_directed(self.directed)
         if self.linear and self.pool != "none":
-            raise ConfigError(
-                "model.linear = true: with model.pool linear layers follow anyway. Remove one of the two settings."
-            )
+            raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 
     @noted
     def build(self, features: int, classes: int) -> Model:

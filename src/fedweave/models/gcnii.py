@@ -44,11 +44,11 @@ class GCNII(Choices):
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
             raise ConfigError(
-                f"model.alpha = {self.alpha}: it is a share from 0 (no residual) to 1.", code="config.value"
+                f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.", code="config.value"
             )
         if not 0 <= self.theta < math.inf:
             raise ConfigError(
-                f"model.theta = {self.theta}: it must be a number of at least 0, such as 0.5.", code="config.value"
+                f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.", code="config.value"
             )
 
     @noted

@@ -24,7 +24,7 @@ from fedweave.ops.linear import linear
 
 @dataclass(frozen=True)
 class GPRGNN(Choices):
-    """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and a trained weight γ of each hop (eq. 1). A weight may
+    """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
     γ is initialized as in personalized PageRank: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
@@ -48,7 +48,7 @@ class GPRGNN(Choices):
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model.alpha = {self.alpha}: it is a probability from 0 to 1.", code="config.value")
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -108,7 +108,7 @@ class APPNP(Choices):
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model.alpha = {self.alpha}: it is a probability from 0 to 1.", code="config.value")
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -200,7 +200,7 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 @dataclass(frozen=True)
 class H2GCN(Choices):
-    """The embeddings of a node, of its neighbors and of the nodes at distance two, side by side (algorithm 1).
+    """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W). Each round makes [S1 H | S2 H] of the previous round's H, without weights: S1 over neighbors and S2
     over nodes at distance two, neither with self-loops. The logits are linear in [H0 | H1 | …] after dropout.
@@ -223,8 +223,7 @@ class H2GCN(Choices):
         blocks.check(self.hidden, self.layers, self.dropout)
         if self.layers > MOST_ROUNDS:
             raise ConfigError(
-                f"model.layers = {self.layers}: each layer doubles the width. Set at most {MOST_ROUNDS}.",
-                code="config.value",
+                f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.", code="config.value"
             )
 
     @noted

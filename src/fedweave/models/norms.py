@@ -42,7 +42,7 @@ class Normed(Choices):
 
     @classmethod
     def checked_values(cls, values: Mapping[str, object], hints: Mapping[str, Any]) -> Mapping[str, object]:
-        """Check the norm too."""
+        """The norm, too."""
         return {**super().checked_values(values, hints), **{k: v for k, v in values.items() if k == "norm"}}
 
 

@@ -65,7 +65,7 @@ class PNA(Normed):
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         ways.check_directed(self.directed, self.edge_features)
         if not 0 < self.delta < math.inf:
-            raise ConfigError(f"model.delta = {self.delta}: it is log(d + 1) of a typical degree d, above 0.")
+            raise ConfigError(f"model delta = {self.delta}; it is log(d + 1) of a usual degree d, above 0.")
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -46,11 +46,10 @@ STRUCTURE = "structure_"  # prefix of the names of the structure channel's weigh
 
 @dataclass(frozen=True)
 class Star(Choices):
-    """A channel h for features and a channel s for structure, all of width `hidden` (section 4.2).
-
-    h begins with a linear layer on the features, s with a linear layer on the nodes' structure codes
-    (`structure_codes`). `layers` times follow h ← GIN([h‖s]) with ReLU and `dropout`, and s ← tanh(GCN(s)). The head is
-    a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a linear classifier.
+    """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
+    on the nodes' structure codes (`structure_codes`). Then `layers` times h ← GIN([h‖s]) with ReLU and `dropout`, and
+    s ← tanh(GCN(s)). The head is a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a linear
+    classifier. All have width `hidden` (section 4.2).
 
     hidden:  width of both channels.
     layers:  number of convolutions of each channel.
@@ -70,7 +69,7 @@ class Star(Choices):
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         if self.pool not in ("sum", "mean"):
             raise ConfigError(
-                f"model.pool = {self.pool!r}: FedStar's model classifies graphs. Choose sum or mean.",
+                f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.",
                 code="config.value",
             )
 
