@@ -211,7 +211,9 @@ def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Pat
     found = columns(pq.read_table(out))
     assert found["true"].tolist() == [None, *(("low", "high")[i % 2] for i in range(1, 31))]
     hits = sum(one == other for one, other in zip(found["true"], found["predicted"], strict=True))
-    assert f"31 predictions, right for {hits / 30:.1%} of the examples with a known class" in " ".join(said.output.split())
+    assert f"31 predictions, right for {hits / 30:.1%} of the examples with a known class" in " ".join(
+        said.output.split()
+    )
     for again in (0, 2):  # a file of its own, never overwritten
         said = CliRunner().invoke(app, ["predict", str(trained), "--data", str(new)])
         assert said.exit_code == again

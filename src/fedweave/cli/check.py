@@ -219,8 +219,8 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (
-                f"{_some(alike)} too few different numbers to train on for a scale of its own, so that one unit of its "
-                'model is one of the data; data.target_normalise = "all" takes one scale for all clients'
+                f"{_some(alike)} too few different training numbers for a separate scale, so one unit of the model "
+                'is one unit of the data; data.target_normalise = "all" takes one scale for all clients'
             )
 
 

@@ -115,9 +115,7 @@ for command in (request, sign, accept, revoke, renew, start, stop, status, alive
 @sites.command()
 def check(
     directory: Directory,
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment that is to be run.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment to run.")] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     trust: Trust = False,

@@ -19,7 +19,7 @@ from fedweave.partition.client_data import Precompute, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes
-LIST = 128  # rows of lists that clients pad alike
+LIST = 128  # rows to which all clients pad lists
 SHARED = 40  # nodes of every client of a vertical federation
 PLAIN = Capabilities()
 

@@ -141,7 +141,7 @@ def _stored(graph: Graph) -> Graph:
 ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
 SAVED = 1  # the round whose checkpoint is stored
 EVERY = 2  # rounds between evaluations
-# Batches of two clients leave one client alone, and batches differ in their clients.
+# Batches of two clients leave a batch of one client, and batches differ in their clients.
 BATCHES: Record = {"mode": "vmap", "chunk": 2, "record": "never"}
 TOGETHER: Record = {"mode": "vmap", "record": "never"}  # all clients at once
 HIDDEN = 8

@@ -281,14 +281,14 @@ class Touched:
         alike = all(entries[path][1] is None for path in rest)
         for path in (path for path, weight_path in weights.items() if weight_path):
             if (split := self._split(*entries[path])) is None:
-                alike, entries[path] = False, (self._own(*entries[path]), 0)
+                alike, entries[path] = False, (self._client_rows(*entries[path]), 0)
             else:
                 rest[path], entries[path] = split[0], (split[1], 0)
         if penalized and not alike:
             return None
         return whole(_apart(entries)), nest(rest)
 
-    def _own(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
+    def _client_rows(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
         leaf, _ = _whole(leaf, dim)
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)

@@ -354,7 +354,7 @@ class Participant:
     group: SumGroup
     _adverts: dict[str, Advert] = field(default_factory=dict)
     _seeds: list[tuple[bytes, bytes]] = field(default_factory=list)  # for each slot: seeds of its key and its self mask
-    _kept: list[bytes] = field(default_factory=list)  # for each slot: the site's own shares of its secrets
+    _own_shares: list[bytes] = field(default_factory=list)  # for each slot: the site's own shares of its secrets
     _sums: dict[int, _Sum] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -392,7 +392,7 @@ class Participant:
                 )
         self._adverts = {site: adverts[site] for site in self.group.sites if site in adverts}
         deals = [self._dealt(pair) for pair in self._seeds]
-        self._kept = [shares[self.name] for shares in deals]
+        self._own_shares = [shares[self.name] for shares in deals]
         others = [site for site in self._adverts if site != self.name]
         return {
             site: [self._seal(site, slot, deals[slot][site]) for slot in range(self.group.slots)] for site in others
@@ -487,7 +487,7 @@ class Participant:
     def _unsealed(self, sender: str, slot: int, letter: bytes | None) -> bytes | None:
         """The shares from a site; None if the letter is not the one that the site sealed."""
         if sender == self.name:
-            return self._kept[slot]
+            return self._own_shares[slot]
         if letter is None:
             return None
         about = self._about(sender, self.name, slot)

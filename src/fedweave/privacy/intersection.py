@@ -56,7 +56,7 @@ class IntersectionParty:
     key: bytes
     order: list[int] = field(default_factory=list)
     _turn: int = 0
-    _own: Opening | None = None
+    _own_opening: Opening | None = None
     _openings: dict[str, Opening] = field(default_factory=dict)
     _meeting: bytes = b""
 
@@ -70,8 +70,8 @@ class IntersectionParty:
         points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self.order])
         nonce, list_digest = os.urandom(16), digest(points)
         signature = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
-        self._own = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
-        return points, self._own
+        self._own_opening = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
+        return points, self._own_opening
 
     @property
     def counts(self) -> dict[str, int]:
@@ -85,7 +85,7 @@ class IntersectionParty:
             CallRefused: called twice; a party is missing or its signature is wrong; or this party's own opening was
                 changed.
         """
-        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own:
+        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own_opening:
             raise CallRefused("alignment: the server must send all sites' lists once, with this site's unchanged")
         for site, opening in openings.items():
             about = opens(self.run, site, opening.nonce, opening.size, opening.digest)

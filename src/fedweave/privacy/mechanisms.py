@@ -165,8 +165,8 @@ class GaussianRows:
     def apply(self, h: Tensor, key: Tensor) -> Tensor:
         """The rows of h [n, k] after clipping and noise.
 
-        Norms are float64, in which the square of no longer row vanishes. A row that is not finite counts as 0: another
-        party's message may cause such a row, and it would leave without noise.
+        Norms are float64, in which the square of a row longer than `clip` does not vanish. A row that is not finite
+        counts as 0: another party's message may cause such a row, and it would leave without noise.
         """
         if self.sigma == 0:
             return h

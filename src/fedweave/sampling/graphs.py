@@ -40,7 +40,7 @@ class GraphBatches:
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
         if any(layer.operator in carrying.kinds() for layer in model):
-            raise ValueError("mini-batches of graphs do not have what edges carry; choose model gin, gcn or sage")
+            raise ValueError("mini-batches of graphs have no edge attributes; choose model gin, gcn or sage")
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real
