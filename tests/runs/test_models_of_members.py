@@ -221,5 +221,5 @@ def test_what_python_cannot_have_is_refused(tmp_path: Path) -> None:
         assert caught.value.code == code
     fed, _ = in_python()
     _, other = in_python(lr=0.5)
-    with pytest.raises(ConfigError, match="federation was given"):
+    with pytest.raises(ConfigError, match="federation received"):
         list(fedweave.train(other, fed, 1))
