@@ -27,15 +27,15 @@ from fedweave.ops.linear import linear
 class GCN(Normed):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
     linear:  adds a linear classifier after the last convolution, which then has width `hidden` (F²GNN's model).
-    pool:    how the nodes of a small graph are pooled, "sum" or "mean"; "none" if nodes are the examples. In
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
-    directed: "none", messages go both ways with the same weights; "forward", from sources to targets; "both", each way
-              has separate weights.
+    directed: use of edge directions: "none", messages go both ways with the same weights; "forward", from sources to
+              targets; "both", each way has separate weights.
     weighted: whether messages are multiplied by edge weights; None uses weights if the data has them.
 
     Raises:
@@ -160,10 +160,10 @@ def _pass(bias: int) -> Layer:
 class MLP(Normed):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
-    pool:    how the nodes of a small graph are pooled, "sum" or "mean"; "none" if nodes are the examples. In
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
 

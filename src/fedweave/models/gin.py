@@ -98,7 +98,7 @@ class GIN(Normed):
     hidden:  width of all layers but the classifier.
     layers:  number of convolutions.
     dropout: share of a layer's outputs that is dropped in training.
-    pool:    how the nodes of a small graph are pooled, "sum" or "mean"; "none" if nodes are the examples. In
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "sum".
 
     Raises:

@@ -67,14 +67,14 @@ class GINE(Normed):
     hidden:        width of all layers but the classifier.
     layers:        number of convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
-    pool:          how the nodes of a small graph are pooled, "sum" or "mean"; "none" if nodes are the examples. In
+    pool:          pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                    an experiment on small graphs the default is "mean".
-    directed:      "none", messages go both ways with the same weights; "forward", from sources to targets; "both",
-                   each way has separate weights.
+    directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
+                   to targets; "both", each way has separate weights.
     edge_features: number of edge features that the model reads; None reads all of the data's.
-    ports:         adds two edge features, the ports of an edge among the member's edges (Egressy et al. 2024).
-    ego_ids:       adds a node feature that is 1 at the center of a sampled neighborhood (Egressy et al. 2024). It
-                   needs sampled training, and the model is evaluated on sampled neighborhoods too.
+    ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
+    ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
+                   2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.

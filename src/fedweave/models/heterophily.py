@@ -143,7 +143,7 @@ class ACMGCN(Choices):
 
     Deviation: no dropout on the input features, which are often sparse.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
 

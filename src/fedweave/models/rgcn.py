@@ -27,7 +27,7 @@ class RGCN(Choices):
     Messages go along a link and back. Each relation has a weight matrix for either way: a mixture of `bases` matrices
     that all relations share. Links have relations (`[data] task = "links"`); all other edges have the same one.
 
-    hidden:    width of the layers between.
+    hidden:    width of the hidden layers.
     layers:    number of convolutions.
     dropout:   share of a layer's outputs that is dropped in training.
     bases:     number of matrices that the relations' weights mix.

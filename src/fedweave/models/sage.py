@@ -22,10 +22,10 @@ from fedweave.ops.sparse import Sparse
 class SAGE(Normed):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:            width of the layers between.
+    hidden:            width of the hidden layers.
     layers:            number of layers.
     dropout:           share of a layer's outputs that is dropped in training.
-    pool:              how the nodes of a small graph are pooled, "sum" or "mean"; "none" if nodes are the examples. In
+    pool:              pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                        an experiment on small graphs the default is "mean". With pooling, two
                        linear layers follow (`blocks.head`).
     share_root_weight: one weight for a node and its neighbors instead of two, as FedEgo's eq. 1 prints it.
