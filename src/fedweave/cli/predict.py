@@ -234,8 +234,8 @@ def predictions(
 ) -> "pa.Table":
     """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
 
-    In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md), parties without
-    labels have no trained prediction and no rows, and it takes the same exchanges as the algorithm's evaluation.
+    In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md). Parties without
+    labels have no trained prediction and no rows. It takes the same exchanges as the algorithm's evaluation.
 
     Raises:
         UserError: the run is not finished or was made between sites, or has no such model or client. DataError: the

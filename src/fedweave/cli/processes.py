@@ -1,5 +1,5 @@
-"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, which every
-machine makes for itself, and their certificates (request, sign, accept, revoke, renew)."""
+"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, made on
+their machine, and their certificates (request, sign, accept, revoke, renew)."""
 
 import json
 import sys

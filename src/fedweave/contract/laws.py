@@ -47,7 +47,7 @@ class NoGcn(Exception):
 
 def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
     """The weights after `ROUNDS` rounds of an algorithm with one client, and the weights of a 2-layer GCN after equally
-    many steps on that client's graph; both start from the weights after the first round.
+    many steps on that client's graph. Both start from the weights after the first round.
 
     settings: the algorithm's optimizer, "sgd" or "adam", with lr and weight_decay, and its `optimizer_state`.
 

@@ -1,7 +1,7 @@
 """A channel that survives its worker: a new worker repeats the calls since the last save.
 
 A step depends only on a client's data, its state, the message and the call's key. So a new worker with the saved states
-and the same calls in the same order ends with the same states and the same replies, to the bit.
+and the same calls in the same order gives the same states and replies, to the bit.
 """
 
 import json

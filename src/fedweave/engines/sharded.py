@@ -135,8 +135,8 @@ class Worker:
         return dict(zip(clients, self._executor.judged_examples(net, asked["w"], clients), strict=True))
 
     def _ahead(self, number: int, query: Tree) -> Tree:
-        """The answer to a query that was asked of this step's last replies, for the new replies; {} if it fails, so
-        that a later query raises the error."""
+        """The answer for the new replies to a query that was asked of this step's last replies. It is {} if the
+        query fails, so that a later query raises the error."""
         try:
             return {"found": self._methods[query["method"]](query | {"number": number})}
         except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):

@@ -349,7 +349,7 @@ def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | 
 def hashes(table: pa.Table) -> tuple[str, ...]:
     """The hash of each line.
 
-    The encoding is a JSON list of the columns in the order of the schema, ASCII without blanks, with amounts in cents
+    The encoding is a JSON list of the columns in the order of the schema, ASCII without blanks. It has amounts in cents
     and measures as C99 hexadecimal floats (`float.hex`), which are exact.
 
     Raises:

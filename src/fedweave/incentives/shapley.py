@@ -1,4 +1,4 @@
-"""Shapley values of any value function, exact or estimated from permutations, and leave-one-out; agents' values and the
+"""Shapley values of any value function, exact or estimated from permutations, and leave-one-out. Agents' values and the
 models that they receive for them (FairGraphFL, sections 3.1 to 3.3). All numbers are float64.
 
 A value function takes coalitions, bool [c, N] on the host with a row for each, and returns their values, float64 [c],

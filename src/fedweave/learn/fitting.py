@@ -650,7 +650,7 @@ def fit(
              among its arguments.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values and moments, only the rows that a client's features touch are trained
-             per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
+             per client. These weights and their moments come back as `TouchedRows`. Trees in `args` with such
              leaves, such as a control variate, are narrowed to the same rows.
     limit:   number of `steps` after which the client stops, int64 scalar, which may differ between clients. It excludes
              `state`, because optimizers then start from scratch, and `rows` that a penalty moves.

@@ -139,7 +139,7 @@ class ACMGCN(Choices):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it shares with its neighbors (low-pass), how it differs from them (high-pass) and its own
-    features, so that neighbors of other classes can help.
+    features. Neighbors of other classes can therefore help.
 
     Deviation: no dropout on the input features, which are often sparse.
 

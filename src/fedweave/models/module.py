@@ -4,7 +4,7 @@ Its constructor takes the numbers of features and classes, then settings with ty
 float [n, features] and edge_index int64 [2, E], both directions of every edge. It may also take any of `INPUTS` by
 name. It returns logits [n, classes], or [e, classes] for small graphs. n counts a client's nodes without padding, so
 that layers may compare all nodes. The module runs for one client after the other (`runs_alone`) and reads numbers of
-nodes and keys on the host, which takes longer than the models of this package. Dropout and first weights are drawn from
+nodes and keys on the host. This takes longer than the models of this package. Dropout and first weights are drawn from
 the run's keys.
 
 Buffers that `core.tree.is_statistic` accepts, such as BatchNorm's, are leaves next to the weights; training sets them

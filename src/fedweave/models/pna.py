@@ -28,7 +28,7 @@ LEAST = 1e-5  # a smaller variance counts as this in the gradient, and as 0 in t
 @dataclass(frozen=True)
 class PNA(Normed):
     """A linear layer, `layers` convolutions that concatenate the mean, minimum, maximum and standard deviation of the
-    messages, with ReLU and `dropout`, then the head of `gine`. Each aggregate appears three times: unscaled, and
+    messages, with ReLU and `dropout`. The head of `gine` follows. Each aggregate appears three times: unscaled, and
     amplified and attenuated by the node's degree.
 
     hidden:        width of all layers but the classifier.

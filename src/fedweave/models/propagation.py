@@ -3,7 +3,7 @@ et al. 2024, "AdaFGL", section III).
 
 P̂ [n, C] are the global model's probabilities, B the cosines of the rows of softmax P̂ (a second softmax, as in all
 code), U = [B > threshold], Ã = α A + (1 − α) U, Â = D^-1/2 (Ã + I) D^-1/2 and X̂ = [X, ÂX, Â²X, Â³X]. R is scaled
-continuously, (R − mean) / mean below its mean; the authors' line sets the least similar pairs to 0 and average ones to
+continuously, (R − mean) / mean below its mean. The authors' line sets the least similar pairs to 0 and average ones to
 −1.
 """
 

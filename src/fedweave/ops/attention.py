@@ -1,7 +1,7 @@
 """Attention over neighbors, for one client and, inside a vectorized call, for all clients at once.
 
 As in `ops.sparse`, P clients' neighborhoods become one block-diagonal pattern. Every sum runs over one row or column
-of the pattern in its own order, so that one client alone and the same client in a batch give the same bits.
+of the pattern in its own order. So one client alone and the same client in a batch give the same bits.
 """
 
 from typing import Any, NamedTuple

@@ -2,7 +2,7 @@
 library.
 
 A secret key is uint8 [32]. The host reads it and places the drawn words on the key's device, so it waits for the
-device; only plain steps of single clients, at sites, draw this way. All other keys are int64 scalars, and their hash
+device. Only plain steps of single clients, at sites, draw this way. All other keys are int64 scalars, and their hash
 can be inverted: a reader of some noise can compute such a key, and from it all other noise that the key draws.
 """
 

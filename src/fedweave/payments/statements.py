@@ -4,7 +4,7 @@ The run's hash is SHA-256 of its configuration and of every member's ledger. A m
 whether a statement is about the run that the member took part in.
 
 A member recomputes its pay from its own lines (`dues`): FairGraphFL pays in proportion to r_i + μ_i
-(`payoffs.unscaled`), and a member's lines have all its r_i. They lack only the sum over all members, one number a
+(`payoffs.unscaled`), and a member's lines contain all r_i. They lack only the sum over all members, one number a
 round.
 """
 

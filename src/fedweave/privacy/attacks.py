@@ -25,7 +25,7 @@ def labels_from_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
 
     A row is (p − y) Wᵀ / n with the predicted probabilities p and the label y as one-hot vector. Least squares gives
     (p − y) / n, whose only negative entry belongs to the label. Where inputs were dropped the gradient is 0, and their
-    rows of W are left out; with fewer than c inputs left the result is a guess.
+    rows of W are left out. With fewer than c inputs left the result is a guess.
     """
     alive = gradient != 0
     alive_weight = torch.where(alive[:, :, None], weight.double(), 0.0)

@@ -1,4 +1,4 @@
-"""Exact sums of whole numbers that represent real ones. The order of addition does not change them, so that pads
+"""Exact sums of whole numbers that represent real ones. The order of addition does not change them. So pads
 between sites cancel exactly (`privacy.aggregation`), and a simulation without pads has the very same sum."""
 
 from dataclasses import dataclass, replace
@@ -79,8 +79,8 @@ def diverged(words: Tensor) -> bool:
 
 
 def even_share(words: FixedPoint, share: Tensor) -> Tensor:
-    """The largest word that each of 1 / `share` clients may send without a sum that wraps around; float64 scalar, which
-    holds words of 32 bits exactly."""
+    """The largest word that each of 1 / `share` clients may send without a sum that wraps around. It is a
+    float64 scalar, which holds words of 32 bits exactly."""
     clients = (1 / share.to(torch.float64)).round()
     return ((2.0 ** (words.bits - 1) - 1) / clients).floor()
 

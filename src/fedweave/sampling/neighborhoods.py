@@ -5,7 +5,7 @@ A layer takes sources to targets. The targets come first among the sources, in o
 place. The sample of a node depends only on its number and the key, not on the list around it: a part of a list has the
 same samples as the whole list.
 
-Lists are padded after their last node, and no place points to padding, so a layer's results for the padding (sums of
+Lists are padded after their last node, and no place points to padding. So a layer's results for the padding (sums of
 other nodes' rows) reach no node. A node's row, and the dropout on it, is therefore the same for any padding.
 """
 
@@ -53,7 +53,7 @@ def grow(
 
     Returns the lowest layer's sources int64 [s], how many of them count, and the hops by layer. A layer's sources are
     its targets, then the further neighbors, each once, then repeats of the first target up to a size of few different
-    values; they are the next layer's targets. Its hop has "place" int64 [t, fan_out], the places of the sampled
+    values. They are the next layer's targets. Its hop has "place" int64 [t, fan_out], the places of the sampled
     neighbors among the sources, "count" [t, fan_out], the number of neighbors that each represents (0: no neighbor),
     and "gcn" [t, 1 + fan_out], the weights of the node itself and its neighbors.
 

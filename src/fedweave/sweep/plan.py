@@ -47,7 +47,7 @@ MOST = 10_000  # largest number of runs
 def planned(
     config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
 ) -> tuple[list[PlannedRun], list[str]]:
-    """The runs in `out`/runs, each once, every combination's first seed before the second seeds; and notes on settings
+    """The runs in `out`/runs, each once, every combination's first seed before the second seeds. Also notes on settings
     that some of the algorithms do not have.
 
     seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as in
@@ -267,7 +267,7 @@ def numbers_of(text: str) -> list[int]:
 
 
 def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
-    """The runs; runs whose tables or plug-ins have changed since are marked to be repeated, because they would stand
+    """The runs. Runs whose tables or plug-ins have changed since are marked to be repeated, because they would stand
     next to runs of the new ones.
 
     Raises:
@@ -490,7 +490,7 @@ _WRITER_OPTIONS = ("--slurm", "--shard")  # options of the command that writes t
 
 
 def script(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> str:
-    """The script of an array of `tasks` jobs, each with its shard of the sweep of the command `words`; each job makes
+    """The script of an array of `tasks` jobs, each with its shard of the sweep of the command `words`. Each job makes
     `jobs` runs at a time, on the same number of cores."""
     again = shlex.join([sys.executable, "-m", "fedweave", *_without(words)])
     lines = [
