@@ -290,7 +290,7 @@ def test_a_loss_that_is_no_scalar_is_refused_alone_and_in_a_batch(make_graphs: C
         mu["mu"] = torch.ones(1, dtype=torch.float64)
     for run in (batch.loop, batch.run):
         with pytest.raises(
-            ValueError, match=rf"the {part} is to be a scalar; it is a tensor of shape \[[13]\]\. Add it"
+            ValueError, match=rf"the {part} must be a scalar; it is a tensor of shape \[[13]\]\. Add it"
         ):
             run(w, w, mu)
 

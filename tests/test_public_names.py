@@ -141,7 +141,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) 
     )
     assert (tmp_path / "mine/thesis.txt").exists()
     assert "choose one of them" in run("run", config, "--out", other, "--overwrite", "--resume", code=2)
-    assert "holds nothing to continue; beginning anew" in run(
+    assert "holds nothing to continue; starting again" in run(
         "run", config, "--out", str(tmp_path / "typo"), "--resume", "--set", "rounds=1"
     )
 
@@ -289,9 +289,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (rare / "nodes.csv").write_text("id,graph\n1,g\n2,g\n3,h\n4,h\n")
     (rare / "graphs.csv").write_text("id,label\ng,a\nh,b\n")
     bounded = ("--algorithm", "dp_fedavg", "--set", "data.name='graphs'", "--set", "model.pool='sum'")
-    counted = (
-        "note: one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε"
-    )
+    counted = "note: the number of one-hot columns for degrees or labels depends on all clients' data, and is in no ε"
     fixed = (*bounded, "--set", "partition.public_split=false")
     assert counted in run("check", str(tmp_path / "b.toml"), *fixed)
     assert "in no ε" not in run("check", str(tmp_path / "b.toml"), *fixed, "--set", "data.degrees=9")
@@ -299,7 +297,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     third = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,x,2\n"
     (rare / "nodes.csv").write_text(third)
     told = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
-    assert "note: gaps compare f and m alone; 1 people of x are in none" in told
+    assert "note: gaps compare only f and m; 1 people of x are in no gap" in told
     people = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,f,2\n"
     (rare / "nodes.csv").write_text(people)
     named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")

@@ -123,7 +123,7 @@ def test_labels_that_the_run_has_not_are_named() -> None:
         for labels, classes in ((("claim", "ok"), 2), (("claim", "fraud", "ok"), 3), ((), 3))
     )
     assert _unlike(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
-    assert _unlike(before, numbered).startswith("it has 3 classes, and the run 2. Where nodes have not all labels, set")
+    assert _unlike(before, numbered).startswith("it has 3 classes, and the run 2. If nodes do not have all labels, set")
 
 
 def test_new_nodes_have_the_runs_classes_even_where_some_do_not_occur() -> None:

@@ -111,8 +111,8 @@ def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Tabl
     for document, of, code, said in (
         (config.plain(), sites, 0, "is the configuration that the site joined with"),
         (config.plain() | {"rounds": 3}, sites, 0, "is the configuration that the site joined with"),
-        (config.plain() | {"seed": 77}, sites, 1, "is another configuration, or of other sites"),
-        (config.plain(), sites[:2], 1, "is another configuration, or of other sites"),
+        (config.plain() | {"seed": 77}, sites, 1, "is another configuration, or has other sites"),
+        (config.plain(), sites[:2], 1, "is another configuration, or has other sites"),
         (config.plain() | {"model": {"name": "my.py:Model"}}, sites, 0, "is not compared"),
     ):
         (tmp_path / "config.toml").write_text(dumps(document))

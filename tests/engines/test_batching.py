@@ -64,7 +64,7 @@ def test_one_client_larger_than_memory_allows_runs_alone() -> None:
 def test_stacks_are_kept_for_the_next_round_and_bounded(
     make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "_BYTES_KEPT", 50_000)
+    monkeypatch.setattr(batching, "_MOST_BYTES", 50_000)
     graphs = make_graphs([5] * 12)
     batches = Batches(CurrentGraphs({}, graphs), 0)
     names = tuple(graphs)

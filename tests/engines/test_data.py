@@ -250,7 +250,7 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "masks": (broken(masks=lambda g: g.masks[:2]), r"masks is dense bool \[2, 32\], not dense bool \[3, 32\]"),
     "sens gone": (broken(sens=lambda g: None), "sens is absent, unlike before"),
     "real": (at("real", 3, False), "its real nodes are not the first of whole blocks"),
-    "padding has features": (at("x", (31, 0), 1.0), "x does not end with 0 behind its 20 real nodes"),
+    "padding has features": (at("x", (31, 0), 1.0), "x does not end with 0 after its 20 real nodes"),
     "padding has labels": (at("y", 31, 0), "y does not end with -1"),
     "padding is used": (at("masks", (0, 31), True), "masks does not end with 0"),
     "infinite": (at("x", (2, 3), np.inf), "x, row 2, column 3: inf is not finite"),
@@ -264,7 +264,7 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "twice": (edge_list((0, 1), (1, 0), (0, 1)), "edge 0 -> 1 is listed twice"),
     "edges of another size": (
         broken(edges=lambda g: Edges.of([type(g.edges.members[0])(g.edges.members[0].index, 64)])),
-        "its edges are not those of one client with 32 rows",
+        "its edges do not belong to one client with 32 rows",
     ),
 }  # fmt: skip
 

@@ -40,7 +40,7 @@ def test_devices_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("gpus", "said", "built", "wanted", "told"),
     [
-        (0, "", None, "cuda", "built for CPUs alone"),
+        (0, "", None, "cuda", "built only for CPUs"),
         (0, NO_DRIVER, "12.8", "cuda", "no NVIDIA driver"),
         (0, TOO_OLD, "12.8", "cuda:1", "driver is too old"),
         (0, "No CUDA GPUs are available", "12.8", "cuda", "CUDA_VISIBLE_DEVICES"),

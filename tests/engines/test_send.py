@@ -109,7 +109,7 @@ def test_the_server_is_sent_nothing_and_the_peers_bytes_are_counted_once(make: M
         ({"site0": ["site0"]}, "other clients"),
         ({"site0": ["site1"]}, "each a key of `to`"),
         ({"site0": ["site1", "site1"], "site1": ["site0"]}, "once"),
-        ({"site0": ["site1", "site2"], "site1": ["site2"], "site2": ["site0"]}, "unequally"),
+        ({"site0": ["site1", "site2"], "site1": ["site2"], "site2": ["site0"]}, "unequal numbers"),
         ({"site0": ["nobody"], "nobody": ["site0"]}, "unknown"),
     ],
 )

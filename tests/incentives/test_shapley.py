@@ -179,7 +179,7 @@ def test_leave_one_out_by_hand() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda v: exact(v, 13), r"13 players would take 2\^13 coalitions; 1 to 12 players"),
+        (lambda v: exact(v, 13), r"13 players would take 2\^13 coalitions; `exact` takes 1 to 12 players"),
         (lambda v: exact(v, 0), "1 to 12 players"),
         (lambda v: shapley(v, 13), "at most 12 players, here are 13; give a generator"),
         (lambda v: sampled(v, 0, np.random.default_rng(0)), "at least 1 player"),

@@ -374,7 +374,7 @@ def test_a_recorded_part_is_one_call_of_the_whole() -> None:
 
 
 def test_recordings_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_KEPT", 3)
+    monkeypatch.setattr(recording, "_MOST_COMPUTATIONS", 3)
     recordings = Recordings("always")
     for size in (1, 2, 1, 3, 1, 4, 1, 5, 2):
         call(recordings, torch.neg, torch.ones(size))
@@ -384,7 +384,7 @@ def test_recordings_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_recordings_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_BYTES_KEPT", 30_000)
+    monkeypatch.setattr(recording, "_MOST_BYTES", 30_000)
     recordings = Recordings("always")
     for size in range(20):
 

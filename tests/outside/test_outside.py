@@ -340,7 +340,7 @@ def test_one_client_is_ordinary_training_where_a_part_of_the_model_stays_at_home
     assert said.startswith(
         "BROKEN : the weights that the server and the client keep as 'w' are not a 2-layer GCN's: '0/"
     )
-    assert said.endswith("say why in exempt_laws")
+    assert said.endswith("give the reason in exempt_laws")
 
 
 def test_the_contract_has_data_for_every_kind_of_algorithm() -> None:
@@ -367,7 +367,7 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
     monkeypatch.setitem(LAWS, "one_client_is_ordinary_training", refused)
     subject = OfOwn()
     said = verdict(subject, "one_client_is_ordinary_training")
-    assert said.startswith("BROKEN : the law is tried with settings of its own, and the algorithm refuses")
+    assert said.startswith("BROKEN : the law changes settings of the algorithm, and the algorithm refuses")
     subject.refuses = True
     with pytest.raises(ConfigError, match="lr is -1"):
         verdict(subject, "one_client_is_ordinary_training")

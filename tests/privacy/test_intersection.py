@@ -133,7 +133,7 @@ def test_a_party_blinds_each_list_once_in_turn() -> None:
     meeting.turn(2)
     with refusal("call-refused", "turn 3 is not the next"):
         meeting.parties["a"].blind(3, meeting.lists["a"], meeting.signed["a"])
-    with refusal("call-refused", "and once"):
+    with refusal("call-refused", "lists once"):
         meeting.parties["a"].hear(meeting.openings)
 
 
@@ -153,9 +153,9 @@ def test_only_a_list_that_its_owner_signed_is_blinded() -> None:
     for points, said in (
         (guesses, "not the one that it signed"),
         (old, "not the one that it signed"),
-        (np.concatenate([guesses, old]), "not as long as it said"),
-        (twice, "or has a point twice"),
-        (guesses[:, :31], "not as long as it said"),
+        (np.concatenate([guesses, old]), "another length than it signed"),
+        (twice, "or a point twice"),
+        (guesses[:, :31], "another length than it signed"),
     ):
         meeting = trio()
         meeting.hear()
@@ -173,7 +173,7 @@ def test_a_list_of_what_is_no_point_is_refused() -> None:
     meeting, own = trio(), identities()["c"]
     points = np.full((1, WIDTH), 255, np.uint8)
     meeting.openings["c"] = signed_by(own, meeting.openings["c"].nonce, points)
-    with refusal("call-refused", "are to be those"):
+    with refusal("call-refused", "all sites' lists once"):
         meeting.parties["c"].hear(meeting.openings)
     meeting.parties["a"].hear(meeting.openings)
     with refusal("call-refused", "no point of the curve"):
@@ -210,7 +210,7 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
         _, openings["b"] = IntersectionParty("b", identities()["b"], "r0", meeting.sites, KEY).open(meeting.names["b"])
     else:
         del openings["b"]
-    with pytest.raises(CallRefused, match=r"is not signed by it|are to be those of all sites"):
+    with pytest.raises(CallRefused, match=r"is not signed by it|must send all sites' lists once"):
         meeting.parties["a"].hear(openings)
 
 
@@ -218,5 +218,5 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
 def test_places_that_are_not_on_the_list_are_refused(places: list[int]) -> None:
     meeting = trio()
     meeting.run()
-    with pytest.raises(CallRefused, match="places that this site's list does not have, none, or twice"):
+    with pytest.raises(CallRefused, match="no places, places outside this site's list, or one twice"):
         meeting.parties["a"].rows(places)

@@ -185,11 +185,11 @@ def test_keys_that_a_site_has_not_signed_are_refused() -> None:
     another = Authority().issue("b")
     forged = {
         "certificate is for": servers,
-        "signature is not of": servers._replace(certificate=theirs.certificate),
+        "does not fit": servers._replace(certificate=theirs.certificate),
         "the signature": theirs._replace(keys=servers.keys),
         "from 'b' is not signed by it": Participant("b", another, group).advertise(),
-        "not of that message": Participant("b", identities()["b"], replace(group, run="r2")).advertise(),
-        "and that certificate's key": Participant("b", identities()["b"], replace(group, epoch=2)).advertise(),
+        "fit the message": Participant("b", identities()["b"], replace(group, run="r2")).advertise(),
+        "and the certificate's key": Participant("b", identities()["b"], replace(group, epoch=2)).advertise(),
     }
     own = mine.advertise()
     for why, advert in forged.items():

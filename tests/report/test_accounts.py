@@ -270,7 +270,7 @@ def tables_in(path: Path) -> list[dict[str, Any]]:
 def test_a_copy_needs_a_folder_of_its_own(copied: Path) -> None:
     copy = own_copy(copied)
     told = fedweave("statement", copied, "--member", "client-0", "--out", copy, code=2)
-    assert "holds statement-client-1.csv: give every member a folder of its own" in " ".join(told.split())
+    assert "holds statement-client-1.csv: give every member a separate folder" in " ".join(told.split())
     before = (copied / "ledger.parquet").read_bytes()
     told = fedweave("statement", copied, "--member", "client-0", "--out", copied, code=2)
     assert "holds a config.toml of a run or of something else" in " ".join(told.split())
@@ -357,7 +357,7 @@ def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
     seal = json.loads((copy / "statement.json").read_text())
     larger = {number: 2 * total for number, total in seal["sums"].items()}
     (copy / "statement.json").write_text(json.dumps(seal | {"sums": larger}))
-    assert "the sums that pay is divided by were changed" in check_copy(copy, code=2)
+    assert "the sums that divide the pay were changed" in check_copy(copy, code=2)
     (copy / "statement.json").write_text(json.dumps(seal))
     first = min(seal["sums"])
     sealed_again(copy, lambda lines: lines, sums={n: total for n, total in seal["sums"].items() if n != first})
@@ -435,13 +435,13 @@ def test_what_was_changed_is_found_out(copied: Path) -> None:
     pay = text.splitlines()[1].split(",")[6]
     spread.write_text(text.replace(f",{pay},", ",99.99,", 1))
     assert spread.read_text() != text
-    assert "statement.csv is not what the statement's Parquet file says" in " ".join(fedweave(*words, code=2).split())
+    assert "statement.csv differs from the statement's Parquet file" in " ".join(fedweave(*words, code=2).split())
     mine = copied / "statement/statement-client-0.csv"  # of its own lines, beside the Parquet of all
     mine.write_text("\n".join([text.splitlines()[0], *(s for s in text.splitlines() if "client-0" in s)]) + "\n")
     spread.write_text(text)
     fedweave(*words)
     mine.write_text(mine.read_text().replace(f",{pay},", ",99.99,", 1))
-    assert "statement-client-0.csv is not what" in " ".join(fedweave(*words, code=2).split())
+    assert "statement-client-0.csv differs from" in " ".join(fedweave(*words, code=2).split())
     mine.unlink()
     (copied / "statement/statement.parquet").unlink()
     assert "has no statement-client-0.parquet or statement.parquet" in " ".join(fedweave(*words, code=2).split())
@@ -449,8 +449,8 @@ def test_what_was_changed_is_found_out(copied: Path) -> None:
     spread.write_text(text)
     seal = json.loads((copied / "statement/statement.json").read_text())
     for key, value, told in [
-        ("run", "0" * 64, "not that of the ledgers"),
-        ("budget", "999.00", "not those of the configuration"),
+        ("run", "0" * 64, "does not follow from the ledgers"),
+        ("budget", "999.00", "differ from the configuration"),
         ("digest", "0" * 64, "do not lead to the digest"),
         ("lines", seal["lines"][1:], "do not lead to the digest"),
         ("start", "0" * 64, "about another run"),
@@ -496,7 +496,7 @@ def test_errors_say_what_to_do(finished: Path, tmp_path: Path) -> None:
     config = finished.parent / "config.toml"
     words = ("--algorithm", "fedavg", "--set", "rounds=1", "--out", tmp_path / "plain", "--quiet")
     fedweave("run", config, *words)
-    assert "pays nobody" in " ".join(fedweave("statement", tmp_path / "plain", code=2).split())
+    assert "pays no member" in " ".join(fedweave("statement", tmp_path / "plain", code=2).split())
 
 
 def test_rounds_in_which_nobody_was_paid_are_told(copied: Path) -> None:

@@ -206,5 +206,5 @@ def test_from_python_it_is_the_run_of_the_file_and_can_be_begun_from(name: str, 
 def test_what_python_cannot_have_is_refused(tmp_path: Path) -> None:
     fed, _ = in_python()
     _, other = in_python(lr=0.5)
-    with pytest.raises(ConfigError, match="federation was given"):
+    with pytest.raises(ConfigError, match="federation received"):
         list(fedweave.train(other, fed, 1))

@@ -107,7 +107,7 @@ def test_clients_without_the_model_that_is_asked_for_are_named(tmp_path: Path) -
     there = set(pq.read_table(tmp_path / "run/predictions.parquet")["client"].to_pylist())
     assert len(there) == 2
     left = ", ".join(f"client-{i}" for i in range(8) if f"client-{i}" not in there)
-    assert f"note: 6 clients never trained, so no rows are of them: {left}" in said.output
+    assert f"note: 6 clients never trained and have no rows: {left}" in said.output
 
 
 def of_union(run: Path, model: str) -> float:
@@ -212,7 +212,9 @@ def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Pat
     found = columns(pq.read_table(out))
     assert found["true"].tolist() == [None, *(("low", "high")[i % 2] for i in range(1, 31))]
     hits = sum(one == other for one, other in zip(found["true"], found["predicted"], strict=True))
-    assert f"31 predictions, right for {hits / 30:.1%} of those with a known class" in " ".join(said.output.split())
+    assert f"31 predictions, right for {hits / 30:.1%} of the examples with a known class" in " ".join(
+        said.output.split()
+    )
     for again in (0, 2):  # a file of its own, never overwritten
         said = CliRunner().invoke(app, ["predict", str(trained), "--data", str(new)])
         assert said.exit_code == again

@@ -92,7 +92,7 @@ def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
     assert "fedavg with lr = 0.3" in " ".join(plan.describe_choices(plan.choose(three, KEYS, APART)))
     two = plan.choose(three[:2], KEYS, APART)
-    assert "end of what was tried" not in " ".join(plan.describe_choices(two))
+    assert "edge of the grid" not in " ".join(plan.describe_choices(two))
 
 
 def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_prediction() -> None:

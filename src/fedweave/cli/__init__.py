@@ -1,5 +1,5 @@
-"""The command line: a command's module is loaded when it is called, and for its help alone without what it needs to
-run, so that help is quick."""
+"""The command line. A command's module is loaded when it is called. For its help it is loaded without the modules that
+a run needs, so that help is quick."""
 
 import errno
 import io
@@ -16,48 +16,51 @@ from fedweave.cli.options import Loaded, escaped, say
 from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import FedweaveError, UserError, out_of_memory
 
-# What the system says of a path that a user gave; a file that is gone may be a fault of this program.
+# The system's errors about a path that a user gave; a missing file may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
-_PROBE = ["sites", "alive"]  # asked every few seconds: it loads its own module, and no other of the group
+_PROBE = ["sites", "alive"]  # called every few seconds: it loads only its own module of the group
 _LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
-# {command: its module below this one, and what the list of commands says of it}
+# {command: (its module below this one, its line in the list of commands)}
 COMMANDS = {
     "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
     "init": ("init", "Write the configuration of an experiment, to be changed and run."),
-    "check": ("check", "Load and cut the data, build the model, and say what is odd; nobody trains."),
+    "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
     "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
-    "report": ("report", "Write a page about runs: results, clients, fairness, split, what left whom."),
-    "watch": ("report", "Show a run on a page of this machine that draws itself anew."),
-    "compare": ("report", "Compare runs with those given first: paired tests over seeds, with intervals."),
+    "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
+    "watch": ("report", "Show a run on a dashboard of this machine that refreshes itself."),
+    "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
-    "reproduce": ("sweep", "Run what a paper's tables report and print its numbers beside ours."),
+    "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
     "predict": ("predict", "Predict classes with the models of a finished run."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
-    "contributions": ("statement", "What each client brought to the global model, and its share of a budget."),
-    "statement": ("statement", "State what each member of a run contributed, got, and is owed or fined."),
-    "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
-    "compliance": ("compliance", "Write what left, for whom, what for, under which rules: HTML or PDF, signed."),
+    "contributions": (
+        "statement",
+        "Measure each client's contribution to the global model, and its share of a budget.",
+    ),
+    "statement": ("statement", "State what each member of a run contributed, received, and is owed or fined."),
+    "ledger": ("ledger", "Show the messages of a run: sender, receiver, purpose, time, and cost in ε."),
+    "compliance": ("compliance", "Report what left, for whom, what for, under which rules: HTML or PDF, signed."),
     "attack": ("contract", "Attack what clients send, with and without the defense."),
-    "contract": ("contract", "Try on an algorithm what every algorithm owes."),
+    "contract": ("contract", "Run the conformance tests on an algorithm."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
-    "audit": ("audit", "Show a site's owner what was asked, what left, what it cost, what was refused."),
+    "audit": ("audit", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
 }
 
 
 class Commands(TyperGroup):
-    """Loads the command that is called, and turns every error of fedweave into a message on stderr: exit code 2 for
-    the user's mistakes, 1 for others."""
+    """Loads the called command, and turns every error of fedweave into a message on stderr: exit code 2 for the user's
+    mistakes, 1 for others."""
 
-    _short = False  # whether the list of commands is wanted alone
+    _short = False  # whether only the list of commands is needed
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All commands, in the order of the list."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name, loaded; of the list of commands its line alone."""
+        """The command of that name, loaded; for the list of commands only its line."""
         if cmd_name not in COMMANDS:
             return None
         module, line = COMMANDS[cmd_name]
@@ -66,7 +69,7 @@ class Commands(TyperGroup):
         return _loaded(cmd_name, module)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, for which none is loaded."""
+        """The list of commands, which loads none of them."""
         self._short = True
         try:
             super().format_help(ctx, formatter)
@@ -74,7 +77,7 @@ class Commands(TyperGroup):
             self._short = False
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name; an unknown one is refused with those that there are and the nearest."""
+        """The command of that name; for an unknown name an error with all commands and the nearest one."""
         if not ctx.resilient_parsing and args[0] not in COMMANDS and not args[0].startswith("-"):
             from fedweave.experiment.config import check_name
 
@@ -143,7 +146,7 @@ def main() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Open standard streams that the caller closed, as a service may; show "?" for what stdout cannot encode."""
+    """Open standard streams that the caller closed, as a service may; show "?" for characters that stdout lacks."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -156,7 +159,7 @@ def _open_streams() -> None:
 
 
 def _asks_for_help(words: list[str]) -> bool:
-    """Whether the first option is --help, which then is no option's value."""
+    """Whether the first option is --help, so that it is not the value of an option."""
     return next((word for word in words if word.startswith("-")), "") in ("--help", "-h")
 
 

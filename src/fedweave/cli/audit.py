@@ -21,7 +21,7 @@ if not Loaded.for_help:
     from fedweave.report.terminal import screen
 
 
-_SHOWN = 20  # messages that are named one by one
+_SHOWN = 20  # messages that are printed one by one
 _WORDS = ("what for", "to", "call and key", "what the receiver learns", "mechanism", "first, last (UTC)")
 
 
@@ -34,19 +34,19 @@ def audit(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Compare with a run as whoever started it has it, or with a member's copy of its statement.",
+            help="Compare with a run as its starter has it, or with a member's copy of its statement.",
         ),
     ] = None,
 ) -> None:
-    """Show a site's owner what was asked, what left to whom, what it cost in ε, and what was refused.
+    """Show a site's owner all requests, what left for whom, what it cost in ε, and what was rejected.
 
-    With --against, only whether the site's own journal and a run agree on what left the site and on the configuration;
-    exit code 1 if they do not.
+    With --against, only compare the site's own journal with a run: what left the site, and the configuration; exit
+    code 1 if they differ.
     """
     if against is not None:
         if out is not None:
             raise UserError(
-                "--out writes what the site's journals say, and --against compares one; choose one of them."
+                "--out writes the contents of the site's journals, and --against compares one; choose one of them."
             )
         _compare(directory, against)
     elif out is not None:
@@ -57,39 +57,39 @@ def audit(
         _show(read_audit(directory))
 
 
-def _show(found: "Audit") -> None:
+def _show(account: "Audit") -> None:
     console = screen()
-    for run in found.runs:
+    for run in account.runs:
         console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
         for line in describe_requests(run):
             console.print(unmarked(line), highlight=False, soft_wrap=True)
         for line in refused(run):
             console.print(f"[red]{unmarked(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
-            console.print(flow_table(run.flows, 1, found.rules.delta))
-    for line in (in_all(found), *caps(found)):
+            console.print(flow_table(run.flows, 1, account.rules.delta))
+    for line in (in_all(account), *caps(account)):
         console.print(unmarked(line), highlight=False, soft_wrap=True)
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 
 
-def _document(directory: Path, found: "Audit") -> "Document":
-    """What has left, run by run."""
+def _document(directory: Path, account: "Audit") -> "Document":
+    """What has left the site, run by run."""
     sections = [
         Section(
             run.heading,
             tuple(describe_requests(run)) if run.flows else (*describe_requests(run), "Nothing has left."),
             tuple(refused(run)),
-            grid([row(one, found.rules.delta) for one in run.flows], _WORDS),
+            grid([row(one, account.rules.delta) for one in run.flows], _WORDS),
         )
-        for run in found.runs
+        for run in account.runs
     ]
     foot = "From the site's own journals, which hold what left it, not what reached it."
-    lead = (in_all(found), *caps(found))
+    lead = (in_all(account), *caps(account))
     return Document(f"What has left {directory.resolve().name}", lead=lead, sections=tuple(sections), foot=foot)
 
 
 def _compare(directory: Path, run: Path) -> None:
-    """Say where a site's journal and a run's ledger differ."""
+    """Print the differences between a site's journal and a run's ledger."""
     from fedweave.deploy.sites.running import number_of
 
     if not (run / RUN).exists():
@@ -105,20 +105,18 @@ def _compare(directory: Path, run: Path) -> None:
         if len(messages) > _SHOWN:
             typer.echo(f"{label}: {len(messages) - _SHOWN:,} more")
     if less:
-        typer.echo("what came too late or was refused is not in a run's ledger either")
+        typer.echo("replies that came too late or were rejected are not in a run's ledger either")
     if damaged:
-        typer.echo(
-            f"{counted(damaged, 'damaged line')} of the journal: what is said there to have left is not compared"
-        )
+        typer.echo(f"{counted(damaged, 'damaged line')} of the journal: messages in damaged lines are not compared")
     same = _same_configuration(directory, run, number)
     if more or less or damaged or same is False:
         raise typer.Exit(1)
     typer.echo(f"the journal of {directory} and the ledger of {run} agree on what left the site")
-    typer.echo("in the algorithm's steps; what it sent to join and for predictions is in the journal alone")
+    typer.echo("in the algorithm's steps; only the journal has what it sent to join and for predictions")
 
 
 def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
-    """Whether the run's configuration is the one that the site joined with, None if that cannot be told; say so."""
+    """Print whether the run's configuration is the one that the site joined with; None if that cannot be compared."""
     from fedweave.deploy.sites.running import sites_of
 
     sites = sites_of(run)
@@ -128,5 +126,5 @@ def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     elif same is None:
         typer.echo(f"{run / CONFIG} is not compared: the run has plug-ins, or is of an earlier version of fedweave")
     else:
-        typer.echo(f"{run / CONFIG} is another configuration, or of other sites, than the site joined with")
+        typer.echo(f"{run / CONFIG} is another configuration, or has other sites, than the site joined with")
     return same

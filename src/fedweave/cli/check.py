@@ -1,4 +1,4 @@
-"""The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
+"""The command `fedweave check`: finds all faults of an experiment that can be found before it is started."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -37,9 +37,9 @@ if not Loaded.for_help:
 if TYPE_CHECKING:
     from fedweave.datasets.base import Dataset
 
-FEW = 3  # examples of a class that may be a misspelt name of another
-SHOWN = 12  # targets of which facts are said
-SKEWED = 30  # times the median: a number from there on decides what the mean squared error learns
+FEW = 3  # a class with fewer examples may be a misspelt name of another class
+SHOWN = 12  # targets whose facts are printed
+SKEWED = 30  # multiple of the median above which a number dominates the mean squared error
 
 
 def check(
@@ -51,7 +51,8 @@ def check(
     init_from: Earlier = None,
     trust: Trust = False,
 ) -> None:
-    """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
+    """Load and partition the data, build model and algorithm, and report oddities; no client trains, nothing is
+    written."""
     console = screen()
     check_consent(config, trust)
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
@@ -67,11 +68,11 @@ def check(
 
 
 def begun(config: "Config", built: "Built") -> list[str]:
-    """Let the algorithm begin as a run does, to find what it refuses then; not if its clients are called for that.
-    Returns what to note of the earlier run that it begins from.
+    """Initialize the algorithm as a run does, to find the errors that it raises then; not if that calls its clients.
+    Returns notes on the earlier run that it begins from.
 
     Raises:
-        FedweaveError: it refuses.
+        FedweaveError: the algorithm raises an error.
     """
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
     notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
@@ -83,7 +84,7 @@ def begun(config: "Config", built: "Built") -> list[str]:
 
 
 def facts(config: "Config", built: "Built") -> Iterator[str]:
-    """What of data, model and software the header does not say."""
+    """Facts of data, model and software that the header does not have."""
     data = built.data
     wide = f"{counted(data.features, 'feature')}, {data.target_summary}"
     yield f"{wide}, {int((~data.labeled).sum()):,} without a label"
@@ -112,7 +113,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 
 def _crossing(built: "Built") -> Iterator[str]:
-    """What members know of links between them, and what they tell each other in a round."""
+    """The links between members that they know, and the messages about these in a round."""
     known = [one.arrays for one in CrossingLinks().everywhere(built.data, built.partition)]
     tables = [arrays[FOREIGN_PAIRS] for arrays in known]
     counts = [sum(int(((one[:, 5] == 1) & (one[:, 4] == at)).sum()) for one in tables) for at in range(3)]
@@ -125,11 +126,11 @@ def _crossing(built: "Built") -> Iterator[str]:
 
 
 def _targets(data: "Dataset") -> Iterator[str]:
-    """What the data has of each number or label that is predicted; of many, of the first."""
+    """The data's values of each number or label that is predicted; with many targets, of the first."""
     for (name, y), there in zip(_named_targets(data)[:SHOWN], where_known(data.y).T, strict=False):
         gaps = f", {counted(int((~there).sum()), 'gap')}" if not there.all() else ""
         if not there.any():
-            yield f"{name}: nothing but gaps"
+            yield f"{name}: only gaps"
         elif data.target == NUMBER:
             known = y[there]
             spread = f"{known.mean():.4g} ± {known.std():.4g}, from {known.min():.4g} to {known.max():.4g}"
@@ -141,28 +142,28 @@ def _targets(data: "Dataset") -> Iterator[str]:
 
 
 def _named_targets(data: "Dataset") -> "list[tuple[str, np.ndarray]]":
-    """Each number or label with what it is called."""
+    """Each number or label with its name."""
     return [*zip(data.targets or map(str, range(data.outputs)), data.y.T, strict=True)]
 
 
 def oddities(config: "Config", built: "Built") -> Iterator[str]:
-    """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
+    """Unusual properties: clients or classes without examples to train or test on, and classes with few examples."""
     parts, labeled = built.partition.parts, built.data.labeled
     names = client_ids(len(parts), built.partition.names)
     held = np.array([part.masks.sum(1) for part in parts])
     bare = {name for name, part in zip(names, parts, strict=True) if not labeled[part.examples].any()}
     if bare and not capabilities(config.algorithm.kind).vertical:
-        yield f"{_some(sorted(bare))} no labeled {built.data.example}, so that nothing trains or is judged there"
+        yield f"{_some(sorted(bare))} no labeled {built.data.example}, so that nothing trains or is evaluated there"
     for split, counts in zip(SPLITS, held.T, strict=True):
         if without := [n for n, count in zip(names, counts, strict=True) if count == 0 and n not in bare]:
             drawn = split in config.partition.values and not config.partition.values.get("public_split")
-            more = f"; partition.{split} is their share" if drawn else ""
+            more = f"; set their share with partition.{split}" if drawn else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
     if built.data.sens is not None and int((built.data.sens > 1).sum()):
         groups = built.data.groups or tuple(str(at) for at in range(int(built.data.sens.max()) + 1))
         yield (
-            f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
-            f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
+            f"gaps compare only {groups[0]} and {groups[1]}; {int((built.data.sens > 1).sum()):,} people of "
+            f"{', '.join(groups[2:])} are in no gap. Correct the names, or make two groups of them"
         )
     vertical = capabilities(config.algorithm.kind).vertical
     if built.data.sens is not None and vertical and not any(part.groups and part.labels for part in parts):
@@ -183,7 +184,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     if rare and "labels" in config.data.values and config.data.values["labels"] is None:
         yield (
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
-            "data.labels = […], all classes in order, any other name is refused"
+            "data.labels = […], all classes in order, any other name is an error"
         )
     if built.data.links is not None:
         return
@@ -194,20 +195,19 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
 
 def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
-    """Numbers and labels that training cannot learn, or learns badly as they are. trained: int64, all training
-    examples."""
+    """Numbers and labels that training cannot learn, or learns badly. trained: int64, all training examples."""
     data = built.data
     for at, (name, y) in enumerate(_named_targets(data)):
-        known = y[trained][where_known(data.y[trained])[:, at]]
-        if not len(known):
+        values = y[trained][where_known(data.y[trained])[:, at]]
+        if not len(values):
             yield f"no client trains on an example whose {name} is known"
-        elif known.min() == known.max():
+        elif values.min() == values.max():
             what = "number" if data.target == NUMBER else "label"
-            yield f"the {what} {name} is {known[0]:g} at all training examples, so that nothing is learned of it"
-        elif _is_plain(data) and known.min() > 0 and known.max() > SKEWED * np.median(known):
+            yield f"the {what} {name} is {values[0]:g} at all training examples, so that nothing is learned of it"
+        elif _is_plain(data) and values.min() > 0 and values.max() > SKEWED * np.median(values):
             yield (
-                f"the largest {name}, {known.max():.4g}, is {known.max() / np.median(known):,.0f} times the median, so "
-                "that few examples decide what is learned; data.target_log = true trains on logarithms"
+                f"the largest {name}, {values.max():.4g}, is {values.max() / np.median(values):,.0f} times the median: "
+                "few examples decide what is learned; data.target_log = true trains on logarithms"
             )
     if data.target == NUMBER and data.target_scaling == "own":
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
@@ -217,8 +217,8 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (
-                f"{_some(alike)} too few different numbers to train on for a scale of its own, so that one unit of its "
-                'model is one of the data; data.target_normalise = "all" takes one scale for all clients'
+                f"{_some(alike)} too few different training numbers for a separate scale, so one unit of the model "
+                'is one unit of the data; data.target_normalise = "all" takes one scale for all clients'
             )
 
 
@@ -234,28 +234,32 @@ def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
     if protected and _counted(config, built.data.columns):
         yield (
-            "one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε; "
-            "data.degrees, or data.node_labels, settles it before"
+            "the number of one-hot columns for degrees or labels depends on all clients' data, and is in no ε; set "
+            "data.degrees, or data.node_labels, to fix it before"
         )
 
 
 def _counted(config: "Config", columns: Sequence[str]) -> bool:
-    """Whether features are one-hot columns of which the data says how many."""
+    """Whether the data determines the number of one-hot columns."""
     kinds = {"degree = ": "degrees", "label = ": "node_labels"}
     keys = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
     return any(config.data.values.get(key) is None for key in keys)
 
 
 def _at_several(built: "Built") -> Iterator[str]:
-    """Of members' ids, "member/id", those that train at one member and are tested on at another, where they may be the
-    same people: their features and labels are the same, or their names are more than numbers of rows."""
+    """Warn of members' ids, "member/id", that train at one member and are tested on at another and may be the same
+    people: their features and labels are equal, or the ids are not just row numbers."""
     data, uses = built.data, dict[str, list[dict[int, int]]]()
     for client, part in enumerate(built.partition.parts):
         for split, at in ((TRAIN, 0), (TEST, 1)):
             for example in part.examples[part.masks[split]].tolist():
                 known = data.ids[example].partition("/")[2]
                 uses.setdefault(known, [{}, {}])[at][client] = example
-    both = {known: own for known, own in uses.items() if own[0] and own[1].keys() - own[0].keys()}
+    both = {
+        known: uses_of_id
+        for known, uses_of_id in uses.items()
+        if uses_of_id[0] and uses_of_id[1].keys() - uses_of_id[0].keys()
+    }
     same = [known for known, (trained, tested) in both.items() if _alike(data, [*trained.values(), *tested.values()])]
     named = [known for known in both if not known.isdigit()]
     remedy = "Give the rows of one id one split (a column split), or one member"
@@ -263,18 +267,18 @@ def _at_several(built: "Built") -> Iterator[str]:
         verb, be = ("id trains", "is") if len(same) == 1 else ("ids train", "are")
         yield (
             f"{len(same):,} {verb} at one member and {be} tested on at another, with the same features and label. If "
-            "it is one person, test numbers of joint models are too good, and those of local are not. " + remedy
+            "it is one person, test numbers of global models are too good, unlike the numbers of local. " + remedy
         )
     elif named:
         verb, be = ("id trains", "is") if len(named) == 1 else ("ids train", "are")
         yield (
             f"{len(named):,} {verb} at one member and {be} tested on at another; each counts as two nodes. If an id is "
-            "one person at all members, what a joint model learns there may help its test numbers. " + remedy
+            "one person at all members, what a global model learns there may help its test numbers. " + remedy
         )
 
 
 def _alike(data: "Dataset", nodes: list[int]) -> bool:
-    """Whether examples have the same label and, of nodes, the same features."""
+    """Whether examples have the same label and, if they are nodes, the same features."""
     if data.example != "node" or len({int(data.y[at]) for at in nodes}) > 1:
         return False
     rows = data.x[nodes]
@@ -283,7 +287,7 @@ def _alike(data: "Dataset", nodes: list[int]) -> bool:
 
 
 def parameters(built: "Built") -> str:
-    """How many numbers the model's weights are, of each where members have their own."""
+    """Number of the model's weights; a number for each model where members have their own."""
     nets = dict.fromkeys(built.algorithm_of(client).model for client in built.fed.clients)
     counts = (sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))) for net in nets)
     return ", ".join(f"{count:,}" for count in counts)

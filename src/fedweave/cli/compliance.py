@@ -33,25 +33,25 @@ def compliance(
         Path | None,
         typer.Option("-o", "--out", metavar="FILE", help="Where to write, .html or .pdf (DIR/compliance.html)."),
     ] = None,
-    run: Annotated[str, typer.Option(metavar="NUMBER", help="Of a site: this run alone.")] = "",
+    run: Annotated[str, typer.Option(metavar="NUMBER", help="Only this run of a site.")] = "",
     sign: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FOLDER", help="Sign with the key in this folder of a project, too; repeatable."),
+        typer.Option(metavar="FOLDER", help="Also sign with the key in this folder of a project; repeatable."),
     ] = None,
     authority: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Of a report's .json: take signatures by certificates alone that the rootCA.pem in this folder issued "
-            "and its revoked.pem, if there is one, does not name, such as bank/bank-a/startup.",
+            help="For a report's .json: accept only signatures by certificates that the rootCA.pem in this folder "
+            "issued and its revoked.pem, if there is one, does not list. Such as bank/bank-a/startup.",
         ),
     ] = None,
 ) -> None:
-    """Write what left, for whom, what for and under which rules, for whoever answers for the data: a page, and the same
-    as JSON with its signatures.
+    """Report what left, for whom, what for and under which rules, to the person responsible for the data: a page, and
+    the same as JSON with its signatures.
 
-    A site's own report is signed with the site's key. Whoever gets the JSON can check it, sign it, and write the page
-    anew, by giving it in place of DIR.
+    A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
+    page again.
     """
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
@@ -71,7 +71,7 @@ def compliance(
 
 
 def _new(directory: Path, run: str) -> "Report":
-    """The report of a site, signed where its key is there, or of a run.
+    """The report of a site, signed if its key is there, or of a run.
 
     Raises:
         UserError: `directory` is neither.

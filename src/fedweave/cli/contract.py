@@ -1,5 +1,5 @@
-"""The commands `fedweave contract` and `fedweave attack`: whether an algorithm keeps the laws, and what messages tell a
-curious server."""
+"""The commands `fedweave contract` and `fedweave attack`: conformance tests of an algorithm, and what messages reveal
+to a curious server."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,20 +35,20 @@ def contract(
         list[str] | None, typer.Option("--set", metavar="key=value", help="Change one of its settings; repeatable.")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--law", metavar="LAW", help="Try this law alone; repeatable.")
+        list[str] | None, typer.Option("--law", metavar="LAW", help="Try only this law; repeatable.")
     ] = None,
 ) -> None:
-    """Try on an algorithm what every algorithm owes: the same numbers however it is run, and nothing crosses unseen.
+    """Run the conformance tests on an algorithm: the same numbers in every engine, and no undeclared message.
 
-    A class says what does not hold for it, and why: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
-    and which of its settings suit clients of a few dozen nodes: test_settings = {"batch": 8}.
+    A class lists exceptions with reasons: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
+    and settings that suit clients of a few dozen nodes: test_settings = {"batch": 8}.
     """
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
     for law in only or ():
         check_name("--law", law, LAWS)
-    broken, first = [], dict[str, str]()  # which law a refusal was first heard of
+    broken, first = [], dict[str, str]()  # {reason: the first law that failed for it}
     for law in only or LAWS:
         result, words = verdict(subject, law), law.replace("_", " ")
         word, _, why = result.partition(" ")
@@ -65,7 +65,7 @@ def verdict(subject: "Subject", law: str) -> str:
     """ "holds", "declared: why" or "BROKEN: why", for one law.
 
     Raises:
-        ConfigError: the algorithm refuses its own settings, whatever the law.
+        ConfigError: the algorithm rejects its settings under every law.
     """
     if law in subject.not_owed:
         return f"declared : does not hold, {subject.not_owed[law]}"
@@ -73,16 +73,16 @@ def verdict(subject: "Subject", law: str) -> str:
         LAWS[law](subject)
     except ConfigError as error:
         subject.made()
-        return f"BROKEN : the law is tried with settings of its own, and {error}; say why in exempt_laws"
+        return f"BROKEN : the law changes settings of the algorithm, and {error}; give the reason in exempt_laws"
     except Broken as error:
         return f"BROKEN : {error}"
-    except Exception as error:  # whatever an algorithm from outside does wrong
+    except Exception as error:  # any fault of a foreign algorithm
         return f"BROKEN : {type(error).__name__}: {error}{_place(error)}"
     return "holds"
 
 
 def _place(error: Exception) -> str:
-    """ " (my_file.py, line 23)", where the algorithm itself comes up last on the way to the error; "" if nowhere."""
+    """ " (my_file.py, line 23)", the algorithm's own last line on the way to the error; "" if there is none."""
     ours = Path(fedweave.__file__).parent
     frames = [frame for frame in extract_tb(error.__traceback__) if not Path(frame.filename).is_relative_to(ours)]
     algorithm_frames = [
@@ -94,7 +94,7 @@ def _place(error: Exception) -> str:
 
 
 def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
-    """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
+    """The algorithm and its settings, checked; a relative file is looked for in the current folder."""
     document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:
         override(document, f"algorithm.{text}")
@@ -104,7 +104,7 @@ def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
 
 
 def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
-    """A line for each attack: its name, what it knows, and the shares that it gets right without and with a defense."""
+    """A line for each attack: its name, its knowledge, and its success rates without and with a defense."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for name in ("attack", "knows", "right without defense", "with it"):
         shown.add_column(name, justify="left" if name in ("attack", "knows") else "right")
@@ -127,8 +127,8 @@ def attack(
     source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
     settings: Settings = None,
 ) -> None:
-    """Attack what clients send: what each attack finds out with and without the defense. Of a run on links: what the
-    models tell of the links that they were trained on."""
+    """Attack what clients send: what each attack finds with and without the defense. For a run on links: what the
+    models reveal of the links that they were trained on."""
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
@@ -141,10 +141,10 @@ def attack(
 
 
 def attacked(config: "Config") -> "list[Attacked]":
-    """What attacks on what an experiment's clients send find out (`algorithms.parts.part.Attackable`).
+    """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`).
 
     Raises:
-        UserError: its clients send nothing that there are attacks on.
+        UserError: there is no attack on what its clients send.
     """
     built = build(config)
     parts = built.algorithm.composed.values()
@@ -154,7 +154,7 @@ def attacked(config: "Config") -> "list[Attacked]":
     rows = [row for part in attackable for row in part.attacks(built.fed, built.data, built.partition, key)]
     if not rows:
         raise UserError(
-            f"the clients of {config.algorithm.name!r} send nothing that attacks are known on here; give an experiment "
+            f"the clients of {config.algorithm.name!r} send nothing that has a known attack; give an experiment "
             "with noisy codes or links: algorithm.name = 'fairgfl', with its estimator 'ldp'.",
             code="user.no-attack",
         )

@@ -25,14 +25,14 @@ if not Loaded.for_help:
 
 
 class Format(StrEnum):
-    """How weights are written."""
+    """File formats of weights."""
 
     safetensors = "safetensors"
     torch = "torch"
     onnx = "onnx"
 
 
-Kind = Annotated[Format, typer.Option("--format", help="Of the weights; onnx, of the whole model.")]
+Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
 
 
@@ -46,24 +46,24 @@ def export(
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
 
-    It is the global model where there is one; --model personal or trained takes that of the --client. Of a run between
-    sites it is the global model alone; `fedweave sites export` also says what columns and classes are called.
+    It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
+    sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
     """
     folder = free(directory, out, form)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
     write_export(folder, directory, model_source, form, client)
     if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
-            "note: which column is which, and how features are scaled, sites alone know; `fedweave sites export` takes "
-            "it from the folder of one"
+            "note: only sites know the names of columns and the scaling of features; `fedweave sites export` takes "
+            "them from the folder of a site"
         )
 
 
 def free(directory: Path, out: Path | None, form: Format) -> Path:
-    """The folder to be made, once it is sure that it can be.
+    """The folder to create, after a check that this is possible.
 
     Raises:
-        UserError: it is there already, or the format needs what is not installed.
+        UserError: the folder exists, or the format needs a package that is not installed.
     """
     folder = out or directory / EXPORT
     if folder.exists():
@@ -95,7 +95,7 @@ def write_export(folder: Path, directory: Path, found: "Source", form: Format, c
 
 
 def _files(about: Record, weights: Record, form: Format) -> tuple[dict[str, bytes], str]:
-    """The files that hold the model, and what the card says of how to use them."""
+    """The files that hold the model, and the card's text on their use."""
     if form == Format.onnx:
         from fedweave.export.onnx import packed, usage
 

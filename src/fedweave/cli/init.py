@@ -1,4 +1,4 @@
-"""The commands `fedweave init` and `fedweave list`: a configuration to start from, and what it can name."""
+"""The commands `fedweave init` and `fedweave list`: a configuration to start from, and the names that it can use."""
 
 import sys
 from enum import StrEnum
@@ -32,40 +32,40 @@ def init(
     ] = "digits",
     labels: Annotated[
         str | None,
-        typer.Option(metavar="all|holders", help="Of parties: who sees the labels. Asked for on a terminal."),
+        typer.Option(metavar="all|holders", help="With parties: who sees the labels. A terminal asks for it."),
     ] = None,
 ) -> None:
     """Write the configuration of an experiment, to be changed and run."""
-    there = shipped()
-    check_name("--from", origin, there)
+    experiments = shipped()
+    check_name("--from", origin, experiments)
     if path.suffix != SUFFIX:
         raise UserError(f"{path}: name a file that ends in {SUFFIX}.")
     if path.exists():
         raise UserError(f"{path} exists; name another file, or remove it.")
-    text = _with_labels(there[origin], origin, labels)
+    text = _with_labels(experiments[origin], origin, labels)
     write(path, lambda file: file.write(text.encode()))
     typer.echo(f"{path}: try it with `fedweave check {path}`, then `fedweave run {path}`")
 
 
 def _with_labels(text: str, origin: str, labels: str | None) -> str:
-    """The experiment with who sees the labels, where parties differ in that; asked for where somebody can answer.
+    """The experiment with the parties that see the labels, if it has such a choice; a terminal asks for it.
 
     Raises:
-        UserError: it is said of another experiment, or is none of the two.
+        UserError: another experiment does not have this choice, or `labels` is neither value.
     """
     line = f'labels = "{HOLDERS[0]}"'
     if "\n" + line not in text:
         if labels is not None:
-            raise UserError(f"--labels is of parties (--from own-parties); {origin} has none.")
+            raise UserError(f"--labels is for parties (--from own-parties); {origin} has none.")
         return text
     if labels is None and sys.stdin.isatty():
         labels = typer.prompt(
-            "Who sees the labels: all parties, or the holders alone, whose tables have them", "holders"
+            "Who sees the labels: all parties, or only the holders, whose tables have them", "holders"
         )
     if labels is None:
         typer.echo("note: all parties see the labels; --labels holders leaves them to those whose tables have them")
     elif labels not in HOLDERS:
-        raise UserError(f"--labels {labels}: is all, or holders: those parties alone whose tables have a label.")
+        raise UserError(f"--labels {labels}: choose all, or holders: only parties whose tables have a label.")
     return text.replace(line, f'labels = "{labels or HOLDERS[0]}"')
 
 

@@ -1,4 +1,4 @@
-"""The command `fedweave ledger`: of a run, or of a site that has taken part in some."""
+"""The command `fedweave ledger`, for a run or for a site that has taken part in runs."""
 
 import json
 from pathlib import Path
@@ -27,13 +27,13 @@ def ledger(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print rows of CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of rows.")] = False,
 ) -> None:
-    """Show who sent what to whom, what for, when, what the receiver learnt from it, and what it cost in ε.
+    """Show the messages of a run: sender, receiver, purpose, time, what the receiver learns, and cost in ε.
 
-    A site's own ledger says what has left the site, over all runs; `fedweave audit` shows the same run by run, with
-    what was asked and refused.
+    A site's own ledger shows what has left the site, over all runs; `fedweave audit` shows the same run by run, with
+    all requests and rejections.
     """
     if as_csv and as_json:
-        raise UserError("--csv and --json are two forms of the same; choose one of them.")
+        raise UserError("--csv and --json are two forms of the same table; choose one of them.")
     table = read(directory)
     if as_csv:
         typer.echo(shown.as_csv(shown.as_rows(table, member)), nl=False)
@@ -47,7 +47,7 @@ def ledger(
 
 
 def _lost(directory: Path) -> list[str]:
-    """What a site does not know of what has left it, since its accounts were lost."""
+    """A warning of a site that lost accounts of what has left it."""
     if (directory / LEDGER).exists():
         return []
     from fedweave.deploy.flare.audit import audit
@@ -56,7 +56,7 @@ def _lost(directory: Path) -> list[str]:
 
 
 def _of_data(directory: Path, everyone: int) -> list[str]:
-    """What was pooled without a message: everything where one place trains what several hold."""
+    """Data that was pooled without a message: all of it if one place trains on several members' data."""
     if not (directory / CONFIG).exists():
         return []
     held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
@@ -64,7 +64,7 @@ def _of_data(directory: Path, everyone: int) -> list[str]:
 
 
 def read(directory: Path) -> "pa.Table":
-    """The ledger of a run, or what the journals of a site's folder hold together.
+    """The ledger of a run, or all journals of a site's folder as one ledger.
 
     Raises:
         UserError: `directory` is neither.

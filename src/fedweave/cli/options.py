@@ -1,4 +1,4 @@
-"""Arguments that several commands take, and how they speak to the user."""
+"""Arguments that several commands share, and messages to the user."""
 
 import json
 from pathlib import Path
@@ -22,9 +22,9 @@ Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that 
 
 
 class Loaded:
-    """What a command's module is loaded for: its help and completion alone need nothing that takes long to import."""
+    """The purpose for which a command's module is loaded: help and completion need no slow imports."""
 
-    for_help: ClassVar[bool] = False  # settled once, by `main`, before any command is loaded
+    for_help: ClassVar[bool] = False  # `main` sets it once, before any command is loaded
 
 
 def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
@@ -33,12 +33,12 @@ def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
 
 
 def check_consent(config: Path, trust: bool) -> None:
-    """Refuse to look at a configuration if that runs a Python file that it names, and nobody has said to trust it.
+    """Raise an error if a configuration would run a Python file that the user has not trusted.
 
     Raises:
         UserError: names the file. ConfigError: the configuration cannot be read.
     """
-    from fedweave.core.plugins import check_trusted  # with pydantic, which a probe does not need
+    from fedweave.core.plugins import check_trusted  # imports pydantic, which a probe does not need
     from fedweave.experiment.config import load
 
     if not trust:
@@ -51,5 +51,5 @@ def say(message: str) -> None:
 
 
 def escaped(text: object) -> str:
-    """`text` without rich's markup, of several lines each by itself."""
+    """`text` without rich's markup, line by line."""
     return "\n".join(map(unmarked, str(text).split("\n")))

@@ -1,4 +1,4 @@
-"""The command `fedweave predict`: what a finished run's models predict, also for new nodes and graphs."""
+"""The command `fedweave predict`: predictions of a finished run's models, also for new nodes and graphs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -64,13 +64,13 @@ Chosen = Annotated[
     ModelName | None,
     typer.Option(
         "--model",
-        help="The server's one model, the one that each client uses, or what each client's own training left last.",
+        help="The server's global model, the model that each client uses, or each client's model after local training.",
     ),
 ]
 
 
 class ModelRound(StrEnum):
-    """After which round models are (see `experiment.runs.checkpoint.When`)."""
+    """The round after which models are taken (see `experiment.runs.checkpoint.When`)."""
 
     last = "last"
     best = "best"
@@ -78,7 +78,7 @@ class ModelRound(StrEnum):
 
 When = Annotated[
     ModelRound,
-    typer.Option("--round", help="Models after the last round, or after the one that was best on validation examples."),
+    typer.Option("--round", help="Models after the last round, or after the round that was best on validation."),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
 
@@ -87,8 +87,8 @@ TOP = 10  # pairs of a node
 
 
 class Asked(NamedTuple):
-    """Of which pairs a run on links is asked: those of a table, or the `top` ones of a node, of one relation where that
-    is named; its own where neither."""
+    """The pairs to score in a run on links: the pairs of a table, or a node's `top` pairs, optionally of one relation;
+    without either, the run's own examples."""
 
     pairs: Path | None = None
     node: str | None = None
@@ -97,7 +97,7 @@ class Asked(NamedTuple):
 
     @property
     def of_links(self) -> bool:
-        """Whether any are."""
+        """Whether pairs were chosen."""
         return self.pairs is not None or self.node is not None
 
 
@@ -121,49 +121,49 @@ def predict(
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of a run on links: score the pairs in this table of source and target."),
+        typer.Option(metavar="FILE", help="For a run on links: score the pairs in this table of source and target."),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Of a run on links: the pairs of this node with the highest scores."),
+        typer.Option(metavar="ID", help="For a run on links: the pairs of this node with the highest scores."),
     ] = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="How many pairs of --node, without those that are known (10).")
+        int | None, typer.Option("--top", min=1, help="Number of pairs of --node, without known links (10).")
     ] = None,
     relation: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Of which relation the pairs of --node are; all of them by default."),
+        typer.Option(metavar="NAME", help="Relation of the pairs of --node; all relations by default."),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
+        typer.Option(metavar="FILE.py:NAME", help="Also print your own metric, on test examples; repeatable."),
     ] = None,
     embeddings: Annotated[
         bool,
-        typer.Option("--embeddings", help="What the last layer reads, not predictions (RUN/embeddings.parquet)."),
+        typer.Option("--embeddings", help="Write the last layer's input, not predictions (RUN/embeddings.parquet)."),
     ] = False,
     spreadsheet: Annotated[
         bool,
         typer.Option(
             "--spreadsheet",
-            help="For a .csv file that a spreadsheet opens: put an apostrophe before text that it would compute.",
+            help="Protect a .csv file for spreadsheets: put an apostrophe before text that they would compute.",
         ),
     ] = False,
 ) -> None:
     """Predict classes, numbers or labels with the models of a finished run.
 
-    Without --data these are the run's own examples: each client's by the model that it uses, and those of the global
-    test graph by the global model. New ones get the global model where there is one, else a row for every client's.
-    Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
+    Without --data it predicts the run's own examples: each client's with the model that the client uses, and the global
+    test graph's with the global model. New examples get the global model if there is one, else a row for every client.
+    The parties of a vertical run predict jointly, and --data holds the new nodes together with the old.
     """
     asked = Asked(pairs, node, top or TOP, relation)
     if sum(one is not None for one in (data, pairs, node)) > 1:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
     if embeddings and (data is not None or asked.of_links):
-        raise UserError("--embeddings is of the run's own examples; leave out --data.", code="user.no-embeddings")
+        raise UserError("--embeddings is for the run's own examples; leave out --data.", code="user.no-embeddings")
     if node is None and (top is not None or relation is not None):
         option = "--relation" if top is None else "--top"
-        raise UserError(f"{option} is of a node: name one with --node.", code="user.pairs")
+        raise UserError(f"{option} needs a node: name one with --node.", code="user.pairs")
     of_links = PAIRS_SCORED if pairs is not None else TOP_PAIRS if node is not None else None
     usual = EMBEDDINGS if embeddings else of_links or (PREDICTIONS if data is None else NEW_PREDICTIONS)
     path = out or directory / usual
@@ -184,17 +184,17 @@ def predict(
         write_csv(path, table, spreadsheet)
     else:
         write_table(path, table)
-    share = None if data is None else right(table)  # of its own examples the run's metrics say more
+    share = None if data is None else right(table)  # for its own examples the run's metrics show more
     error = None if data is None else error_of(table)
-    known = "" if share is None else f", right for {share:.1%} of those with a known class"
-    known += "" if error is None else f", RMSE {error:.4g} of those with a known number"
+    known = "" if share is None else f", right for {share:.1%} of the examples with a known class"
+    known += "" if error is None else f", RMSE {error:.4g} over the examples with a known number"
     lines = [f"{len(table)} predictions{known}: {path}"]
     if pairs is not None and (lost := table["score"].null_count):
         lines.append(f"note: no client has both ends of {counted(lost, 'pair')}, so that these have no score")
     if node is not None:
         lines += ["  ".join(map(_cell, row.values())) for row in table.to_pylist()]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
-        lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
+        lines.append(f"note: {counted(len(left), 'client')} never trained and have no rows: {listed(left)}")
     lines += [_describe_scores(measured(table, function)) for function in functions]
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
@@ -204,22 +204,24 @@ def _cell(value: object) -> str:
 
 
 def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
-    """Those of one's own; new examples are of no split, so that they are not measured."""
+    """The user's own metrics; they are not measured on new examples, which have no split."""
     if names and data is not None:
-        raise UserError("--metric is of the run's own test examples; leave out --data.")
+        raise UserError("--metric is for the run's own test examples; leave out --data.")
     return [function(name) for name in names]
 
 
-def _describe_scores(found: "SplitScores") -> str:
-    """What a metric is: of members, of all examples together, of the global test graph."""
-    overall = "" if found.overall is None else f", on the global test graph {found.overall:.4f}"
-    return f"{found.name}: mean over clients {found.local:.4f}, of all test examples {found.pooled:.4f}{overall}"
+def _describe_scores(scores: "SplitScores") -> str:
+    """A metric's values: mean over members, over all examples together, and on the global test graph."""
+    overall = "" if scores.overall is None else f", on the global test graph {scores.overall:.4f}"
+    return f"{scores.name}: mean over clients {scores.local:.4f}, of all test examples {scores.pooled:.4f}{overall}"
 
 
 def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
-    """The clients of a run of which nothing is predicted."""
-    there = set(table["client"].to_pylist())
-    return [client for client in read_table(directory, PARTITION)["client"].to_pylist() if client not in there]
+    """The clients of a run without predictions."""
+    predicted_clients = set(table["client"].to_pylist())
+    return [
+        client for client in read_table(directory, PARTITION)["client"].to_pylist() if client not in predicted_clients
+    ]
 
 
 def predictions(
@@ -232,19 +234,19 @@ def predictions(
 ) -> "pa.Table":
     """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
 
-    Of a vertical run: "node" is the position among the common nodes sorted by id (docs/data-format.md), parties without
-    labels have no trained prediction and no rows, and it takes as many exchanges as the algorithm's evaluation.
+    In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md). Parties without
+    labels have no trained prediction and no rows. It takes the same exchanges as the algorithm's evaluation.
 
     Raises:
         UserError: the run is not finished or was made between sites, or has no such model or client. DataError: the
-            data is refused, or of another form than the run's.
+            data is rejected, or has another form than the run's.
     """
     config = finished(directory)
     run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
     if config.links is not None:
         return _of_links(run, data, model, client, asked or Asked())
     if asked is not None and asked.of_links:
-        raise UserError("--pairs and --node are of runs whose examples are links (data.task).", code="user.pairs")
+        raise UserError("--pairs and --node are for runs whose examples are links (data.task).", code="user.pairs")
     if not capabilities(config.algorithm.kind).predicts:
         return of_own(run, model, client) if data is None else of_new(run, data, model, client)
     if model is not None or client is not None:
@@ -253,11 +255,11 @@ def predictions(
 
 
 def _of_links(run: "Trained", data: Path | None, model: str | None, client: str | None, asked: "Asked") -> "pa.Table":
-    """What the models of a run on links predict."""
+    """Predictions of the models of a run on links."""
     if data is not None:
         raise UserError(
             "the run predicts links of the nodes that it knows; give pairs of them with --pairs, or a node with "
-            "--node, in the place of --data.",
+            "--node, instead of --data.",
             code="user.pairs",
         )
     if asked.pairs is not None:
@@ -268,14 +270,14 @@ def _of_links(run: "Trained", data: Path | None, model: str | None, client: str 
 
 
 def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
-    """What the parties of a vertical run predict."""
+    """Predictions of the parties of a vertical run."""
     built = run.built
     if data is not None:
         try:
             now = build(here(_on(run.config, data, built.data)))
         except DataError as error:
             raise DataError(
-                f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)",
+                f"{error} (--data needs all parties' new nodes together with the old, whose labels stay.)",
                 code="data.new-beside-old",
             ) from error
         snapshot, round = built.fed.snapshot(), built.fed.round
@@ -306,7 +308,7 @@ def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     if values.get("normalise", "none") in OVER_NODES:
         raise UserError(
             f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
-            "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'.",
+            "differently. Scale the features yourself and train with data.normalise = 'none'.",
             code="user.scaling",
         )
     options = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
@@ -325,26 +327,26 @@ def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
 
 
 def _unlike(before: "Built", now: "Built") -> str:
-    """What of data the run's models do not fit, and what to do."""
+    """The difference between new data and the run's data that its models do not allow, and the remedy."""
     if before.data.labels and (new := [name for name in now.data.labels if name not in before.data.labels]):
         known = ", ".join(before.data.labels)
         return f"the run has no label {', '.join(new)}, only {known}. Correct it, or leave it empty"
     if before.data.classes != now.data.classes:
         counts = f"it has {counted(now.data.classes, 'class')}, and the run {before.data.classes}"
-        return f"{counts}. Where nodes have not all labels, set [data] labels or classes in the run's configuration"
+        return f"{counts}. If nodes do not have all labels, set [data] labels or classes in the run's configuration"
     if before.fed.clients != now.fed.clients:
         return f"its parties are {', '.join(now.fed.clients)}, and the run's {', '.join(before.fed.clients)}"
     for client, old, new in zip(before.fed.clients, *map(_columns, (before, now)), strict=True):
         if old != new:
             lacking, more = ([name for name in one if name not in other] for one, other in ((old, new), (new, old)))
-            parts = (f"lacks {', '.join(lacking)}" if lacking else "", f"has {', '.join(more)} besides" if more else "")
+            parts = (f"lacks {', '.join(lacking)}" if lacking else "", f"also has {', '.join(more)}" if more else "")
             how = " and ".join(filter(None, parts)) or f"has its columns in the order {', '.join(new)}"
             return f"party {client} {how}. Give it the run's columns, in their order: {', '.join(old)}"
     return ""
 
 
 def _columns(built: "Built") -> list[list[str]]:
-    """What each party's features are called, or their numbers."""
+    """The names of each party's features, or their numbers."""
     if parties := built.data.parties:
         return [list(part.names) or _numbered(part.columns) for part in parties]
     return [_numbered(part.columns) for part in built.partition.parts if part.columns is not None]

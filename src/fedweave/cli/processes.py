@@ -1,5 +1,5 @@
-"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, made where
-they are used, and their certificates (request, sign, accept, revoke, renew)."""
+"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, made on
+their machine, and their certificates (request, sign, accept, revoke, renew)."""
 
 import json
 import sys
@@ -84,12 +84,12 @@ def stop(directory: Directory, only: Only = None) -> None:
 def status(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.5, help="What the server has to answer.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Time limit of the server's answer in seconds.")] = 5.0,
 ) -> None:
-    """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes five seconds at most where no others are given, mostly about two. Exit code 1 where the server or a site does
-    not answer, or does not run on the machine that has its folder."""
-    shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
+    """Show the processes of this machine, the progress of the run that is watched here, and the sites that answer the
+    server. It usually takes about two seconds, at most --seconds. Exit code 1 if the server or a site does not answer,
+    or does not run on the machine that has its folder."""
+    shown = sys.stdout  # NVFlare's client, which may still run in another thread, has its own output hidden
     now = standing(directory, read_project(directory), seconds)
     for line in [json.dumps(now.plain())] if as_json else now.lines():
         typer.echo(line, file=shown)
@@ -102,11 +102,11 @@ def status(
 def jobs(
     directory: Directory,
     results: Annotated[
-        bool, typer.Option("--results", help="Fetch what ended jobs left, for how they ended and how far they came.")
+        bool, typer.Option("--results", help="Fetch the files of ended jobs, to show how and after which round.")
     ] = False,
 ) -> None:
-    """List the server's last 20 jobs: when each began, its run, how it stands, and of running ones the round and the
-    sites that are missing. An experiment has several where sites were lost and came back."""
+    """List the server's last 20 jobs: start, run, state, and for running jobs the round and the missing sites. An
+    experiment has several jobs if sites were lost and came back."""
     for job in listed(directory, results):
         typer.echo(job.line())
 
@@ -117,8 +117,8 @@ def abort(
         str, typer.Argument(metavar="RUN|JOB", help="The number of a run or job, or the directory of a run.")
     ],
 ) -> None:
-    """End a run's job at once, also one that nobody follows any more. Ctrl-C in `fedweave sites run` lets it finish the
-    round before; `--resume` there goes on after the last round that was saved."""
+    """End a run's job at once, also a job that no command follows any more. Ctrl-C in `fedweave sites run` lets it
+    finish the round before; `--resume` there continues after the last saved round."""
     for job in aborted(directory, named):
         typer.echo(f"run {job.run}: job {job.job} is ended")
 
@@ -132,7 +132,7 @@ AuthorityFolder = Annotated[Path, typer.Argument(metavar="AUTHORITY", help="The 
 def request(site: SiteFolder) -> None:
     """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
     path, fingerprint = asked(site)
-    typer.echo(f"{path}: send it to the authority, and tell its owner by another way the key's fingerprint")
+    typer.echo(f"{path}: send it to the authority, and give its owner the key's fingerprint over another channel")
     typer.echo(fingerprint)
 
 
@@ -141,7 +141,7 @@ def sign(
     asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `request` made at a site.")],
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The certificate.")] = None,
     whose: Annotated[
-        str, typer.Option("--for", metavar="NAME", help="Where it is the server's or the administrator's: whose.")
+        str, typer.Option("--for", metavar="NAME", help="Name of the server or administrator that the request is for.")
     ] = "",
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
@@ -156,25 +156,25 @@ def accept(
     site: SiteFolder,
     given: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
 ) -> None:
-    """Take up what the authority made: the certificate of the key that `request` made, a list of revoked ones, or the
-    authority's own new certificate. A process uses them from its next start on."""
-    taken = accepted(site, given)
+    """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
+    the authority's own new certificate. A process uses it from its next start on."""
+    change = accepted(site, given)
     typer.echo(f"{site}: {given} is in use from the next `fedweave sites start` on")
-    if taken.revoked is not None:
-        typer.echo(f"revoked by the authority: {counted(taken.revoked, 'certificate')}")
-    if taken.until is not None:
-        typer.echo(f"the authority's own certificate is valid until {taken.until:%Y-%m-%d}")
-    if taken.mark is not None:
+    if change.revoked is not None:
+        typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
+    if change.until is not None:
+        typer.echo(f"the authority's own certificate is valid until {change.until:%Y-%m-%d}")
+    if change.mark is not None:
         typer.echo(
-            f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {taken.mark}"
+            f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {change.mark}"
         )
 
 
 def revoke(
     authority: AuthorityFolder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose certificates are taken back.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The member whose certificates are revoked.")],
     shown: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="One that an earlier version signed.")
+        Path | None, typer.Option("--certificate", metavar="FILE", help="A certificate that an earlier version signed.")
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The list; revoked.pem.")] = None,
 ) -> None:
@@ -183,17 +183,19 @@ def revoke(
     path = out or Path("revoked.pem")
     path.write_bytes(revocation_list)
     typer.echo(f"{name}: {counted(count, 'certificate')} revoked; a key that it requests from now on can be signed")
-    typer.echo(f"{path}: send it to everybody; the server refuses {name} once it has accepted it and was started again")
+    typer.echo(f"{path}: send it to all members; the server refuses {name} after it has accepted it and was restarted")
 
 
 def renew(
     authority: AuthorityFolder,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="It; rootCA.pem.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="The certificate; rootCA.pem.")
+    ] = None,
 ) -> None:
-    """Renew the authority's own certificate, with its present key, so that all that it signed stays valid."""
+    """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
     certificate, until = renewed(authority)
     path = out or Path("rootCA.pem")
     path.write_bytes(certificate)
     typer.echo(
-        f"{path}: valid until {until:%Y-%m-%d}; send it to everybody for `fedweave sites accept DIR/MEMBER {path}`"
+        f"{path}: valid until {until:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
     )

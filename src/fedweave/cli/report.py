@@ -31,20 +31,20 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; of several, report.html)."
+            "-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; for several, report.html)."
         ),
     ] = None,
     embeddings: Annotated[
-        str, typer.Option(metavar="tsne|pca", help="Also draw what the last layer reads, in two dimensions.")
+        str, typer.Option(metavar="tsne|pca", help="Also draw the last layer's input, in two dimensions.")
     ] = "",
 ) -> None:
-    """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
+    """Write a report about one or several runs: results, clients, fairness, partition, and what leaves a client."""
     if embeddings:
         check_embeddings(embeddings)
     runs = read_runs(directories)
     for run in runs:
         if run.finished and (run.directory / CHECKPOINT).is_file():
-            Checkpoint.of_run(run.directory)  # a page of one run is not to go with the models of another
+            Checkpoint.of_run(run.directory)  # a page of one run must not go with the models of another
     page = render(runs, embeddings=embeddings)
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
     write_page(path, page)
@@ -54,9 +54,9 @@ def report(
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of runs.")],
 ) -> None:
-    """Compare runs with those given first: paired tests over the seeds that both have, with intervals.
+    """Compare runs with the first ones: paired tests over the seeds that both have, with intervals.
 
-    Runs on several data sets, or otherwise cut, are compared within each of these conditions, and ranked over all.
+    Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
     groups, console = grouped(read_runs(directories)), screen()
     check_several(groups)
@@ -84,12 +84,11 @@ def compare(
 
 def watch(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, finished or not.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine alone; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, only on this machine; 0 takes a free one.")] = 0,
 ) -> None:
-    """Show a run on a page of this machine that draws itself anew: curves, members, bytes and ε over rounds.
+    """Show a run on a dashboard of this machine that refreshes itself: curves, members, bytes and ε over rounds.
 
-    It reads the run's files as they are saved, of a run of sites, too, where its server is on this machine. Ctrl-C ends
-    it.
+    It reads the run's files as they are saved, also of a run of sites whose server is on this machine. Ctrl-C ends it.
     """
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")

@@ -1,4 +1,4 @@
-"""The command `fedweave run`: imports what it needs when it runs, so that its help is quick."""
+"""The command `fedweave run`; for its help it imports nothing slow."""
 
 import shlex
 from contextlib import nullcontext
@@ -40,7 +40,7 @@ def run(
     live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Keep it with tensorboard, mlflow or wandb (offline), too; repeatable."),
+        typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
     ] = None,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""
@@ -61,7 +61,7 @@ def run(
         show_result(console, done, directory, verbose)
         return
     if resume and not is_used(directory):
-        console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False, markup=False)
+        console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:

@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|run|predict|export`; with those of processes, jobs and certificates."""
+"""The commands `fedweave sites init|check|run|predict|export`; processes, jobs and certificates are in `processes`."""
 
 import time
 from datetime import UTC, datetime
@@ -48,7 +48,7 @@ if not Loaded.for_help:
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
-SILENCE = 5.0  # seconds without news after which is said what is waited for
+SILENCE = 5.0  # seconds without news after which the command prints what it waits for
 WORDS = {
     "waiting": "waiting until connected, {seconds:g} s at most",
     "submitted": "the job is submitted; waiting for its processes to start, which takes some ten seconds",
@@ -66,11 +66,11 @@ def init(
     directory: Directory,
     names: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the sites, in client order.")],
     split: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="Cut this experiment's data and give each site a part.")
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Partition this experiment's data among the sites.")
     ] = None,
     settings: Settings = None,
     vertical: Annotated[
-        bool, typer.Option("--vertical", help="The sites hold different columns of the same nodes: policies for that.")
+        bool, typer.Option("--vertical", help="The sites hold different columns of the same nodes; sets policies.")
     ] = False,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
     port: Annotated[
@@ -80,8 +80,8 @@ def init(
     """Provision a project: server, sites and administrator with their certificates."""
     if vertical and split is not None:
         raise UserError(
-            "--vertical writes policies for sites with tables of their own; --split hands out data that a simulation "
-            "has cut, with its policies. Leave one of them out.",
+            "--vertical writes policies for sites with their own tables; --split hands out a simulation's partition, "
+            "with its policies. Leave one of them out.",
             code="user.sites",
         )
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
@@ -96,7 +96,7 @@ def init(
         hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     typer.echo(
-        "sites' keys were made here, which is for trying out: between organizations every site makes its own, "
+        "sites' keys were made here, which is only for trials: between organizations every site makes its own, "
         "`fedweave sites request`"
     )
     if parts is not None and parts[1].names:
@@ -115,15 +115,13 @@ for command in (request, sign, accept, revoke, renew, start, stop, status, alive
 @sites.command()
 def check(
     directory: Directory,
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment that is to be run.")
-    ] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment to run.")] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     trust: Trust = False,
 ) -> None:
-    """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
-    secrets, the server's port and address; exit code 2 if there are any."""
+    """Look for faults on this machine before anything is started: data, splits, policies, certificates, secrets, the
+    server's port and address; exit code 2 if there are any."""
     project = read_project(directory)
     if config is not None:
         check_consent(config, trust)
@@ -139,7 +137,7 @@ def check(
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
     if findings.faults:
         raise UserError(
-            f"{counted(len(findings.faults), 'fault')} in {directory}; put that right before `fedweave sites start`."
+            f"{counted(len(findings.faults), 'fault')} in {directory}; correct them before `fedweave sites start`."
         )
     typer.echo("no fault found")
 
@@ -148,9 +146,7 @@ def check(
 def run(
     config: Experiment,
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR2", help="Where the run's files are brought to.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR2", help="Folder for the run's files.")] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
@@ -158,7 +154,7 @@ def run(
     init_from: Earlier = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Keep it with tensorboard, mlflow or wandb (offline), too; repeatable."),
+        typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
@@ -175,16 +171,16 @@ def run(
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
 
-    def told(now: Record) -> None:
+    def progress(now: Record) -> None:
         tell(now)
         observed(now)
 
     try:
         with own_reasons(project), terminable():
-            summary = running.run(chosen, project, directory, resume, told, overwrite=overwrite)
+            summary = running.run(chosen, project, directory, resume, progress, overwrite=overwrite)
     except KeyboardInterrupt:
         typer.echo(
-            f"what was reached is in {directory}; continue with the same command, --out {directory} and --resume"
+            f"finished rounds are in {directory}; continue with the same command, --out {directory} and --resume"
         )
         raise
     finally:
@@ -201,10 +197,10 @@ def predict(
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
-    The sites read their data anew: add new nodes, or edges where these are the examples, to their tables, with an empty
-    split. Each predicts at home, with the model that it has or is sent, and nothing leaves it; the parties of a
-    vertical run predict jointly. The predictions stay in the sites' folders, of a vertical run in those that have
-    labels.
+    The sites read their data again: add new nodes, or edges if these are the examples, to their tables, with an empty
+    split. Each site predicts on its own machine, with its own model or the model that the server sends, and nothing
+    leaves it. The parties of a vertical run predict jointly. The predictions stay in the sites' folders, in a vertical
+    run in the folders of sites with labels.
     """
     with own_reasons(project):
         paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
@@ -221,23 +217,23 @@ def export(
     out: Out = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
-    and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
+    and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
-    exportable(directory)  # or a site's tables would be blamed for what no site can give
+    exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
     folder = free(directory, out, form)
     before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")
     write_export(folder, directory, source(directory, None, None, before, when.value), form)
 
 
 class Teller:
-    """Prints what is new of a job's progress, and what is waited for where nothing is new."""
+    """Prints news of a job's progress, and what the job waits for if there is no news."""
 
     def __init__(self) -> None:
         self._last: Record = {}
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
-        """Hear of `now` (`deploy.flare.server.server.Progress`, or a word on the sites)."""
+        """Receive `now` (`deploy.flare.server.server.Progress`, or a message on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
             self._continued(now)
@@ -249,7 +245,7 @@ class Teller:
             self._waited = waiting
 
     def _continued(self, now: Record) -> None:
-        """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
+        """Print once where a job continues, and the note on its sites; a quick job may be over before."""
         before = self._last.get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)

@@ -1,4 +1,4 @@
-"""The commands `fedweave statement` and `fedweave contributions`: what members are paid, and what they brought."""
+"""The commands `fedweave statement` and `fedweave contributions`: members' pay, and their contributions."""
 
 import json
 import shlex
@@ -61,7 +61,7 @@ def statement(
         typer.Argument(metavar="RUN", help="The directory of a run that pays its members.", show_default=False),
     ] = None,
     member: Annotated[
-        str, typer.Option(metavar="NAME", help="Only what this member may see: a folder to hand to it.")
+        str, typer.Option(metavar="NAME", help="Only what this member may see: a folder to give to it.")
     ] = "",
     out: Annotated[
         Path | None,
@@ -69,7 +69,7 @@ def statement(
             "-o", "--out", metavar="DIR", help="Where to write (RUN/statement; for a member RUN/statement/NAME)."
         ),
     ] = None,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Also the page as PDF, to be filed or sent.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write the page as PDF, to be filed or sent.")] = False,
     sign: Annotated[
         list[Path] | None,
         typer.Option(
@@ -83,7 +83,7 @@ def statement(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Check the statement in DIR against RUN or, without RUN, a member's copy against what it holds; needs "
+            help="Check the statement in DIR against RUN or, without RUN, a member's copy against its own files; needs "
             "--member.",
         ),
     ] = None,
@@ -94,7 +94,7 @@ def statement(
         ),
     ] = None,
 ) -> None:
-    """State what each member of a run contributed, got, and is owed or fined, round by round or for the whole run:
+    """State what each member of a run contributed, received, and is owed or fined, round by round or for the whole run:
     CSV, Parquet, and a page to print and sign."""
     if compare:
         typer.echo(check_same(compare))
@@ -114,7 +114,7 @@ def statement(
 
 
 def _show(totals: "pa.Table") -> None:
-    """What each member is owed and fined over all rounds."""
+    """Print what each member is owed and fined over all rounds."""
     shown = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "owed", "fined", "total"):
         shown.add_column(name, justify="left" if name == "member" else "right")
@@ -127,10 +127,10 @@ def _show(totals: "pa.Table") -> None:
 def write_statement(
     directory: Path, member: str, out: Path, pdf: bool = False, sign: Sequence[Path] = ()
 ) -> "tuple[list[Path], pa.Table, str]":
-    """Write all files of a statement, or of one member's copy; return their paths, the totals of who is in it, and what
-    to read before anything is paid, "" if nothing.
+    """Write all files of a statement, or of one member's copy; return their paths, the totals of its members, and a
+    warning to read before anything is paid, or "".
 
-    pdf: whether the page is written as PDF, too. sign: folders of a project whose keys sign the page.
+    pdf: whether the page is also written as PDF. sign: folders of a project whose keys sign the page.
 
     Raises:
         UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
@@ -167,14 +167,14 @@ def write_statement(
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
-    """What was checked."""
+    """Check a statement; return the results in words."""
     if not member:
-        raise UserError("--check needs --member NAME: whose ledger is in the directory.")
+        raise UserError("--check needs --member NAME: the member whose ledger is in the directory.")
     seal = read_seal(folder)
     if directory is None and not (folder / LEDGER).is_file():
         raise UserError(
-            f"{folder} is not a member's copy: it has no {LEDGER}. Ask for what `fedweave statement RUN --member "
-            f"{member}` writes, or name the run before --check."
+            f"{folder} is not a member's copy: it has no {LEDGER}. Ask for the files of `fedweave statement RUN "
+            f"--member {member}`, or name the run before --check."
         )
     whole, stem = _stem(""), _stem(member)
     tables: dict[str, pa.Table] = {
@@ -193,16 +193,16 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     sentences = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
     if (folder / RUN).exists() and directory is None:
         sentences.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
-    return [*sentences, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]
+    return [*sentences, "its Parquet and CSV files are checked; the page (.html) is a copy to read"]
 
 
 def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
-    """Refuse a CSV file of a statement that says something else than its table, or has none to be held against."""
+    """Raise an error if a CSV file of a statement differs from its table, or has no table to compare it with."""
     for path in sorted(folder.glob("statement*.csv")):
         if path.stem not in tables and path.stem == _stem(""):
             raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
         if path.stem in tables and read(path) != csv_bytes(tables[path.stem], spreadsheet=True):
-            raise UserError(f"{path} is not what the statement's Parquet file says; it was changed. Ask for it again.")
+            raise UserError(f"{path} differs from the statement's Parquet file; it was changed. Ask for it again.")
 
 
 def _stem(member: str) -> str:
@@ -214,17 +214,17 @@ def contributions(
     rounds: Annotated[str, typer.Option(help='Which rounds: "last", "all", or numbers such as 1,10,20.')] = "last",
     metric: Annotated[
         str,
-        typer.Option(help="What a model is worth: by what judges the run (auto), accuracy, loss, average_precision, …"),
+        typer.Option(help="A model's worth: the run's selection metric (auto), accuracy, loss, average_precision, …"),
     ] = "auto",
-    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn, above 12 clients.")] = 200,
+    permutations: Annotated[int, typer.Option(help="Number of random orders of joining, above 12 clients.")] = 200,
 ) -> None:
-    """What each client brought to the global model: leave-one-out and Shapley values of single rounds, and the shares
-    of a budget that would follow; also to RUN/contributions.parquet.
+    """Measure each client's contribution to the global model: leave-one-out and Shapley values of single rounds, and
+    the shares of a budget that follow from them; also to RUN/contributions.parquet.
 
-    They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md says
-    what each column means.
+    They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md
+    explains each column.
     """
-    with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
+    with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
         table = measured(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)
     where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
@@ -250,12 +250,12 @@ def contributions(
     )
     for number, why in json.loads((table.schema.metadata or {}).get(VOID, b"{}")).items():
         console.print(f"round {number} has no values: {why}", highlight=False, markup=False)
-    copied = [
+    copies = [
         tuple(pair) for pairs in json.loads((table.schema.metadata or {}).get(COPIES, b"{}")).values() for pair in pairs
     ]
-    for client, other in dict.fromkeys(copied):
+    for client, other in dict.fromkeys(copies):
         whose = f"the update of {other}" if other else "the last global update"
-        often = counted(copied.count((client, other)), "round")
+        often = counted(copies.count((client, other)), "round")
         console.print(f"{client} sent nearly {whose} in {often}: a copy?", highlight=False, markup=False)
     for name, why in without.items():
         console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

@@ -36,41 +36,41 @@ def sweep(
         typer.Option(
             "--grid",
             metavar="section.key=a,b",
-            help="Values to try, all with all; with --search also a range, low..high or low..high,log; "
-            "NAME:section.key for one algorithm alone; repeatable.",
+            help="Values to try, in all combinations; with --search also a range, low..high or low..high,log; "
+            "NAME:section.key for only one algorithm; repeatable.",
         ),
     ] = None,
     search: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Try N settings of the grid that Optuna proposes, not all with all.")
+        int, typer.Option(min=0, metavar="N", help="Try N settings of the grid that Optuna proposes, not all.")
     ] = 0,
-    sampler: Annotated[str, typer.Option(metavar="NAME", help="How it proposes: tpe, random, qmc or gp.")] = "tpe",
+    sampler: Annotated[str, typer.Option(metavar="NAME", help="Optuna's sampler: tpe, random, qmc or gp.")] = "tpe",
     over: Annotated[
         list[str] | None,
         typer.Option(
             metavar="section.key",
-            help="A key of the grid to compare algorithms over, not to choose by validation; repeatable. Keys of "
-            "the sections algorithm and model alone are chosen.",
+            help="A key of the grid to compare algorithms over, instead of choosing its value by validation; "
+            "repeatable. Only keys of the sections algorithm and model are chosen.",
         ),
     ] = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where it is kept (sweeps/<experiment>).")
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Folder of the sweep (sweeps/<experiment>).")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Do anew what was run with other code or data; keep the rest.")
+        bool, typer.Option("--overwrite", help="Repeat runs with other code or data; keep the rest.")
     ] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Also sweep.tex, the table for a paper.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Also sweep.csv, a line per run.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Also write sweep.tex, the table for a paper.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write sweep.csv, a line per run.")] = False,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also figures with captions, as SVG and PDF, by matplotlib.")
+        Path | None, typer.Option(metavar="DIR", help="Also write figures with captions, as SVG and PDF (matplotlib).")
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE.py:NAME", help="Also a metric of your own, of final models on test; repeatable."),
+        typer.Option(metavar="FILE.py:NAME", help="Also measure your own metric, of final models on test; repeatable."),
     ] = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs; the table is made without it.")
+        str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs, without the table.")
     ] = "",
     slurm: Annotated[
         int, typer.Option(min=0, metavar="N", help="Run nothing, but write the script of an array of N jobs.")
@@ -78,7 +78,7 @@ def sweep(
 ) -> None:
     """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
 
-    At the end one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
+    It ends with one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
     tests.
     """
     folder, console = out or Path("sweeps") / config.stem, screen()
@@ -88,7 +88,7 @@ def sweep(
     options.check()
     if search:
         if slurm or shard:
-            raise ConfigError("--search: a proposal follows from the results before; leave out --shard and --slurm.")
+            raise ConfigError("--search: proposals depend on earlier results. Leave out --shard and --slurm.")
         seek.check(sampler)
         runs, failed, about = seek.searched(
             config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
@@ -118,7 +118,7 @@ def _say(console: "Console", *lines: str) -> None:
 
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
-    """Do what is not done yet; {name: why} of what failed."""
+    """Do all runs that are not finished; returns {name: why} of failed runs."""
 
     def unfinished() -> list["PlannedRun"]:
         return [run for run in runs if not run.finished()]
@@ -133,27 +133,29 @@ def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dic
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="Which paper; without, they are listed.")] = None,
+    paper: Annotated[
+        str | None, typer.Argument(metavar="PAPER", help="The paper; without it, papers are listed.")
+    ] = None,
     table: Annotated[int | None, typer.Option(metavar="N", help="Its table N only.")] = None,
     figure: Annotated[int | None, typer.Option(metavar="N", help="Its figure N only.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A look of some minutes: not comparable.")] = False,
     protocol: Annotated[
-        str, typer.Option(metavar="NAME", help="How runs are made and judged: clean, or one that the paper lists.")
+        str, typer.Option(metavar="NAME", help="How runs are made and evaluated: clean, or one that the paper lists.")
     ] = "clean",
     one_off: Annotated[
-        bool, typer.Option("--one-off", help="What each setting of --protocol is worth, one table in place of all.")
+        bool, typer.Option("--one-off", help="Effect of each setting of --protocol, one table instead of all.")
     ] = False,
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of one data set.")] = None,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only rows or columns of this name; may be repeated.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="A-B", help="These seeds, such as 0-3 or 0,2,5.")] = None,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Where runs and tables are kept.")] = Path(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of runs and tables.")] = Path(
         "reproduced"
     ),
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
 ) -> None:
-    """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""
+    """Run the tables of a paper and print its numbers next to ours; finished runs are used again."""
     console = screen()
     if paper is None:
         for name, about in PAPERS.items():
@@ -184,7 +186,7 @@ def _listed(name: str, paper: "Paper", protocols: "Iterable[str]") -> Iterator[s
     yield from _lines("--table", paper.tables)
     yield from _lines("--figure", paper.figures)
     for protocol in protocols:
-        yield f"  --protocol {protocol}, with --one-off: what each of its settings is worth"
+        yield f"  --protocol {protocol}, with --one-off: the effect of each of its settings"
 
 
 def _lines(option: str, tables: "Mapping[int, PaperTable]") -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The small federations that the laws are tried on: five clients of different sizes, with what an algorithm needs."""
+"""Small federations for conformance tests: five clients of different sizes, with the data that an algorithm needs."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,7 +19,7 @@ from fedweave.partition.client_data import Precompute, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes
-LIST = 128  # rows of lists that clients pad alike
+LIST = 128  # rows to which all clients pad lists
 SHARED = 40  # nodes of every client of a vertical federation
 PLAIN = Capabilities()
 
@@ -28,10 +28,10 @@ E = TypeVar("E", bound=Engine)
 Arrays = tuple[np.ndarray | sp.csr_matrix, ...]
 
 
-def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> Arrays:
-    """A random connected graph with sparse features that depend on the classes, which may be `given` [nodes]."""
+def arrays(nodes: int, seed: int, labels: np.ndarray | None = None) -> Arrays:
+    """A random connected graph with sparse features that depend on the classes; `labels` [nodes] sets the classes."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, CLASSES, nodes) if given is None else given
+    y = rng.integers(0, CLASSES, nodes) if labels is None else labels
     path = np.stack([np.arange(nodes - 1), np.arange(1, nodes)])
     extra = rng.integers(0, nodes, (2, 2 * nodes))
     pairs = np.concatenate([path, extra[:, extra[0] != extra[1]]], axis=1)
@@ -44,7 +44,7 @@ def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> Arrays:
 
 
 def people(nodes: int, seed: int) -> Arrays:
-    """As `arrays` with two classes, and two groups of which one is in the first class more often; a few unknown."""
+    """`arrays` with two classes and two groups; a few groups are unknown, and one group is in class 0 more often."""
     x, edges, y, masks = arrays(nodes, seed)
     draws = np.random.default_rng(seed).random((2, nodes))
     sens = np.where(draws[0] < 0.05, -1, draws[1] < 0.3 + 0.4 * (y == 0)).astype(int)
@@ -58,20 +58,23 @@ def graphs(
     halved: bool = False,
     finders: Sequence[Precompute] = (),
 ) -> dict[str, Graph]:
-    """{client: graph}, as an algorithm `needs` it: of the same nodes, labels and masks for a vertical one; with two
-    classes and a sensitive attribute; small graphs; with what its `finders` find. Client `changed` holds other
-    data. halved: no node of a client has more than half of the features, of nodes."""
+    """{client: graph} with the data that an algorithm `needs`.
+
+    A vertical algorithm has the same nodes, labels and masks at all clients. Others may need two classes and a
+    sensitive attribute, small graphs, or the results of `finders`. changed: number of a client with other data. halved:
+    whether a client's nodes use only half of the features.
+    """
     if needs.graph_level:
         return small_graphs.graphs(dtype, changed, known(small_graphs.held(changed), finders))
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
-        drawn: list[Arrays] = [(x, edges, y, masks) for x, edges, *_ in sides]
+        client_arrays: list[Arrays] = [(x, edges, y, masks) for x, edges, *_ in sides]
     else:
         draw = people if needs.sens else arrays
-        drawn = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
+        client_arrays = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
     names = ("x", "edges", "y", "masks", "sens")
-    held: list[Record] = [dict(zip(names, part, strict=False)) for part in drawn]
+    held: list[Record] = [dict(zip(names, part, strict=False)) for part in client_arrays]
     precomputed = known(held, finders)
     if halved:
         held = [part | {"x": _half(part["x"], i)} for i, part in enumerate(held)]
@@ -79,8 +82,8 @@ def graphs(
 
 
 def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomputed]:
-    """What is looked for in the data of clients, of which some nodes, unless of small graphs, are joined to some of the
-    next client."""
+    """The results of `finders` on the clients' data. Unless graphs are small, some nodes have an edge to the next
+    client."""
     small = "graph_of" in held[0]
     counts = np.cumsum([0, *(len(part["y"]) for part in held)])
     number = _numbered([len(part["graph_of" if small else "y"]) for part in held], small)
@@ -103,7 +106,7 @@ def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomp
 
 def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:
     """The numbers of each client's nodes, int64 [n]. Nodes beyond `SIZES`, which a changed client has, come last, so
-    that no client's numbers depend on what another one holds; not `small` graphs, of which a client's lie together."""
+    that no client's numbers depend on another client's data. With `small` graphs a client's numbers are consecutive."""
     first = counts if small else [min(count, size) for count, size in zip(counts, SIZES, strict=True)]
     starts, beyond = np.cumsum([0, *first]), sum(first)
     number = []
@@ -114,7 +117,7 @@ def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:
 
 
 def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN) -> Graph:
-    """What no client holds, all of it to be tested on."""
+    """A graph that no client holds; all of it is for testing."""
     if needs.graph_level:
         return small_graphs.global_test(dtype)
     x, edges, y, _, *sens = (people if needs.sens else arrays)(25, 999)
@@ -123,13 +126,13 @@ def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN)
 
 
 def public(dtype: torch.dtype = torch.float32) -> Graph:
-    """A sample that the server holds and no client does."""
+    """A sample that only the server holds."""
     x, edges, y, masks = arrays(30, 555)
     return make_graph(x, edges, y, np.zeros_like(masks), dtype=dtype)
 
 
 def shape(needs: Capabilities = PLAIN) -> tuple[int, int]:
-    """How many features and classes the data has."""
+    """Numbers of features and classes of the data."""
     if needs.graph_level:
         return small_graphs.FEATURES, small_graphs.CLASSES
     return FEATURES, 2 if needs.sens else CLASSES
@@ -142,7 +145,7 @@ def federation(
     finders: Sequence[Precompute] = (),
     **options: Any,
 ) -> E:
-    """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
+    """The clients of `graphs`, or `clients`, on an engine; the server holds a test set and, for nodes, a sample."""
     clients = options.pop("clients", None) or graphs(dtype, needs=needs, finders=finders)
     test = global_test(dtype, needs)
     defaults: Record = {"test": test, "held": {"validation": test}}
@@ -152,7 +155,7 @@ def federation(
 
 
 def _half(x: sp.csr_matrix, which: int) -> sp.csr_matrix:
-    """The features, half of which are 0: of every class, and not the same at neighbors."""
+    """The features, half of them set to 0: some of every class, and different ones at neighboring clients."""
     half = sp.csr_matrix(x.multiply((np.arange(FEATURES) // CLASSES + which) % 2))
     half.eliminate_zeros()
     return half

@@ -1,7 +1,7 @@
-"""The laws: what holds for every algorithm, whatever it computes. A law raises `Broken` where it does not hold.
+"""The laws: conformance tests that hold for every algorithm. A law raises `Broken` if it does not hold.
 
-What several laws look at is run once (`Subject.run`). Where an algorithm lacks what a law is about, the law does not
-hold either: the algorithm's class says so, and why, in `exempt_laws`.
+Runs that several laws need are made once (`Subject.run`). If an algorithm lacks the subject of a law, the law does not
+hold either: the algorithm's class lists the law with a reason in `exempt_laws`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,17 +42,17 @@ GCN = ("0/bias", "0/weight", "1/bias", "1/weight")
 
 
 class NoGcn(Exception):
-    """What an algorithm trains is another model, or kept elsewhere, so that there is nothing to compare with."""
+    """The algorithm trains another model, or stores it elsewhere, so that there is nothing to compare with."""
 
 
 def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
-    """The weights after `ROUNDS` rounds of an algorithm with one client, and those that a 2-layer GCN has after as many
-    steps on that client's graph, both from what the first round left.
+    """The weights after `ROUNDS` rounds of an algorithm with one client, and the weights of a 2-layer GCN after equally
+    many steps on that client's graph. Both start from the weights after the first round.
 
-    settings: of the algorithm: its optimizer, "sgd" or "adam", with lr and weight_decay, and whether its state is kept.
+    settings: the algorithm's optimizer, "sgd" or "adam", with lr and weight_decay, and its `optimizer_state`.
 
     Raises:
-        NoGcn: what it trains cannot be compared.
+        NoGcn: the algorithm's model cannot be compared.
     """
     graph = subject.graphs(torch.float64)[CLIENT]
     algorithm = subject.made(dropout=0.0, **settings)
@@ -88,7 +88,7 @@ def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Values) -> T
 
 
 def _optimizer(w: Tree, moments: Tree | None, settings: Values) -> torch.optim.Optimizer:
-    """PyTorch's, with the moments that the client kept."""
+    """PyTorch's optimizer, with the client's optimizer state."""
     flat = [leaf for layer in w.values() for leaf in layer.values()]
     how = {name: settings[name] for name in ("lr", "weight_decay")}
     if settings["optimizer"] == "sgd":
@@ -103,10 +103,10 @@ def _optimizer(w: Tree, moments: Tree | None, settings: Values) -> torch.optim.O
 
 
 def _held(step: RoundResult, fed: Engine) -> Tree:
-    """A copy of the one model: the server's weights, and the client's own where the server has none.
+    """A copy of the global model: the server's weights, and the client's own weights if the server has none.
 
     Raises:
-        NoGcn: these are not a 2-layer GCN's.
+        NoGcn: the weights are not a 2-layer GCN's.
     """
     flat: Record = {}
     for tree in (fed.snapshot().get(CLIENT, {}), step.state):
@@ -122,18 +122,18 @@ CHANGED, ABSENT, IDLE = 3, "site-1", 2
 
 
 class Broken(Exception):
-    """A law does not hold; says by how much, or for whom."""
+    """A law does not hold; the message gives the size of the difference, or the client."""
 
 
 def clients_in_batches_give_the_loops_numbers(subject: Subject) -> None:
-    """Clients run together give what clients give one after the other, to 1e-5 in single precision."""
+    """Clients run together give the same as clients one after the other, to 1e-5 in single precision."""
     _equal(subject.batched().left, subject.specified().left, 1e-5, "vmap and loop")
 
 
 def all_clients_at_once_do_in_double_precision(subject: Subject) -> None:
-    """To 1e-9 there after two rounds, where clients lack half of the features: weights of these are trained once for
-    all, and move by weight decay and by what the objective says of them. In three steps a round where an algorithm
-    counts them: at the first one a penalty on the distance from the received weights has no gradient."""
+    """The same to 1e-9 in double precision after two rounds, where clients lack half of the features: weights of absent
+    features are trained once for all clients, by weight decay and the objective. If an algorithm has local steps, it
+    takes three a round: at the first step a penalty on the distance from the received weights has no gradient."""
     tried = {"local_steps": 3, "weight_decay": 0.05}
     settings = {name: value for name, value in tried.items() if subject.takes(name)}
     loop, fast = (
@@ -144,13 +144,13 @@ def all_clients_at_once_do_in_double_precision(subject: Subject) -> None:
 
 
 def recorded_steps_give_the_same_bits(subject: Subject) -> None:
-    """What is recorded and played again gives the same as what is computed as written, and all of it can be."""
+    """Recorded and played steps give the same as steps computed as written, and every step can be recorded."""
     run = subject.recorded()
     _equal(run.left, subject.batched().left, 0.0, "recorded and unrecorded")
     if not run.fed.recordings.played:
         raise Broken("nothing was played again")
     if run.said:
-        raise Broken(f"not all could be recorded: {'; '.join(run.said)}")
+        raise Broken(f"some steps could not be recorded: {'; '.join(run.said)}")
 
 
 def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -> None:
@@ -161,12 +161,12 @@ def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -
 
 
 def nothing_but_bytes_passes(subject: Subject) -> None:
-    """Messages, replies and private state may be written and read in between."""
+    """Messages, replies and private state may be serialized and parsed in between."""
     _equal(subject.wired().left, subject.specified().left, 1e-5, "bytes and objects")
 
 
 def shards_give_the_same_bits(subject: Subject) -> None:
-    """Clients dealt to one executor or to three, each with an algorithm of its own, leave what batches leave."""
+    """Clients dealt to one executor or to three, each with its own algorithm, leave the same as batches."""
     for shards in (1, 3):
         run = subject.sharded(shards)
         _equal(run.left, subject.batched().left, 0.0, f"{shards} executors and one")
@@ -196,13 +196,13 @@ def the_same_seed_gives_the_same_run(subject: Subject) -> None:
 
 
 def evaluating_more_often_changes_nothing(subject: Subject) -> None:
-    """Training does not depend on how often models are judged."""
+    """Training does not depend on how often models are evaluated."""
     ends = [run.left | {"summary": _last(run)} for run in (subject.together(), subject.run(every=0, **TOGETHER))]
     _equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
 
 
 def clients_are_isolated(subject: Subject) -> None:
-    """Other data at one client changes no other client's reply in the calls up to the first that differs."""
+    """Other data at one client changes no other client's reply in the calls up to the first reply that differs."""
     changed = f"site-{CHANGED}"
     for before in (subject.specified(), subject.together()):
         fed = subject.federation(clients=subject.graphs(changed=CHANGED), **TOGETHER | {"mode": before.fed.mode})
@@ -216,29 +216,29 @@ def clients_are_isolated(subject: Subject) -> None:
             if any(differs):
                 break
         else:
-            raise Broken(f"{changed} replied as before, although its data was another")
+            raise Broken(f"{changed} replied as before, although its data had changed")
 
 
 def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
-    """A run that is stopped, saved and continued elsewhere ends like one that was not."""
+    """A run that is stopped, saved and continued elsewhere ends like an uninterrupted run."""
     whole = subject.batched() if mode == "vmap" else subject.specified()
     *_, (last, fed) = subject.resumed(whole, subject.made(), **BATCHES | {"mode": mode})
     _equal(everything(last, fed), whole.left, 0.0, "resumed and uninterrupted")
 
 
 def a_missing_client_is_named(subject: Subject) -> None:
-    """A client that does not reply stops the round by name."""
+    """A client that does not reply stops the round, and the error names it."""
     try:
         list(subject.resumed(subject.together(), subject.made(), absent=_absent))
     except ClientsMissing as error:
         if error.missing != {ABSENT: "cable cut"} or f"{ABSENT}: cable cut" not in str(error):
             raise Broken(f"it names {error.missing} and says {error}") from error
     else:
-        raise Broken(f"the run went on without {ABSENT}, which nobody allowed")
+        raise Broken(f"the run went on without {ABSENT}, although no quorum allows it")
 
 
 def a_quorum_carries_the_round(subject: Subject) -> None:
-    """With a quorum the round goes on without a missing client, which joins again in the next."""
+    """With a quorum the round goes on without a missing client, which joins again in the next round."""
     if not subject.takes("quorum"):
         raise Broken("it has no setting `quorum`")
     evaluated = []
@@ -246,12 +246,12 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
         evaluated.append([client for client in fed.clients if client in _evaluated(step.metrics)])
     everyone = [*fed.clients]
     if evaluated != [[client for client in everyone if client != ABSENT], everyone]:
-        raise Broken(f"{ABSENT} was to be left out of one round alone, but those judged were {evaluated}")
+        raise Broken(f"{ABSENT} was to be left out of only one round, but the evaluated clients were {evaluated}")
 
 
 def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) -> None:
-    """It has no training: what counts as its trained model, in its scores and as deployed, is one that it was given,
-    before the round or after it, and no weight decay or pull moves it."""
+    """Such a client does not train: its trained model, in its scores and as deployed, is one that it received before
+    the round or after it, and no weight decay or pull moves it."""
     settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
     algorithm = subject.made(**settings)
     if not isinstance(algorithm, Deployable):  # then no client has a whole model
@@ -270,12 +270,12 @@ def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) 
     scores = algorithm.evaluate(state, fed).clients[client].get("trained", {})
     shown = measured(algorithm.net, trained_model, fed.graphs[client], whole=False)
     if scores and not (gap := distance(scores, {name: shown[name] for name in scores})) <= 1e-4:
-        raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off those of the one that is deployed")
+        raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off the scores of the deployed model")
 
 
 def training_lowers_the_loss(subject: Subject) -> None:
-    """The sum of the clients' training losses falls over 12 rounds, by half a percent at least; where some of them
-    take part in a round, it may rise in between, with those whom the last rounds did not call."""
+    """The sum of the clients' training losses falls over 12 rounds, by half a percent at least. If only some clients
+    take part in a round, the sum may rise in between, with clients that the last rounds did not call."""
     algorithm = subject.made(dropout=0.0)
     steps = train(algorithm, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
@@ -283,12 +283,12 @@ def training_lowers_the_loss(subject: Subject) -> None:
     if not (falls and losses[-1] < 0.995 * losses[0]):
         text = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
-            f"they are to fall, by half a percent at least, but are {text}; `test_settings` may say a larger step"
+            f"they must fall, by half a percent at least, but are {text}; `test_settings` may set a larger step"
         )
 
 
 def one_client_is_ordinary_training(subject: Subject) -> None:
-    """With one client and one local step a round, what remains is training by PyTorch's own optimizer, to 1e-9."""
+    """With one client and one local step a round, training equals PyTorch's own optimizer, to 1e-9."""
     if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
         raise Broken("it has no full-batch local steps of a chosen optimizer on nodes")
     plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
@@ -302,7 +302,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         try:
             trained, expected = ordinary(subject, settings)
         except NoGcn as error:
-            raise Broken(f"{error}; say why in exempt_laws") from error
+            raise Broken(f"{error}; give the reason in exempt_laws") from error
         try:
             _equal(trained, expected, 1e-9, "federated and ordinary training")
         except Broken as error:
@@ -310,15 +310,15 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
 
 
 def _why_not_ordinary(subject: Subject) -> str:
-    """What to declare where it is meant, and the part that decides the server's step, if there is one."""
+    """The declaration for an intended exception, and the part that decides the server's step, if there is one."""
     algorithm = subject.made()
     owner = algorithm.composed.owner("step") if isinstance(algorithm.composed, Composition) else ""
     cause = f"its part {owner} decides the server's step" if owner else "what it does beyond ordinary training"
-    return f'If that is meant, declare it in the class: exempt_laws = {{"{ORDINARY}": "{cause}"}}'
+    return f'If that is intended, declare it in the class: exempt_laws = {{"{ORDINARY}": "{cause}"}}'
 
 
 def _takes(subject: Subject, settings: Values) -> bool:
-    """Whether an algorithm does not refuse an optimizer that it cannot live with."""
+    """Whether an algorithm accepts these optimizer settings."""
     try:
         subject.made(**settings)
     except ConfigError:
@@ -327,7 +327,7 @@ def _takes(subject: Subject, settings: Values) -> bool:
 
 
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
-    """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
+    """In each round a site receives the steps of `calls`, in their order; it may be left out of some."""
     run, algorithm = subject.batched(), subject.made()
     if (calls := algorithm.calls(len(run.fed.clients))) is None:
         raise Broken("it has no `calls(clients)`, without which no site can take part")
@@ -376,7 +376,7 @@ LAWS: dict[str, Law] = {
 
 
 def _deployed(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
-    """The model that is stored at a client for its owner, whose states stay as they are."""
+    """The model that is stored at a client for its owner; the clients' states do not change."""
     before, data = fed.snapshot(), fed.snapshot_data()
     algorithm.deploy(state, fed, which)
     model: Tree = fed.snapshot()[client].get("model", {})
@@ -391,14 +391,14 @@ def _equal(actual: Tree, expected: Tree, most: float, what: str) -> None:
 
 
 def _within(ran: list[str], due: Sequence[Step], when: str) -> None:
-    """Steps may be left out; none comes earlier or more often than declared."""
+    """Check that steps run in the declared order, and none more often; steps may be left out."""
     names = iter(step_name(step) for step in due)
     if not all(name in names for name in ran) or (due and not ran):
-        raise Broken(f"{when} {ran} ran, but `calls` says {[step_name(step) for step in due]}")
+        raise Broken(f"{when} {ran} ran, but `calls` declares {[step_name(step) for step in due]}")
 
 
 def _reversed(count: int) -> Callable[[object], object]:
-    """What the server holds for each of its clients, in the order of clients, the other way round."""
+    """A function that reverses the server's values for each of its clients, which are in the order of clients."""
 
     def turned(leaf: object) -> object:
         if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
@@ -413,12 +413,12 @@ def _absent(round: int, client: str) -> str | None:
 
 
 def _last(run: ContractRun) -> dict[str, float]:
-    """The last evaluation, without what depends on those before."""
+    """The last evaluation, without values that depend on earlier evaluations."""
     return {name: value for name, value in run.left["summary"].items() if not name.startswith("best_")}
 
 
 def _evaluated(metrics: pa.Table) -> set[str]:
-    """The clients that an evaluation judged."""
+    """The clients of an evaluation."""
     return {row["client"] for row in metrics.to_pylist() if row["split"] != SERVER}
 
 

@@ -1,4 +1,4 @@
-"""The small graphs that five clients hold in the contract."""
+"""The small graphs of five clients in the conformance tests."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client
 
 
 def arrays(count: int, seed: int) -> Record:
-    """Random small graphs of 1 to 9 nodes, those of class 1 with more edges; features are one-hot, and sparse."""
+    """Random small graphs of 1 to 9 nodes; graphs of class 1 have more edges. Features are one-hot and sparse."""
     rng = np.random.default_rng(seed)
     y, graph_of = rng.integers(0, CLASSES, count), np.repeat(np.arange(count), rng.integers(1, 10, count))
     n = len(graph_of)
@@ -29,24 +29,24 @@ def arrays(count: int, seed: int) -> Record:
 
 
 def held(changed: int | None = None) -> list[Record]:
-    """`arrays` of five clients, of which the one of number `changed` holds others."""
+    """`arrays` of five clients; the client with number `changed` has other data."""
     return [arrays(count, i + 100 * (i == changed)) for i, count in enumerate(COUNTS)]
 
 
 def graphs(
     dtype: torch.dtype = torch.float64, changed: int | None = None, extra: Sequence[Precomputed | None] = (None,) * 5
 ) -> dict[str, Graph]:
-    """{client: graph} of what they hold, padded to few sizes, with what is known besides."""
+    """{client: graph} of their data, padded to few sizes, with `extra` precomputed values."""
     each = held(changed)
-    rows, examples = (size_classes([len(own[name]) for own in each]) for name in ("graph_of", "y"))
+    rows, examples = (size_classes([len(fields[name]) for fields in each]) for name in ("graph_of", "y"))
     return {
-        f"site-{i}": make_graph(**own, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])
-        for i, own in enumerate(each)
+        f"site-{i}": make_graph(**fields, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])
+        for i, fields in enumerate(each)
     }
 
 
 def global_test(dtype: torch.dtype = torch.float64) -> Graph:
-    """Graphs that no client holds, all to be tested on."""
-    judged = arrays(20, 999)
-    judged["masks"] = np.arange(3)[:, None] == np.full(20, TEST)
-    return make_graph(**judged, dtype=dtype)
+    """Graphs that no client holds; all of them are for testing."""
+    fields = arrays(20, 999)
+    fields["masks"] = np.arange(3)[:, None] == np.full(20, TEST)
+    return make_graph(**fields, dtype=dtype)

@@ -29,21 +29,21 @@ from fedweave.models import MODELS
 from fedweave.ops.recording import When
 
 # ----------------------------------------------------------------------------------------------------
-# Engines that show what passes between server and clients.
+# Engines that record the messages between server and clients.
 
 
 class RecordingEngine(LocalEngine):
-    """Keeps every call's replies, also those to other clients, as `heard`, and {round: the names of the steps called}
-    as `ran`."""
+    """Stores every call's replies, also those to other clients, as `heard`, and {round: names of the called steps} as
+    `ran`."""
 
     @cached_property
     def heard(self) -> list[Replies]:
-        """In the order of the calls."""
+        """All replies, in the order of the calls."""
         return []
 
     @cached_property
     def ran(self) -> dict[int, list[str]]:
-        """In the order of the calls."""
+        """All steps, in the order of the calls."""
         return {}
 
     def answer(self, call: Call) -> Replies:
@@ -55,12 +55,12 @@ class RecordingEngine(LocalEngine):
 
 
 class RecordingSimulation(RecordingEngine, Simulation):
-    """A simulation that keeps what was replied."""
+    """A simulation that stores all replies."""
 
 
 class ShardedRecorder(RecordingEngine):
-    """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
-    of its own, which `rebuild` makes."""
+    """Clients dealt to `shards` executors, which exchange only bytes with the engine; each has its own algorithm, which
+    `rebuild` makes."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class ShardedRecorder(RecordingEngine):
 
 
 class BytesEngine(Simulation):
-    """Lets nothing but bytes pass, as between organizations.
+    """Passes only bytes, as between organizations.
 
-    Every message, reply and private state is serialized and parsed; `passed` counts the bytes, those between clients
-    where they arrive.
+    Every message, reply and private state is serialized and parsed; `passed` counts the bytes. Bytes between clients
+    count at the receiver.
     """
 
     def __init__(self, clients: Mapping[str, Graph], **options: Any) -> None:
@@ -112,13 +112,13 @@ class BytesEngine(Simulation):
 
     def _wired(self, step: Step, to_server: bool = True) -> Step:
         def wired(client: Client, message: Tree) -> Tree:
-            came = {key: message.pop(key) for key in ("received", "present") if key in message}
-            peers = {name: encode(tree) for name, tree in came.get("received", {}).items()}
+            from_peers = {key: message.pop(key) for key in ("received", "present") if key in message}
+            peers = {name: encode(tree) for name, tree in from_peers.get("received", {}).items()}
             down = encode(message)
             read = partial(decode, device=client.graph.device)
             client.state = read(encode(client.state))
-            came |= {"received": {name: read(blob) for name, blob in peers.items()}} if came else {}
-            reply = step(client, read(down) | came)
+            from_peers |= {"received": {name: read(blob) for name, blob in peers.items()}} if from_peers else {}
+            reply = step(client, read(down) | from_peers)
             new_data = reply.pop(DATA, None)
             up = encode(reply)
             client.state = read(encode(client.state))
@@ -138,19 +138,19 @@ def _stored(graph: Graph) -> Graph:
 
 
 ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
-SAVED = 1  # the round whose checkpoint is kept
-EVERY = 2  # rounds until models are judged
-# Batches of two clients leave one alone, and different clients of the same sizes.
+SAVED = 1  # the round whose checkpoint is stored
+EVERY = 2  # rounds between evaluations
+# Batches of two clients leave a batch of one client, and batches differ in their clients.
 BATCHES: Record = {"mode": "vmap", "chunk": 2, "record": "never"}
 TOGETHER: Record = {"mode": "vmap", "record": "never"}  # all clients at once
 HIDDEN = 8
 
 
 class ContractRun(NamedTuple):
-    """What a run left.
+    """The results of a run.
 
     left:  server, clients and summary after its last round. fed: the federation.
-    saved: the checkpoint after round `SAVED`. said: what was warned of meanwhile.
+    saved: the checkpoint after round `SAVED`. said: warnings during the run.
     """
 
     left: Tree
@@ -161,10 +161,10 @@ class ContractRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """One algorithm, and the runs of it that several laws look at.
+    """One algorithm, and its runs, which several laws share.
 
-    kind: what makes it of a model. values: its settings; where they say nothing, those that its class declares as
-    `test_settings` count, and one local step. model: settings of the model, its "name" among them.
+    kind: makes the algorithm from a model. values: its settings; they override the `test_settings` of its class, and
+    one local step. model: settings of the model, including its "name".
     """
 
     kind: Any
@@ -180,7 +180,7 @@ class Subject:
 
     @cached_property
     def needs(self) -> Capabilities:
-        """What it needs of the data; parts may need groups of people, too."""
+        """The algorithm's needs of the data; parts may need groups of people too."""
         declared = capabilities(self.kind)
         return replace(declared, sens=declared.sens or self._made(declared).needs.sens)
 
@@ -196,18 +196,18 @@ class Subject:
         return set(names) <= own_parameters(self.kind).keys()
 
     def made(self, dropout: float = 0.5, **values: object) -> Algorithm:
-        """The algorithm with a small model; `values` go before its own settings."""
+        """The algorithm with a small model; `values` override its own settings."""
         return self._made(self.needs, dropout, **values)
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
-        tried: Record = {"local_steps": 1, **small_settings(self.kind)}
-        choice = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
+        defaults: Record = {"local_steps": 1, **small_settings(self.kind)}
+        choice = defaults.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
         options: Record = (choice if isinstance(choice, dict) else {"name": choice}) | dict(self.model)
         name = options.pop("name")
         check_name("test_settings: model", name, MODELS)
         options |= {"pool": "sum"} if needs.graph_level else {}
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **options).build(*federations.shape(needs))
-        supported = {name: value for name, value in tried.items() if self.takes(name)}
+        supported = {name: value for name, value in defaults.items() if self.takes(name)}
         try:
             algorithm: Algorithm = self.kind(model, **(supported | dict(self.values) | values))
             return algorithm
@@ -246,8 +246,8 @@ class Subject:
         halved: bool = False,
         **options: Any,
     ) -> ContractRun:
-        """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. halved:
-        see `graphs`. options: the engine's, which is a `RecordingSimulation` that runs clients one after the other."""
+        """A run, made on the first request. settings: of the algorithm. backwards: reverses the clients' order. halved:
+        see `graphs`. options: the engine's; the default is a `RecordingSimulation` that runs one client at a time."""
         options = {"mode": "loop", **options}
         words = sorted((name, str(value)) for name, value in options.items())
         key = rounds, every, str(settings), backwards, halved, *words
@@ -265,37 +265,37 @@ class Subject:
         return ContractRun(everything(step, fed), fed, saved, tuple(warnings))
 
     def specified(self) -> ContractRun:
-        """What clients give one after the other, which is the specification."""
+        """The run of clients one after the other, which is the specification."""
         return self.run(mode="loop")
 
     def batched(self) -> ContractRun:
-        """What clients give in batches, computed as written."""
+        """The run of clients in batches, computed as written."""
         return self.run(**BATCHES)
 
     def recorded(self) -> ContractRun:
-        """These batches in steps that are recorded at once and then played."""
+        """The run of these batches in steps that are recorded at once and then played."""
         return self.run(**BATCHES | {"record": "always"})
 
     def together(self) -> ContractRun:
-        """What all clients give at once, computed as written."""
+        """The run of all clients at once, computed as written."""
         return self.run(**TOGETHER)
 
     def wired(self) -> ContractRun:
-        """What clients give where nothing but bytes passes."""
+        """The run of clients that exchange only bytes with the server."""
         return self.run(engine=BytesEngine)
 
     def sharded(self, shards: int) -> ContractRun:
-        """What clients dealt to several executors give, between which nothing but bytes passes."""
+        """The run of clients dealt to several executors, which exchange only bytes with the engine."""
         return self.run(**self.in_shards(shards))
 
     def in_shards(self, shards: int) -> Record:
-        """Options of an engine with several executors, each with an algorithm of its own."""
+        """Options of an engine with several executors, each with its own algorithm."""
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
     def resumed(
         self, before: ContractRun, algorithm: Algorithm, every: int = EVERY, **options: object
     ) -> Iterator[tuple[RoundResult, Engine]]:
-        """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
+        """(result of a round, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))
         for step in train(algorithm, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
@@ -313,17 +313,17 @@ def _class(kind: object) -> object:
 
 
 def checkpoint(step: RoundResult, fed: Engine) -> bytes:
-    """All that a resumed run needs."""
+    """All data that a resumed run needs."""
     return encode({"state": step.state, "clients": fed.snapshot(), "data": fed.snapshot_data()})
 
 
 def everything(step: RoundResult, fed: Engine) -> Tree:
-    """All that a run leaves after a round."""
+    """All results of a run after a round."""
     return {"server": step.state, "clients": fed.snapshot(), "summary": dict(step.summary)}
 
 
 def distance(a: Tree, b: Tree) -> float:
-    """The largest difference between two trees; infinite where names or shapes differ."""
+    """The largest difference between two trees; infinite if names or shapes differ."""
     flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
     if flat_a.keys() != flat_b.keys():
         return float("inf")
@@ -338,7 +338,7 @@ def _host(leaf: object) -> torch.Tensor:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """What fedweave warns of meanwhile, such as steps that could not be recorded."""
+    """fedweave's warnings during the block, such as steps that could not be recorded."""
     messages: list[str] = []
     logger, handler = logging.getLogger("fedweave"), logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What every engine does in the same way with a call: its randomness, who is called, and what a reply may hold."""
+"""Rules of a call that all engines share: its randomness, the called clients, and the content of a reply."""
 
 import dataclasses
 import sys
@@ -20,7 +20,7 @@ from fedweave.ops.tape import writes
 
 
 class Keys:
-    """The server's side of a run's randomness: which round it is, and how often each step ran in it."""
+    """The server's side of a run's randomness: the number of the round, and how often each step ran in it."""
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self._root, self._device = random.root(seed), device
@@ -36,7 +36,7 @@ class Keys:
         return random.placed(random.folded(self._round, "server", purpose), self._device)
 
     def occurrence(self, step: str) -> int:
-        """How often `step` ran in this round before; counts it."""
+        """Number of earlier runs of `step` in this round; counts this one."""
         again = self._times[step] = self._times.get(step, -1) + 1
         return again
 
@@ -46,20 +46,20 @@ class Keys:
 
 
 def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
-    """What the server holds, by role, with the global test graph as "test"."""
+    """The server's graphs, by role, with the global test graph as "test"."""
     return dict(held) if test is None else {"test": test, **held}
 
 
 def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:
-    """Randomness of one client in a call, or of several at once; `clients` are the words of their ids."""
+    """Randomness of one client in a call, or of several clients at once; `clients` are the words of their ids."""
     return random.fold(call, purpose, clients)
 
 
 def called(step: str, clients: Sequence[str] | None, known: Mapping[str, int], quorum: float) -> tuple[str, ...]:
-    """The called clients in client order; all `known` ones, {client: its place}, if `clients` is None.
+    """The called clients in client order; all `known` clients, {client: its place}, if `clients` is None.
 
     Raises:
-        FedweaveError: no client is named, one is unknown or named twice, or the quorum is no share.
+        FedweaveError: no client is named, one is unknown or named twice, or the quorum is not between 0 and 1.
     """
     if not 0 <= quorum <= 1:
         raise FedweaveError(f"the quorum of {step} is {quorum}; it is a share from 0 to 1.", code="call.quorum")
@@ -76,11 +76,11 @@ def called(step: str, clients: Sequence[str] | None, known: Mapping[str, int], q
 
 
 def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """{client: those who send to it, in client order} of a `send`.
+    """{client: the clients that send to it, in client order} of a `send`.
 
     Raises:
-        FedweaveError: a client is unknown, sends to itself, twice to a peer, or to one that is not called; or not all
-            peers are sent to by equally many.
+        FedweaveError: a client is unknown, sends to itself, twice to a peer, or to a client that is not called; or
+            peers receive different numbers of messages.
     """
     chosen = called(step, list(to), known, 1.0)
     for client, peers in to.items():
@@ -94,14 +94,14 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]
     if len({len(senders) for senders in senders_by_peer.values()}) > 1:
         counts = listed([f"{peer}: {len(senders)}" for peer, senders in senders_by_peer.items()])
         raise FedweaveError(
-            f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.",
+            f"{step} sends unequal numbers of messages ({counts}); let all clients receive the same number.",
             code="call.topology",
         )
     return senders_by_peer
 
 
 def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -> Sequence[str] | None:
-    """Whom a `map` calls: with `received`, those who sent.
+    """The clients that a `map` calls: with `received`, the clients that sent.
 
     Raises:
         FedweaveError: a named client did not send.
@@ -117,11 +117,10 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
 
 
 def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str], fixed: bool = False) -> None:
-    """Refuse to go on when fewer than the share `quorum` of the `count` called clients reply; fixed: no setting lowers
-    it.
+    """Raise an error if fewer than the share `quorum` of the `count` called clients reply; fixed: no setting lowers it.
 
     Raises:
-        ClientsMissing: names the `missing` ones with their reasons.
+        ClientsMissing: names the `missing` clients with their reasons.
     """
     needed = max(1, -(-int(quorum * count * 10**9) // 10**9))
     if count - len(missing) < needed:
@@ -129,10 +128,10 @@ def check_quorum(step: str, quorum: float, count: int, missing: dict[str, str], 
 
 
 def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], missing: dict[str, str]) -> None:
-    """Refuse to go on when the replies of `count` clients are too few for a secure sum among all `known` ones.
+    """Raise an error if the replies of `count` clients are too few for a secure sum among all `known` clients.
 
     Raises:
-        UserError: there is only one client. ClientsMissing: names the `missing` ones with their reasons.
+        UserError: there is only one client. ClientsMissing: names the `missing` clients with their reasons.
     """
     if not info.sums:
         return
@@ -154,7 +153,7 @@ _REPLIES = {
 
 
 def check_way(step: str, info: StepInfo, way: str) -> None:
-    """Refuse to run a step by another function of a `Federation` than the one that it declares.
+    """Raise an error if a step runs by another function of a `Federation` than it declares.
 
     Raises:
         FedweaveError: names the step.
@@ -168,7 +167,7 @@ def check_way(step: str, info: StepInfo, way: str) -> None:
 
 
 def check_declared(step: str, info: StepInfo, paths: Iterable[str]) -> None:
-    """Refuse a reply with a leaf, of these `paths`, that its step does not declare.
+    """Raise an error if a reply has a leaf, of these `paths`, that its step does not declare.
 
     Raises:
         ReplyRefused: names the leaves.
@@ -177,13 +176,13 @@ def check_declared(step: str, info: StepInfo, paths: Iterable[str]) -> None:
         declared = ", ".join(info.sends) or "nothing"
         raise ReplyRefused(
             f"step {step} replies with {', '.join(undeclared[:5])}, but declares {declared}. "
-            "Add it to `sends`, of the part whose `report` it is or of the step's @on_client, with what the receiver "
+            "Add it to `sends`, of the part with this `report` or of the step's @on_client, with what the receiver "
             "learns from it."
         )
 
 
 def check_addressed(step: str, reply: Tree, peers: int) -> None:
-    """Refuse a reply that is not one tree for each of so many peers.
+    """Raise an error if a reply does not have one tree for each of the `peers`.
 
     Raises:
         ReplyRefused: names the step.
@@ -197,7 +196,7 @@ def check_addressed(step: str, reply: Tree, peers: int) -> None:
 
 
 def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None:
-    """Refuse a reply that declares a permanent release which the client's state does not keep.
+    """Raise an error if a reply declares a permanent release that the client's state does not hold.
 
     Raises:
         FedweaveError: names the step and the entry.
@@ -205,38 +204,38 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
     released = (release_of(mechanism) for applied in info.applied(reply) for mechanism in applied.mechanisms)
     if absent := [release for release in released if release and release not in state]:
         raise FedweaveError(
-            f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Keep there "
-            "what was drawn, so that it is sent again rather than drawn again.",
+            f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Store the "
+            "noised value there, so that it is sent again rather than drawn again.",
             code="step.release",
         )
 
 
 # ----------------------------------------------------------------------------------------------------
-# The steps that may be called by name, those of an algorithm and its parts that are marked `@on_client`; and whether
-# one wrote into the data that it was shown, which only `replace_data` may change. PyTorch counts the writes into a
-# tensor, those through views and under `vmap` included, so that numbers are compared and no values. What is written
-# past PyTorch is not counted: through `tensor.numpy()` or `.data`, of which a vectorized step can use neither. The
-# edges are a NumPy array that cannot be written to.
+# The steps that may be called by name: the methods of an algorithm and its parts that are marked `@on_client`. And a
+# check whether a step wrote into its input data, which only `replace_data` may change. PyTorch counts the writes into a
+# tensor, also through views and under `vmap`, so the check compares counts and no values. Writes past PyTorch do not
+# count: through `tensor.numpy()` or `.data`, which a vectorized step cannot use. The edges are a NumPy array that
+# cannot be written to.
 
 
 class Watched:
-    """The tensors of the graphs that a step sees, and how often each was written to until now."""
+    """The tensors of the graphs that a step sees, and their numbers of writes until now."""
 
     def __init__(self, graph: Graph, test: Graph | None = None) -> None:
-        seen = {"graph": graph, "test": test}
+        graphs = {"graph": graph, "test": test}
         self._tensors = {
-            name: values for role, watched_graph in seen.items() for name, values in _of(role, watched_graph)
+            name: values for role, watched_graph in graphs.items() for name, values in _of(role, watched_graph)
         }
         self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
-        """Raise an error of some kind if the step wrote into one of them; names the step, the tensor and `whose` it
-        is."""
+        """Raise an error of class `kind` if the step wrote into a tensor; names the step, the tensor and its owner
+        `whose`."""
         for (name, tensors), before in zip(self._tensors.items(), self._before, strict=True):
             if sum(map(writes, tensors)) != before:
                 raise kind(
                     f"step {step} changed client.{name} of {whose} in place, for all steps after it; change a copy "
-                    "(.clone()). Data that is to stay changed is what a step that replaces_data gives "
+                    "(.clone()). To change data for good, use a step that replaces_data "
                     "(fed.replace_data)."
                 )
 
@@ -248,20 +247,20 @@ def _named(graph: Graph) -> Iterator[tuple[str, object]]:
 
 def _of(role: str, graph: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     for name, value in _named(graph) if graph is not None else ():
-        if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
+        if isinstance(value, Tensor) and not value.is_inference():  # inference tensors have no count, and are rare
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):
             yield f"{role}.{name}", value.blocks.values
 
 
 def refuse_changes(step: str, before: list[int], messages: Messages) -> None:
-    """Raise if a step wrote into its message, whose `versions` were these `before`."""
+    """Raise an error if a step wrote into its message, whose `versions` were these `before`."""
     if messages.versions() != before:
         raise StepFailed(f"step {step} changed its message in place; copy the tensor first.")
 
 
 def find_step(algorithm: object, name: str) -> Step:
-    """The step that `core.federation.step_name` calls `name`.
+    """The step whose `core.federation.step_name` is `name`.
 
     Raises:
         CallRefused: the algorithm has no such step; nothing else can be called over the wire.
@@ -282,7 +281,7 @@ def find_step(algorithm: object, name: str) -> Step:
 
 
 def _parts(value: object) -> Iterator[object]:
-    """`value` and the dataclasses that it is made of."""
+    """`value` and the dataclasses within it."""
     if isinstance(value, tuple):
         for item in value:
             yield from _parts(item)

@@ -1,4 +1,4 @@
-"""Clients' data, which steps may replace: checked, versioned, and kept for resuming."""
+"""Clients' data, which steps may replace: checked, versioned, and stored for resuming."""
 
 from abc import abstractmethod
 from collections import ChainMap, Counter
@@ -24,26 +24,26 @@ _REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
 
 
 class Makes(Shown, Mapping[str, Graph]):
-    """Clients' graphs that are made when somebody asks for them."""
+    """Clients' graphs that are made on first use."""
 
     def facts(self) -> dict[str, object]:
-        """Of how many clients they are."""
+        """The number of clients."""
         return {"": counted(len(self), "client")}
 
     @abstractmethod
     def rows(self, client: str) -> tuple[int, int]:
-        """How many of nodes and of examples its graph has, padding included."""
+        """Numbers of nodes and of examples of a client's graph, padding included."""
 
     @abstractmethod
     def stacked(self, clients: Sequence[str]) -> Graph:
-        """These clients' graphs, which are of one size, stacked (see `core.graph.stack`)."""
+        """The graphs of these clients, which have one size, stacked (see `core.graph.stack`)."""
 
 
 class CurrentGraphs(Shown, ChainMap[str, Graph]):
-    """{client: its graph}: those that were replaced, before those as loaded, which may be `Makes`."""
+    """{client: its graph}: replaced graphs first, then the graphs as loaded, which may be `Makes`."""
 
     def facts(self) -> dict[str, object]:
-        """Of how many clients they are, and of how many a step has replaced them."""
+        """The numbers of all clients and of clients with replaced graphs."""
         return {"": counted(len(self), "client"), "replaced": len(self.maps[0])}
 
     def rows(self, client: str) -> tuple[int, int]:
@@ -65,22 +65,22 @@ class CurrentGraphs(Shown, ChainMap[str, Graph]):
 class ClientData:
     """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
 
-    graphs: {client: its current graph}. versions: {client: number}, of those whose version is not 0. classes: of all
-    graphs.
+    graphs: {client: its current graph}. versions: {client: number} of clients whose version is not 0. classes: number
+    of classes in all graphs.
     """
 
     def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
-        self.graphs = CurrentGraphs({}, graphs)  # type: ignore[arg-type]  # of which none is written to
+        self.graphs = CurrentGraphs({}, graphs)  # type: ignore[arg-type]  # the second map is never written to
         self.classes, self.versions = classes, Counter[str]()
 
     def replace(self, client: str, graph: Graph | None) -> None:
-        """Go on to the next version: `graph`, or the same data again."""
+        """Move to the next version: `graph`, or the same data again."""
         self.versions[client] += 1
         if graph is not None:
             self.graphs[client] = graph
 
     def dump(self) -> Tree:
-        """{client: its version, and its graph if that was replaced} of all whose version is not 0."""
+        """{client: its version, and its graph if that was replaced} of all clients whose version is not 0."""
         replaced = self.graphs.maps[0]
         return {
             client: {"version": version, **({DATA: graph_tree(replaced[client])} if client in replaced else {})}
@@ -89,7 +89,7 @@ class ClientData:
         }
 
     def load(self, tree: Tree) -> None:
-        """Undo `dump`: clients that `tree` does not name get back what was loaded."""
+        """Undo `dump`: clients that are not in `tree` get their loaded graphs back."""
         self.graphs.maps[0].clear()
         self.versions.clear()
         for client, entry in tree.items():
@@ -100,16 +100,15 @@ class ClientData:
 
 
 def taken(reply: object, info: StepInfo) -> Any:
-    """Take the new data out of a reply, so that it does not leave; None if there is none."""
+    """Remove and return the new data of a reply, so that it does not leave the client; None if there is none."""
     return reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
 
 
 def accepted(new: object, old: Graph, classes: int, where: str, columns: int) -> Graph:
-    """A step's new graph as the engine keeps it: it shares no memory with anything, and has so many `columns` more than
-    the old one.
+    """Check a step's new graph and copy it into new memory; it has `columns` more columns than the old graph.
 
     Raises:
-        DataError: it is no graph, does not have the form of the `old` one, or breaks a promise of `Dataset`; the
+        DataError: it is no graph, does not have the form of the `old` graph, or breaks a promise of `Dataset`; the
             message begins with `where`.
     """
     if not isinstance(new, Graph):
@@ -118,21 +117,21 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, fault, _REMEDY)
     values, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
     x = values.astype(np.float32)
-    held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
-    check(held, where, labelled=False)
+    dataset = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
+    check(dataset, where, labelled=False)
     sizes = new.x.dtype, new.nodes, graph_of, len(new.y)
     more = {"carried": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
     return make_graph(values, edges, y, masks, sens, *sizes, **more).to(old.device)  # type: ignore[arg-type]
 
 
 def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
-    """Where the form of a graph differs from that of the `old` one, or its padding does not hold neutral values."""
+    """Differences between the forms of a graph and the `old` graph, and padding without neutral values."""
     rows, real = new.nodes, int(new.real.sum())
     examples = rows if old.example == "node" else len(new.y)
     if rows % BLOCK or not torch.equal(new.real, torch.arange(rows, device=new.device) < real):
         yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
     if not isinstance(new.edges, Edges) or [current.nodes for current in new.edges.members] != [rows]:
-        yield f"its edges are not those of one client with {rows} rows"
+        yield f"its edges do not belong to one client with {rows} rows"
     if examples % BLOCK:
         yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
     shapes = {
@@ -161,7 +160,7 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
     for name, (value, count) in padding.items():
         current = getattr(new, name)
         if current is not None and not _padded(current, count, value, 1 if name == "masks" else 0):
-            yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'examples'}"
+            yield f"{name} does not end with {value} after its {count} real {'nodes' if count == real else 'examples'}"
 
 
 def _padded(values: "Tensor | Sparse", real: int, neutral: float, dim: int) -> bool:

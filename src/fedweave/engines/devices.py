@@ -1,4 +1,4 @@
-"""Which device an engine computes on: what was asked for, what is there, and what to do where they differ."""
+"""The device that an engine computes on: the setting, the devices of this machine, and errors if they do not fit."""
 
 import torch
 
@@ -9,13 +9,13 @@ _WHEELS = "install one of the CUDA builds (docs/scale.md, “Which PyTorch”)"
 
 
 def chosen(wanted: str, together: bool = True, where: str = "engine.device") -> torch.device:
-    """The device that `wanted` names: "cpu", "cuda", "cuda:1", or "auto", which is a GPU where there is one and clients
+    """The device that `wanted` names: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one and clients
     are computed together.
 
     where: the setting, for messages.
 
     Raises:
-        ConfigError: there is no such device; says why, and what to do.
+        ConfigError: there is no such device; the error gives the reason and the remedy.
     """
     if wanted == CPU or (wanted == AUTO and not (together and count())):
         return torch.device(CPU)
@@ -26,7 +26,7 @@ def chosen(wanted: str, together: bool = True, where: str = "engine.device") -> 
 
 
 def usable(wanted: str) -> bool:
-    """Whether there is such a device here."""
+    """Whether this machine has such a device."""
     try:
         return bool(chosen(wanted))
     except ConfigError:
@@ -34,38 +34,39 @@ def usable(wanted: str) -> bool:
 
 
 def count() -> int:
-    """How many GPUs PyTorch can use here."""
+    """Number of GPUs that PyTorch can use on this machine."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def named(device: torch.device) -> str:
-    """A device as people know it: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"."""
+    """A device with its model's name: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def at_hand() -> str:
-    """A sentence on the devices there are."""
+    """A sentence on the devices of this machine."""
     if gpus := [named(torch.device("cuda", index)) for index in range(count())]:
         return f"Here: cpu, {', '.join(gpus)}."
-    return f"Here: cpu alone, for {_fault('cuda')}."
+    return f"Here: only cpu, because {_fault('cuda')}."
 
 
 def _fault(wanted: str) -> str:
-    """Why a GPU cannot be used, and the remedy; "" where it can."""
+    """The reason why a GPU cannot be used, and the remedy; "" if it can be used."""
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"this PyTorch ({torch.__version__}) is built for CPUs alone; {_WHEELS}"
+        return f"this PyTorch ({torch.__version__}) is built only for CPUs; {_WHEELS}"
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return _reason(str(error))
-    there = torch.cuda.device_count()
-    if (torch.device(wanted).index or 0) >= there:
-        return f"there {'is 1 GPU' if there == 1 else f'are {there} GPUs'}, counted from 0; set a number below {there}"
+    count_here = torch.cuda.device_count()
+    if (torch.device(wanted).index or 0) >= count_here:
+        gpus = "is 1 GPU" if count_here == 1 else f"are {count_here} GPUs"
+        return f"there {gpus}, counted from 0; set a number below {count_here}"
     return ""
 
 
 def _reason(message: str) -> str:
-    """What PyTorch says where it cannot begin with GPUs, in words of one's own."""
+    """PyTorch's message about an unusable GPU, in plain words."""
     if "no NVIDIA driver" in message:
         return "this machine has no NVIDIA driver, or hides it; install one, and let `nvidia-smi` list the GPU"
     if "too old" in message:

@@ -1,4 +1,4 @@
-"""What runs steps for clients: the only thing that differs between a loop, a batch, other processes and sites."""
+"""Runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,11 +34,11 @@ from fedweave.errors import ConfigError
 
 @dataclass(frozen=True)
 class Work:
-    """A call as its engine hands it on: checked, numbered and with its messages.
+    """A call as its engine passes it on: checked, numbered and with its messages.
 
-    step, name, info: what is run; an executor in another process knows the step by its name.
-    key:              the call's randomness, int64 scalar, of which each client's is made.
-    messages:         of all clients that are called.
+    step, name, info: the step to run; an executor in another process knows the step by its name.
+    key:              the call's randomness, int64 scalar, from which each client's randomness is derived.
+    messages:         the messages of all called clients.
     """
 
     step: Step
@@ -49,8 +49,8 @@ class Work:
 
 
 class Metered(NamedTuple):
-    """What a ledger has to know of clients that ran together: their positions, the form of each one's reply, and the
-    seconds of each, where they share the time equally."""
+    """The ledger's data on clients that ran together: their positions, the form of each client's reply, and the seconds
+    of each client; clients of a batch share the time equally."""
 
     at: tuple[int, ...]
     form: Measured
@@ -58,52 +58,53 @@ class Metered(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What some clients gave; the groups have them in the order of the replies."""
+    """The results of some clients; the groups list them in the order of the replies."""
 
     replies: Portion
     groups: tuple[Metered, ...]
 
 
 class Executor(Protocol):
-    """Owns clients: their graphs, private states and whatever makes running steps on them fast.
+    """Owns clients: their graphs, private states and caches that make steps fast.
 
     clients: ids, in client order.
     """
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Whom it owns."""
+        """The clients that it owns."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where messages to it and replies from it lie."""
+        """The device of messages to it and replies from it."""
         ...
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """The devices that steps run on, as people know them."""
+        """The devices that steps run on, with their models' names."""
         ...
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
-        """Run a step on some of its clients; positions in what they reply (`Portion.at`) count in `clients`.
+        """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
 
         Raises:
-            StepFailed: it raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is refused.
+            StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
+                rejected.
         """
         ...
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """What the model with weights `w` says of each of these clients' examples (`metrics.ranking.judged_examples`),
-        in their order."""
+        """The outputs of the model with weights `w` on each of these clients' examples
+        (`metrics.ranking.judged_examples`), in their order."""
         ...
 
     def snapshot(self) -> Tree:
-        """{client: its private state}, in client order, of those that hold one."""
+        """{client: its private state}, in client order, of clients that have a state."""
         ...
 
     def snapshot_data(self) -> Tree:
-        """{client: the version of its data, and the data itself where it was replaced}."""
+        """{client: the version of its data, and the data itself if it was replaced}."""
         ...
 
     def restore(self, tree: Tree, data: Tree) -> None:
@@ -112,8 +113,8 @@ class Executor(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What every engine in this process does with a call, whoever runs the steps: order, randomness, who is called, what a
-# reply may hold, messages, ledger and sums.
+# Handling of a call that all engines of this process share, with any executor: order, randomness, the called clients,
+# content of replies, messages, ledger and sums.
 
 
 Absent = Callable[[int, str], str | None]
@@ -121,13 +122,13 @@ Absent = Callable[[int, str], str | None]
 
 @dataclass(frozen=True)
 class DeliveredReplies(Sent):
-    """What was sent, too. to: of an addressed step, {client: its peers}, whose places are keys of its reply."""
+    """`Sent` with its content. to: for an addressed step, {client: its peers}, whose places are keys of its reply."""
 
     content: Replies = field(repr=False)
     to: Mapping[str, Sequence[str]] | None = field(default=None, repr=False)
 
     def open(self) -> dict[str, Tree]:
-        """What every sender finds in its next message."""
+        """{sender: the peers' part of its next message}."""
         trees = {client: self.content[client] for client in self.clients}
         if self.to is None:
             return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
@@ -143,14 +144,14 @@ class DeliveredReplies(Sent):
 class LocalEngine(Engine):
     """A federation whose clients belong to one executor.
 
-    executor: runs the steps; messages, replies and what the server has lie on its device, too.
-    classes: number of classes. dtype: of weights and features. test: global test graph or None.
-    held: further graphs of the server's, by role. pairs: the truth about every pair of clients, for comparisons.
+    executor: runs the steps; messages, replies and the server's tensors are on its device too.
+    classes: number of classes. dtype: dtype of weights and features. test: global test graph or None.
+    held: further graphs of the server, by role. pairs: the truth about every pair of clients, for comparisons.
     members: see `engines.loop`. absent: (round, client) -> reason or None, to rehearse clients that do not reply.
-    resend: count what clients still have from the previous message as sent again.
+    resend: whether tensors that clients still have from the previous message are sent again.
 
     Raises:
-        ConfigError: there is no client, or one has a name that stands for something else.
+        ConfigError: there is no client, or a client's name is reserved.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class LocalEngine(Engine):
         return [client for client in chosen if client not in missing], missing
 
     def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Metered) -> None:
-        """Meter some clients: what the server sent to each and what each sent."""
+        """Record the server's messages to some clients, and their replies."""
         if not call.info.addressed:
             check_declared(call.name, call.info, ran.form.paths)
         where = (self.round, self._calls, call.name)
@@ -263,7 +264,7 @@ class LocalEngine(Engine):
             self.ledger.record(*where, senders, "peer", ran.form, 0.0, call.info, peers)
 
     def _note_parcels(self, call: Call, replies: Replies) -> None:
-        """Meter what each client sent to each of its peers."""
+        """Record each client's messages to its peers."""
         for client in replies.clients:
             parcels, peers = replies[client], call.to[client]
             check_addressed(call.name, parcels, len(peers))
@@ -291,7 +292,7 @@ class LocalEngine(Engine):
 
 
 def check_names(clients: Sequence[str]) -> None:
-    """Refuse ids that cannot name files and tree keys, or that stand for others in a run's files.
+    """Raise an error if ids cannot name files and tree keys, or are reserved in a run's files.
 
     Raises:
         ConfigError: names them.
@@ -300,8 +301,8 @@ def check_names(clients: Sequence[str]) -> None:
         raise ConfigError("a federation needs at least one client.", code="config.no-clients")
     if bad := [client for client in clients if not client or "/" in client]:
         raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
-    if taken := sorted(TAKEN & set(clients)):
+    if reserved := sorted(TAKEN & set(clients)):
         raise ConfigError(
-            f"no client can be called {' or '.join(taken)}: in a run's files that stands for others. Rename it.",
+            f"no client can be called {' or '.join(reserved)}: a run's files reserve these names. Rename it.",
             code="config.client-name",
         )

@@ -28,11 +28,12 @@ from fedweave.ops.touched import materialize
 class Loop:
     """Clients of one process, called one after the other.
 
-    graphs: {client: its graph}, in client order. classes: of all graphs. test: the global test graph or None.
-    members: of the one client that holds what all members hold, {member: int64, which of its examples are its own}.
-    own:    {client: its own algorithm}, of those whose model is another than that of the calls' algorithm.
-    device: where steps run; by default where the graphs lie. Graphs of another device are moved when they are first
-            called, and what lies there stays.
+    graphs: {client: its graph}, in client order. classes: number of classes in all graphs. test: the global test graph
+            or None.
+    members: for a single client that pools the members' data, {member: int64, the numbers of its examples}.
+    own:    {client: its own algorithm} of clients whose model differs from the model of the calls' algorithm.
+    device: where steps run; by default the device of the graphs. Graphs on another device are copied when they are
+            first called, and the originals stay.
     """
 
     def __init__(
@@ -48,10 +49,10 @@ class Loop:
         self.device = next(iter(graphs.values())).device if device is None else device
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
-        self._moved: dict[str, Graph] = {}  # of single clients, where their graphs lie elsewhere
+        self._moved: dict[str, Graph] = {}  # copies of single clients' graphs on the device of steps
         self._states, self._own = States(self.device), own or {}
         _, rows = by_size(members or {})
-        self._members = tuple(own.to(self.device) for own in rows)
+        self._members = tuple(row.to(self.device) for row in rows)
 
     @property
     def computes_on(self) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ class Loop:
         return Ran(replies, (Metered(at, measured_one(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:
-        """The work with the step of a client's own algorithm."""
+        """The work with the step of the client's own algorithm."""
         algorithm = self._own.get(client)
         return work if algorithm is None else replace(work, step=find_step(algorithm, work.name))
 
@@ -113,7 +114,7 @@ class Loop:
         return map_leaves(lambda leaf: as_row(isolation.copy(leaf)), reply)
 
     def _graph(self, client: str) -> Graph:
-        """The graph of one client where steps run."""
+        """The graph of one client on the device of steps."""
         graph = self.data.graphs[client]
         if graph.device == self.device:
             return graph
@@ -130,7 +131,7 @@ class Loop:
             self._renew([client])
 
     def _renew(self, clients: Sequence[str]) -> None:
-        """Forget what was made of the data of `clients`, which has changed."""
+        """Forget values derived from the data of `clients`, which has changed."""
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`."""

@@ -21,18 +21,18 @@ from fedweave.ops.tape import ByObject, Stamp, writes
 from fedweave.ops.touched import Sparsified, counted, materialize
 from fedweave.privacy.secure_sum import diverged
 
-RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
+RECEIVED, PRESENT = "received", "present"  # message fields that hold what peers sent
 
 
 class Messages:
     """`shared | each[client] | peers[client]` for every called client.
 
-    each: {client: tree}, or trees stacked. peers: what `peer_messages` makes of the peers' trees. Numbers in `each`
-    become 0-d tensors (float64, int64, bool) on `device`, in every mode.
+    each: {client: tree}, or trees stacked. peers: the results of `peer_messages`. Numbers in `each` become 0-d tensors
+    (float64, int64, bool) on `device`, in every mode.
 
     Raises:
-        FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different keys; or a
-            message has a key that peers' trees take.
+        FedweaveError: `each` names an unknown client, leaves out a called one, or gives clients different fields; or a
+            message has a field that is reserved for peers' trees.
         ReplyRefused: a message is not a tree.
     """
 
@@ -54,9 +54,10 @@ class Messages:
             self.rows, each = each, None
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
         keys = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
-        if self.peers and (taken := keys & {RECEIVED, PRESENT}):
+        if self.peers and (conflicting := keys & {RECEIVED, PRESENT}):
             raise FedweaveError(
-                f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.", code="call.each"
+                f"the message of {step} has the keys {sorted(conflicting)}, which are of what peers sent.",
+                code="call.each",
             )
         owners = self.each.keys() or set(self.rows.clients)
         if not owners:
@@ -77,14 +78,14 @@ class Messages:
             )
 
     def ragged(self, group: Sequence[str]) -> bool:
-        """Whether the own parts of the group's clients differ in shape, or hold strings, and so cannot be stacked."""
+        """Whether the group's parts for single clients differ in shape, or hold strings, and so cannot be stacked."""
         if not self.each and not self.peers:
             return False
-        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in group}
+        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._client_part(client))) for client in group}
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
     def counts(self, clients: Sequence[str]) -> Counts | None:
-        """How many entries of sparse leaves travel to each of some clients; None where there are no such leaves."""
+        """Numbers of entries of sparse leaves in the messages to some clients; None without such leaves."""
         if self._sparse is None:
             return None
         paths, each = self._sparse
@@ -92,7 +93,7 @@ class Messages:
 
     @cached_property
     def _sparse(self) -> tuple[tuple[str, ...], Tensor] | None:
-        """The sparse leaves, and how many entries of each travel to each client, counted together."""
+        """The sparse leaves, and the number of entries of each in each client's message, counted together."""
         sparse_leaves = {path: leaf.dense for path, leaf in leaves(self.rows.tree) if isinstance(leaf, Sparsified)}
         return (tuple(sparse_leaves), compute_on_server(counted, sparse_leaves)) if sparse_leaves else None
 
@@ -101,7 +102,7 @@ class Messages:
         return {client: row for row, client in enumerate(self.rows.clients)}
 
     def common(self) -> Tree:
-        """The shared part, in dicts of its own."""
+        """The shared part, in new dicts."""
         return nest(self.common_leaves)
 
     @cached_property
@@ -110,29 +111,28 @@ class Messages:
         return dict(leaves(self.shared))
 
     def down(self, client: str) -> Tree:
-        """What the server sends to one client, in dicts of its own."""
+        """The server's message to one client, in new dicts."""
         if self.rows.clients:
             return self.common() | self.rows.one(client)
         return self.common() | _tensors(self.each.get(client, {}), self._device)
 
     def one(self, client: str) -> Tree:
-        """One client's message, in its own dicts; a peer's tree is a copy, because another client may receive it
-        too."""
+        """One client's message, in new dicts; a peer's tree is a copy, because another client may receive it too."""
         return self.down(client) | clone(self.peers.get(client, {}))
 
     def stacked(self, group: Sequence[str]) -> Tree:
-        """The clients' own parts, stacked."""
+        """The parts for single clients, stacked."""
         if not self.each and not self.peers:
             return self.rows.of(group) if self.rows.clients else {}
-        flats = [dict(leaves(self._own(client))) for client in group]
+        flats = [dict(leaves(self._client_part(client))) for client in group]
         messages = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
         return messages | self.rows.of(group) if self.rows.clients else messages
 
-    def _own(self, client: str) -> Tree:
+    def _client_part(self, client: str) -> Tree:
         return {**self.each.get(client, {}), **self.peers.get(client, {})}
 
     def versions(self) -> list[int]:
-        """Counters that rise when a tensor of the server's is changed in place."""
+        """Counters that rise when one of the server's tensors is changed in place."""
         return list(map(writes, self._sent))
 
     @cached_property
@@ -142,8 +142,8 @@ class Messages:
 
 
 def peer_messages(message: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
-    """What a client that itself sent `message` finds in the one it gets from the peers `sources`, whose `trees` have
-    arrived."""
+    """The peers' part of the next message of a client that itself sent `message`; `trees` are the trees that arrived
+    from its peers `sources`."""
     messages = [trees[peer] if peer in trees else map_leaves(_zero, message) for peer in sources]
     device = device_of(message)
     present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool, device=device)
@@ -169,14 +169,14 @@ def _shape(leaf: object) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a client still holds of its last message, so that the server need not send it again (`[engine] resend`).
+# What a client still has from its last message, so that the server need not send it again (`[engine] resend`).
 
 
 _Known = dict[str, Stamp]  # {path: a tensor as sent}
 
 
 class LastSent:
-    """The tensors of the last message with any that each client got.
+    """The tensors of each client's last message that had any.
 
     If a client's next message has the same tensor at the same path, the tensor is left out and its path is listed under
     `HELD` instead.
@@ -197,16 +197,16 @@ class LastSent:
         result = {}
         for client, message in messages.items():
             held = self._held(client, message)
-            named = "\n".join(held)
+            held_paths = "\n".join(held)
             if message not in cache:
                 cache[message] = {}
-            if named not in cache[message]:
-                cache[message][named] = _without(message, held) | {HELD: named} if held else message
-            result[client] = cache[message][named]
+            if held_paths not in cache[message]:
+                cache[message][held_paths] = _without(message, held) | {HELD: held_paths} if held else message
+            result[client] = cache[message][held_paths]
         return result
 
     def note(self, messages: Mapping[str, Tree], replied: Iterable[str]) -> None:
-        """Remember what was sent to the clients that `replied`; what the others hold now is unknown."""
+        """Remember the messages to the clients that `replied`; what the other clients have is unknown."""
         here = set() if self._resend else set(replied)
         for client, message in messages.items():
             if client not in here:
@@ -217,8 +217,8 @@ class LastSent:
     def metered(
         self, group: Sequence[str], messages: Messages
     ) -> Iterator[tuple[tuple[str, ...], Tree, Counts | None]]:
-        """What is sent to the clients of a simulated `group`, grouped by messages that differ at most in how many
-        entries of sparse leaves travel: the clients, one of their messages, and these numbers."""
+        """The messages to the clients of a simulated `group`, grouped by equal messages up to the numbers of entries in
+        sparse leaves: the clients, one of their messages, and these numbers."""
         if self._resend:
             yield tuple(group), messages.down(group[0]), messages.counts(group)
             return
@@ -238,7 +238,7 @@ class LastSent:
 class LastReceived:
     """A client's side of `LastSent`.
 
-    resend: keep nothing.
+    resend: whether every message is whole, so that nothing is stored.
     """
 
     def __init__(self, resend: bool) -> None:
@@ -246,16 +246,16 @@ class LastReceived:
         self._known: dict[str, Tensor] = {}
 
     def whole(self, message: Tree) -> Tree:
-        """The message with what was left out of it.
+        """The message with the tensors that were left out of it.
 
         Raises:
-            CallRefused: it leaves out something that was not in the last one.
+            CallRefused: it leaves out a tensor that was not in the last message.
         """
         flat = dict(leaves(message))
-        named = flat.pop(HELD, "")
-        paths = named.split("\n") if isinstance(named, str) and named else []
-        if not isinstance(named, str) or any(path not in self._known or path in flat for path in paths):
-            raise CallRefused("a message leaves out what was not in the one before")
+        held_paths = flat.pop(HELD, "")
+        paths = held_paths.split("\n") if isinstance(held_paths, str) and held_paths else []
+        if not isinstance(held_paths, str) or any(path not in self._known or path in flat for path in paths):
+            raise CallRefused("a message leaves out a tensor that was not in the message before")
         try:
             tree = nest(flat | {path: self._known[path].clone() for path in paths})  # steps may change their message
         except ValueError as error:
@@ -274,12 +274,12 @@ def _without(message: Tree, paths: Sequence[str]) -> Tree:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What passes between server and clients for secure sums in addition to the terms (`privacy.aggregation`): its form,
-# and its place in the simulation's ledger.
+# Messages between server and clients for secure sums, in addition to the terms (`privacy.aggregation`): their form, and
+# their entries in the simulation's ledger.
 
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
-CERTIFICATE, SIGNATURE = 1024, 256  # what the simulation counts; of RSA keys of 2048 bits that of a signature is exact
+CERTIFICATE, SIGNATURE = 1024, 256  # bytes in the simulation; the signature's are exact for RSA keys of 2048 bits
 AGREEING: dict[str, Declaration] = {
     "advertise": {
         "certificate": "the site's certificate",
@@ -304,24 +304,26 @@ INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kin
 
 
 def fingerprint(heard: Tree) -> str:
-    """Fingerprint of what a step was told: SHA-256 of its serialized form, in digits."""
+    """Fingerprint of a step's message: SHA-256 of its serialized form, in hexadecimal."""
     return hashlib.sha256(encode(heard)).hexdigest()
 
 
 def check_alike(step: str, messages: Messages) -> None:
-    """Refuse messages for single clients in a step that replies in a secure sum: all must be told the same (see `Use`).
+    """Raise an error if a step that replies in a secure sum has messages for single clients: all clients must receive
+    the same message (see `Use`).
 
     Raises:
-        FedweaveError: names it.
+        FedweaveError: names the step.
     """
     if messages.each or messages.rows.clients:
         raise FedweaveError(
-            f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.", code="sum.replies"
+            f"{step} replies in a secure sum, so all clients must receive the same message; leave out `each`.",
+            code="sum.replies",
         )
 
 
 def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
-    """Refuse what sites would not send: terms of a sum that are not finite. replies: those of `clients`, stacked.
+    """Raise an error if a term of a sum is not finite, as sites do. replies: the replies of `clients`, stacked.
 
     Raises:
         FedweaveError: names leaf and client.
@@ -333,8 +335,8 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
 
 
 class SumMeter:
-    """Records in a ledger what sites would send so that sums can be masked and opened. A resumed run agrees on new
-    keys, as sites do."""
+    """Records in a ledger the messages with which sites mask and open sums. A resumed run agrees on new keys, as sites
+    do."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()

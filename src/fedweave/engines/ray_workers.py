@@ -1,7 +1,7 @@
-"""A channel that survives its worker: what the worker did since it was last saved is done again by a new one.
+"""A channel that survives its worker: a new worker repeats the calls since the last save.
 
-Steps depend on nothing but a client's data, its state, the message and the call's key. So a new worker that gets the
-saved states and the same calls in the same order ends with the same states and the same replies, to the bit.
+A step depends only on a client's data, its state, the message and the call's key. So a new worker with the saved states
+and the same calls in the same order gives the same states and replies, to the bit.
 """
 
 import json
@@ -27,15 +27,15 @@ from fedweave.errors import ConfigError, FedweaveError, UserError, WorkerLost
 _LOG = logging.getLogger(__name__)
 _CALLS = 64  # calls after which a worker is saved
 _TRIES = 3  # workers that one request may cost
-_CHANGING = ("run", "restore")  # what changes a worker's states
+_CHANGING = ("run", "restore")  # methods that change a worker's states
 
 
 class Recovering:
-    """Leads to a worker, and to the next one where that is lost.
+    """Leads to a worker, and to a new one if the worker is lost.
 
-    name:  the worker's, with whom it has. start: makes a worker and gives a channel to it, whose answers raise
-           WorkerLost where it is gone.
-    spool: the file to which its states are saved every now and then.
+    name:  the worker's name, with its number of clients. start: makes a worker and gives a channel to it, whose answers
+           raise WorkerLost if the worker is gone.
+    spool: the file to which its states are saved from time to time.
     """
 
     def __init__(self, name: str, start: Callable[[], Channel], spool: Path) -> None:
@@ -71,10 +71,10 @@ class Recovering:
     def _save(self, request: object) -> None:
         """Save the worker before a request."""
         try:
-            saved = self._channel("save", request)()
-        except WorkerLost:  # the request finds it out, and what was done is still in the log
+            states = self._channel("save", request)()
+        except WorkerLost:  # the next request fails too, and the calls are still in the log
             return
-        self._spool.write_bytes(saved)
+        self._spool.write_bytes(states)
         self._log.clear()
 
     def _recover(self, lost: WorkerLost) -> None:
@@ -95,27 +95,27 @@ class Recovering:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Workers on a Ray cluster: one actor each, with a share of the clients that it keeps. What passes are configuration
-# documents and packed trees; what all clients are told is stored once per node.
+# Workers on a Ray cluster: one actor each, with a share of the clients. Messages are configuration documents and packed
+# trees; the part of a message for all clients is stored once per node.
 
 
 Make = Callable[[Record, Sequence[str]], Worker]
 _HERE = "local"
 _INLINE = 100_000  # bytes from which a message is stored on the nodes instead of being sent with each call
-_LOOK_SECONDS = 15.0  # how long a free core is looked for in place of a lost worker's
-_ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: how often it asks for a cluster
+_LOOK_SECONDS = 15.0  # how long to wait for a free core that replaces a lost worker's
+_ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: number of attempts to reach a cluster
 
 
 def _ask_for_token() -> None:
-    """Have a cluster that this process starts take nobody in who has not its token, which is in no file."""
+    """Let a cluster that this process starts accept only clients with its token, which is in no file."""
     os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have Ray listen on 127.0.0.1 where that is asked for: it takes the machine's own address in its place, and then
-    its ports are open to all networks."""
+    """Let Ray listen on 127.0.0.1 as requested. By default it replaces this with the machine's address, and opens its
+    ports to all networks."""
     from ray._private import services
 
     resolve = getattr(services, "resolve_ip_for_localhost", None)
@@ -133,9 +133,9 @@ def _on_loopback() -> Iterator[None]:
 
 
 class RayWorkers:
-    """Starts workers on a cluster and lets go of them.
+    """Starts workers on a cluster and releases them.
 
-    address, start_seconds, gpus: see `experiment.config.experiment.RayEngine`, the last as gpus_per_worker.
+    address, start_seconds, gpus: see `experiment.config.experiment.RayEngine`; gpus is `gpus_per_worker` there.
 
     Raises:
         UserError: Ray is not installed or does not start, or there is no such cluster.
@@ -145,7 +145,7 @@ class RayWorkers:
         if find_spec("ray") is None:
             raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if address == _HERE and "ray" not in sys.modules:  # which reads these once
+        if address == _HERE and "ray" not in sys.modules:  # Ray reads these variables at import
             _ask_for_token()
         import ray
 
@@ -162,10 +162,10 @@ class RayWorkers:
             try:
                 with _on_loopback():
                     self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
-            except Exception as error:  # of whichever kind: Ray has none of its own for this
+            except Exception as error:  # Ray raises many classes here
                 raise UserError(
-                    f"Ray did not start on this machine ({error}). On a busy one that takes too long for it: try again "
-                    "later, or take engine.name = 'simulation'.",
+                    f"Ray did not start on this machine ({error}). A busy machine may be too slow for it: try again "
+                    "later, or set engine.name = 'simulation'.",
                     code="user.ray-start",
                 ) from error
             return
@@ -174,20 +174,20 @@ class RayWorkers:
                 self._ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
-                f"engine.address is {address!r}, and no Ray cluster answers there ({error}). Start one with `ray start "
-                "--head`, or take engine.address = 'local'."
+                f"engine.address = {address!r}: no Ray cluster answers there ({error}). Start one with `ray start "
+                "--head`, or set engine.address = 'local'."
             ) from error
 
     def count(self, wanted: "int | Literal['auto']") -> int:
-        """How many workers there will be.
+        """The number of workers to start.
 
         Raises:
             ConfigError: the cluster has fewer cores, or too few GPUs.
         """
-        there = self._ray.cluster_resources()
-        cores = int(there.get("CPU", 0))
+        resources = self._ray.cluster_resources()
+        cores = int(resources.get("CPU", 0))
         if self._gpus:
-            cards = float(there.get("GPU", 0))
+            cards = float(resources.get("GPU", 0))
             most, least = int(cards / self._gpus), 1 if wanted == "auto" else wanted
             if most < least:
                 raise ConfigError(
@@ -202,7 +202,7 @@ class RayWorkers:
         return wanted
 
     def executor(self, make: Make, document: Values, sizes: Mapping[str, int], workers: int) -> Sharded:
-        """An executor whose shards are with so many workers.
+        """An executor whose shards are on this number of workers.
 
         make: builds a worker of some clients from the run's document, in the worker's own process. sizes: {client:
         nodes}, in client order.
@@ -217,7 +217,7 @@ class RayWorkers:
         return Sharded(tuple(sizes), shards, self._shared)
 
     def close(self) -> None:
-        """Let go of the cluster, which ends the workers."""
+        """Disconnect from the cluster, which ends the workers."""
         if self._own:
             self._ray.shutdown()
         self._folder.cleanup()
@@ -247,8 +247,8 @@ class RayWorkers:
         return Recovering(name, start, Path(self._folder.name) / f"{at}")
 
     def _what_is_left(self, at: int) -> Record:
-        """Where a worker goes that replaces a lost one: to a free core, else, as where a machine is lost, to one that
-        another worker has. GPUs are not shared so."""
+        """Ray options that place the replacement of a lost worker: on a free core, or on another worker's core if there
+        is none, for example after the loss of a machine. GPUs are not shared this way."""
         if self._gpus or self._free():
             return {}
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -260,7 +260,7 @@ class RayWorkers:
         return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(cores[at % len(cores)], soft=True)}
 
     def _free(self) -> bool:
-        """Whether there is a free core: one that takes a task. What the cluster says it has may be a lost machine's."""
+        """Whether a core is free: whether it takes a task. The cluster's own count may include a lost machine's."""
         task = self._ray.remote(num_cpus=1)(_nothing).remote()
         done, _ = self._ray.wait([task], timeout=_LOOK_SECONDS)
         if not done:
@@ -269,12 +269,12 @@ class RayWorkers:
 
 
 def _nothing() -> None:
-    """What a core is asked for to find out whether it is free."""
+    """A task that tests whether a core is free."""
 
 
 @contextmanager
 def _asking_once() -> Iterator[None]:
-    """Ray, which else asks twenty times, of which each takes 40 s, asks once whether a cluster answers."""
+    """Let Ray try only once to reach a cluster; by default it tries twenty times, 40 s each."""
     if _ASKING in os.environ:
         yield
         return
@@ -286,10 +286,10 @@ def _asking_once() -> Iterator[None]:
 
 
 def _received(ray: Any, task: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
-    """What a worker answers.
+    """A worker's answer.
 
     Raises:
-        WorkerLost: it is gone, or not ready in time. FedweaveError: whatever it refused.
+        WorkerLost: the worker is gone, or not ready in time. FedweaveError: the error that the worker raised.
     """
     try:
         blob, kind, message = ray.get(task, timeout=seconds)
@@ -315,7 +315,7 @@ _ERRORS = _kinds(FedweaveError)
 
 
 class RemoteWorker:
-    """A `Worker` in a process of its own; what it refuses comes back by name."""
+    """A `Worker` in a separate process; its errors come back by name."""
 
     def __init__(self, make: Make, text: str, clients: Sequence[str]) -> None:
         self._worker = make(json.loads(text), clients)
@@ -325,7 +325,7 @@ class RemoteWorker:
         return b"", "", ""
 
     def answer(self, method: str, *blobs: bytes) -> tuple[bytes, str, str]:
-        """(answer, "", ""), or (b"", the error's name, what it says)."""
+        """(answer, "", ""), or (b"", the error's name, its message)."""
         try:
             return self._worker.answer(method, *blobs), "", ""
         except FedweaveError as error:

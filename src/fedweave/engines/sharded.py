@@ -1,5 +1,5 @@
-"""An executor behind bytes, which stands in another process, on another device or another machine; and what passes
-between an engine and it, encoded trees and nothing else.
+"""An executor in another process, on another device or another machine, reached by bytes: engine and executor exchange
+only encoded trees.
 """
 
 import json
@@ -26,12 +26,12 @@ _ORDER = "order"
 
 
 def pack(tree: Tree) -> bytes:
-    """Serialize a tree with the order of its leaves, on which the last bit of a sum may depend."""
+    """Serialize a tree with the order of its leaves, because the last bit of a sum may depend on the order."""
     return encode({"tree": tree, _ORDER: json.dumps([path for path, _ in leaves(tree)])})
 
 
 def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
-    """Undo `pack`; the tensors lie on `device`."""
+    """Undo `pack`; the tensors are on `device`."""
     content = decode(blob, device=device)
     flat = dict(leaves(content.get("tree", {})))
     return nest({path: flat[path] for path in json.loads(content[_ORDER])})
@@ -40,10 +40,10 @@ def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
 def request(
     work: Work, clients: Sequence[str], done: Sequence[int] = (), ahead: Sequence[Tree] = (), everyone: bool = False
 ) -> bytes:
-    """A call of some clients without what all are told, which is packed once for all executors.
+    """A call of some clients without the shared part of the message, which is packed once for all executors.
 
-    done: numbers of replies that nobody will ask for any more. ahead: what is asked of the replies at once. everyone:
-    these are all that the executor has, whose names it knows.
+    done: numbers of replies that are no longer needed. ahead: queries for the replies, answered together with the call.
+    everyone: whether these are all clients of the executor, which knows their names.
     """
     called, messages = set(clients), work.messages
     names = [client for client in messages.rows.clients if client in called]
@@ -67,8 +67,8 @@ def request(
 def read_request(
     asked: Tree, shared: Tree, device: torch.device, everyone: Sequence[str] = ()
 ) -> tuple[list[str], Messages]:
-    """The clients and messages of a `request`, whose numbers become tensors on `device`; everyone: all that its reader
-    has."""
+    """The clients and messages of a `request`, whose numbers become tensors on `device`; everyone: all clients of the
+    reader."""
     clients = json.loads(asked["clients"]) if "clients" in asked else list(everyone)
     each: Any = asked.get("each")
     if rows := asked.get("rows"):
@@ -77,15 +77,15 @@ def read_request(
 
 
 def call(asked: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:
-    """The work that a `request` asks for, with the executor's own step."""
+    """The work of a `request`, with the executor's own step."""
     return Work(step, asked["step"], info, asked["key"], messages)
 
 
 class Worker:
-    """Owns an executor and an algorithm of its own, whose steps it is told by name. Replies stay here until somebody
-    asks for them, or for sums of them.
+    """Owns an executor and an algorithm, whose steps are called by name. Replies stay here until the engine asks for
+    them, or for sums of them.
 
-    executor: of its share of the clients. algorithm: rebuilt from the run's configuration.
+    executor: executor of this worker's clients. algorithm: rebuilt from the run's configuration.
     """
 
     def __init__(self, executor: Loop, algorithm: object) -> None:
@@ -108,7 +108,7 @@ class Worker:
         }
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
-        """Carry out one of its methods on packed trees."""
+        """Run one of its methods on packed trees."""
         return pack(self._methods[method](*(unpack(blob, self._executor.device) for blob in blobs)))
 
     def _run(self, body: Tree, shared: Tree) -> Tree:
@@ -130,13 +130,13 @@ class Worker:
         }
 
     def _judged(self, asked: Tree) -> Tree:
-        """{client: what the algorithm's model with weights "w" says of its examples} of the "clients"."""
+        """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
         net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
         return dict(zip(clients, self._executor.judged_examples(net, asked["w"], clients), strict=True))
 
     def _ahead(self, number: int, query: Tree) -> Tree:
-        """What was asked of the last replies to this step, of these; nothing where they do not have it, which is said
-        to whoever asks for it."""
+        """The answer for the new replies to a query that was asked of this step's last replies. It is {} if the
+        query fails, so that a later query raises the error."""
         try:
             return {"found": self._methods[query["method"]](query | {"number": number})}
         except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):
@@ -146,12 +146,12 @@ class Worker:
         return self._kept[body["number"]]
 
     def _drop(self, body: Tree) -> None:
-        """Let go of replies that nobody will ask for any more."""
+        """Drop replies that are no longer needed."""
         for number in json.loads(body.get("done", "[]")):
             self._kept.pop(number, None)
 
     def _save(self, body: Tree) -> Tree:
-        """All that a worker in its place has to `_restore` before the request `body`; the number is that of the next
+        """Everything that a replacing worker must `_restore` before the request `body`; the number belongs to the next
         replies."""
         self._drop(body)
         portions = {
@@ -178,35 +178,35 @@ def _rows(replies: Portion) -> Tree:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Executors side by side, each with its share of the clients: in this process, or wherever their channels lead.
+# Executors side by side, each with its share of the clients: in this process, or at the other end of their channels.
 
 
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is
-_SUMS = ("weighted", "total")  # which whoever asks for adds up in their place
-_TOGETHER = 64_000_000  # bytes of replies up to which all come together, where several are asked for
+_SUMS = ("weighted", "total")  # answers that the engine adds up in place
+_TOGETHER = 64_000_000  # bytes of replies up to which all replies come together if several are needed
 
 
 class ReplyRequests:
-    """What is asked of the replies to each step, which is asked of the next ones together with the step itself, so that
-    a round has few calls. Sums with weights are, once these were the same twice."""
+    """The queries for each step's replies. The next call of the step repeats them, so that a round has few messages.
+    Weighted sums are repeated only if their weights were equal twice."""
 
     def __init__(self) -> None:
-        self._now: dict[str, dict[str, Tree]] = {}  # {step: {what: how it was asked of the last replies}}
+        self._now: dict[str, dict[str, Tree]] = {}  # {step: {query's name: the query for the last replies}}
         self._before: dict[str, dict[str, Tree]] = {}
 
     def note(self, step: str, what: str, asked: Tree) -> None:
-        """Of the last replies to a step something was asked."""
+        """Note a query for the last replies to a step."""
         self._now.setdefault(step, {})[what] = asked
 
     def ahead(self, step: str) -> dict[str, Tree]:
-        """What to ask of the step's next replies."""
+        """The queries to send with the next call of the step."""
         before, self._before[step] = self._before.get(step, {}), self._now.pop(step, {})
         return {what: query for what, query in self._before[step].items() if _alike(query, before.get(what, {}))}
 
 
 def _alike(query: Tree, before: Tree) -> bool:
-    """Whether the same weights, if any, were given."""
+    """Whether both queries have the same weights, or the first has none."""
     weights, last = query.get("weights"), before.get("weights")
     return weights is None or (last is not None and torch.equal(weights, last))
 
@@ -214,20 +214,20 @@ def _alike(query: Tree, before: Tree) -> bool:
 class Shard:
     """One worker's side of a `Sharded` executor.
 
-    clients: that it owns, in its order. channel: leads to it.
+    clients: the clients that it owns, in its order. channel: leads to the worker.
     """
 
     def __init__(self, clients: Sequence[str], channel: Channel) -> None:
         self.clients, self._channel, self.asked = tuple(clients), channel, ReplyRequests()
-        self._done: list[int] = []  # numbers of replies that nobody holds any more
+        self._done: list[int] = []  # numbers of replies that are no longer needed
 
     def begin(self, method: str, tree: Tree) -> Pending:
-        """Have the worker carry out a method."""
+        """Let the worker run a method."""
         return self._channel(method, pack(tree))
 
     def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], Ran]:
-        """Have it run a step on some of its clients; what is returned waits for it, and takes the positions of these
-        clients among all that were called."""
+        """Let the worker run a step on some of its clients. The result waits for the worker, and takes the positions of
+        these clients among all called clients."""
         done, self._done = self._done, []
         ahead = self.asked.ahead(work.name)
         everyone = len(clients) == len(self.clients)
@@ -256,13 +256,13 @@ class Shard:
 
 
 class ShardPortion:
-    """Replies that are with a worker (see `core.replies.Portion`); sums of them are made there.
+    """Replies at a worker (see `core.replies.Portion`), which also computes their sums.
 
-    answers: {what: how it was asked, what the worker said} of what was asked together with the step. apart: they are so
-    large that single ones are asked for one by one.
+    answers: {query's name: (query, answer)} of the queries that were sent with the step. apart: whether replies are so
+    large that they are requested one by one.
     """
 
-    device = torch.device("cpu")  # where answers are unpacked
+    device = torch.device("cpu")  # device of unpacked answers
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class ShardPortion:
     ) -> None:
         self.at, self.paths = at, tuple(dtypes)
         self._shard, self._step, self._number, self._dtypes, self._told = shard, step, number, dtypes, answers
-        self._row: int | None = None  # the first that was asked for
+        self._row: int | None = None  # the first row that was requested
         self._apart = apart
         finalize(self, shard.forget, number)
 
@@ -285,7 +285,7 @@ class ShardPortion:
         if "rows" not in self._told and (self._apart or self._row in (None, row)):
             self._row = row
             return self._answer("one", {"row": row})()
-        reply: Tree = self._answer("rows", {})().get(str(row), {})  # whoever asks for two asks for all of them
+        reply: Tree = self._answer("rows", {})().get(str(row), {})  # a second request fetches all rows
         return reply
 
     def stack(self, path: str) -> Tensor:
@@ -311,7 +311,7 @@ class ShardPortion:
         return lambda: dict(leaves(answer()))
 
     def _answer(self, method: str, how: Tree) -> Callable[[], Tree]:
-        """Begin to ask for something, unless that was told already."""
+        """Start a query, unless its answer is already here."""
         query = {"method": method, **how}
         what = " ".join(str(value) for key, value in query.items() if key != "weights")
         self._shard.asked.note(self._step, what, query)
@@ -331,12 +331,12 @@ class ShardPortion:
 
 
 class Sharded:
-    """An executor whose clients are dealt to shards; between it and them nothing passes but packed trees.
+    """An executor whose clients are dealt to shards; it exchanges only packed trees with them.
 
-    clients: of all shards, in client order. Replies stay where they are: weighted sums and totals come back as one
-    partial sum of each shard, which are added up in the order of the shards.
+    clients: the clients of all shards, in client order. Replies stay with the workers: weighted sums and totals come
+    back as one partial sum of each shard, which are added up in the order of the shards.
 
-    share: puts what all clients are told where every channel finds it. device: where answers are unpacked.
+    share: stores the shared part of a message where every channel finds it. device: device of unpacked answers.
     """
 
     device = torch.device("cpu")
@@ -345,11 +345,11 @@ class Sharded:
         self, clients: Sequence[str], shards: Sequence[Shard], share: Callable[[bytes], Any] = lambda blob: blob
     ) -> None:
         self.clients, self._shards, self._share = tuple(clients), tuple(shards), share
-        self._last: tuple[bytes, object] | None = None  # as packed, as shared
+        self._last: tuple[bytes, object] | None = None  # (packed, result of `share`)
 
     @property
     def shards(self) -> int:
-        """How many there are."""
+        """Number of shards."""
         return len(self._shards)
 
     @property
@@ -369,7 +369,7 @@ class Sharded:
             yield ran(at)
 
     def _shared(self, blob: bytes) -> object:
-        """Where channels find what all clients are told; what was told last is there already."""
+        """The shared part of a message, where channels find it; an unchanged part is stored once."""
         if self._last is None or self._last[0] != blob:
             self._last = blob, self._share(blob)
         return self._last[1]
@@ -387,13 +387,14 @@ class Sharded:
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `Executor`; workers take the model of their algorithm, which is the same."""
-        wanted, found = set(clients), Tree()
-        for told in self._each(
-            "judged", lambda shard: {"w": w, "clients": json.dumps([own for own in shard.clients if own in wanted])}
+        """See `Executor`; workers use the model of their algorithm, which is the same."""
+        chosen, examples = set(clients), Tree()
+        for answer in self._each(
+            "judged",
+            lambda shard: {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])},
         ):
-            found |= told
-        return [found[client] for client in clients]
+            examples |= answer
+        return [examples[client] for client in clients]
 
     def _collected(self, method: str) -> Tree:
         result: Tree = {}
@@ -402,7 +403,7 @@ class Sharded:
         return {client: result[client] for client in self.clients if client in result}
 
     def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
-        """What all workers answer, which work side by side."""
+        """The answers of all workers, which run side by side."""
         return [unpack(answer()) for answer in [shard.begin(method, tree(shard)) for shard in self._shards]]
 
 
@@ -411,8 +412,8 @@ def _of(shard: Shard, tree: Tree) -> Tree:
 
 
 def deal(sizes: Mapping[str, int], shards: int) -> list[tuple[str, ...]]:
-    """Clients dealt to at most so many shards of nearly equal total size, each in client order: the largest first, to
-    the shard that has least; sizes: {client: number of nodes}, in client order."""
+    """Clients dealt to at most `shards` shards of nearly equal total size, each in client order: the largest first, to
+    the shard with the smallest total; sizes: {client: number of nodes}, in client order."""
     least = min(shards, len(sizes))
     held: list[list[str]] = [[] for _ in range(least)]
     total = [0] * least

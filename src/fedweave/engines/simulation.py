@@ -29,21 +29,21 @@ def keep_freed_memory() -> bool:
     """Let glibc allocate all tensors from memory freed before; False if there is no glibc.
 
     Every round allocates and frees the same gradients and activations. By default glibc maps large blocks (at first
-    those above 128 kB, at most those above 32 MiB) anew each time, and their pages are cleared on first touch:
-    measured, that took a third of a training round of 10 clients, and of GLASU's on PubMed, whose blocks are larger.
+    blocks above 128 kB, at most above 32 MiB) again each time, and clears their pages on first touch. Measured, this
+    took a third of a training round of 10 clients, and of GLASU's round on PubMed, whose blocks are larger.
     """
     mallopt = _of_glibc("mallopt")
     return bool(mallopt and mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def return_freed_memory() -> bool:
-    """Let the system have what glibc keeps of memory freed before; False if there is none, or no glibc."""
+    """Return the freed memory that glibc holds to the system; False if there is none, or no glibc."""
     trim = _of_glibc("malloc_trim")
     return bool(trim and trim(0))
 
 
 def _of_glibc(name: str) -> Any:
-    """One of its functions; None if there is no glibc."""
+    """A function of glibc; None if there is no glibc."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -56,12 +56,12 @@ MODES = ("vmap", "loop")
 
 
 class Simulation(LocalEngine):
-    """An engine over the clients' graphs, with an executor of its own.
+    """An engine over the clients' graphs, with its own executor.
 
     graphs: {client id: its graph}, in client order.
     mode:   "vmap" runs clients in batches (`engines.vectorized`), "loop" one after the other (`engines.loop`).
     chunk, record: see `Vectorized`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
-    origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
+    origin: the inputs of `experiment.build.federation` (`experiment.build.Origin`), if that function made it.
     """
 
     origin: object = None
@@ -121,5 +121,5 @@ class Simulation(LocalEngine):
 
     @property
     def graphs(self) -> Mapping[str, Graph]:
-        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        """{client id: its current data}, for the owner of all data; no algorithm may read it."""
         return MappingProxyType(self._data.graphs)

@@ -1,5 +1,5 @@
-"""Clients' private states, stored stacked as the last batch left them, ready for the next one; those of clients that
-a later call has parted from their batch have a row each in a `RowStore`.
+"""Clients' private states, stored stacked as the last batch left them, ready for the next one. Clients that a later
+call separates from their batch have a row each in a `RowStore`.
 
 Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
 [P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
@@ -27,20 +27,20 @@ from fedweave.ops.tape import address, writes
 from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
 
 # ----------------------------------------------------------------------------------------------------
-# What clients that are not called keep, a row for each; where it is much, in files that are mapped into memory, which
-# take none while nobody asks for it.
+# States of clients that are not called, a row for each. Large ones are in memory-mapped files, which take no memory
+# until they are read.
 
 
-_IN_MEMORY = 256 << 20  # bytes of one leaf, beyond which it is in a file
-_LOADED = 1 << 20  # bytes of an array, beyond which `seldom` has it in a file
-_FIRST = 64  # rows
+_IN_MEMORY = 256 << 20  # bytes of one leaf; a larger leaf is in a file
+_LOADED = 1 << 20  # bytes of an array; `seldom` puts a larger array into a file
+_FIRST = 64  # first number of rows
 
 
 class RowStore:
-    """Rows of stacked leaves, each for ever its client's own, on the host.
+    """Rows of stacked leaves on the host; a row belongs to its client for good.
 
-    like: {path: a stacked leaf} with their shapes and dtypes; numbers and strings are those of all rows.
-    leaves: the same with as many rows as there is room for.
+    like: {path: a stacked leaf} with the rows' shapes and dtypes; numbers and strings are equal in all rows.
+    leaves: the same leaves with room for more rows.
     """
 
     def __init__(self, like: Mapping[str, Any]) -> None:
@@ -49,33 +49,33 @@ class RowStore:
         self._grow(_FIRST, 0)
 
     def put(self, clients: Sequence[str], leaves: Mapping[str, Any], rows: Sequence[int] | None = None) -> list[int]:
-        """Keep some `rows` of stacked leaves, None: all, as those of as many clients; gives their rows here.
+        """Store some `rows` of stacked leaves (None: all), one for each client; returns their row numbers here.
 
         Raises:
             DiskFull: there is no room for the file.
         """
-        held = len(self._rows)
+        rows_before = len(self._rows)
         at = [self._rows.setdefault(client, len(self._rows)) for client in clients]
         if len(self._rows) > self._room:
-            self._grow(max(2 * self._room, len(self._rows)), held)
-        there = torch.tensor(at, device="cpu")
+            self._grow(max(2 * self._room, len(self._rows)), rows_before)
+        places = torch.tensor(at, device="cpu")
         chosen = None if rows is None else torch.tensor(rows, device="cpu")
         for path, leaf in leaves.items():
             if isinstance(leaf, Tensor):
                 selected = leaf if chosen is None else leaf.index_select(0, chosen.to(leaf.device))
-                self.leaves[path].index_copy_(0, there, selected.to("cpu"))
+                self.leaves[path].index_copy_(0, places, selected.to("cpu"))
         return at
 
-    def _grow(self, room: int, held: int) -> None:
+    def _grow(self, room: int, rows_before: int) -> None:
         self._room = room
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
                 self.leaves[path] = roomy((room, *leaf.shape[1:]), leaf.dtype)
-                self.leaves[path][:held] = leaf[:held]
+                self.leaves[path][:rows_before] = leaf[:rows_before]
 
 
 def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """An empty tensor on the host; where it is large, in a file without a name, which goes with it.
+    """An empty tensor on the host; a large one is in a file without a name, which disappears with the tensor.
 
     Raises:
         DiskFull: there is no room for the file.
@@ -83,14 +83,13 @@ def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size <= _IN_MEMORY:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    with _space(size, "what clients keep that are not called") as file:
+    with _space(size, "states of clients that are not called") as file:
         mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
     return torch.from_numpy(mapped).view(dtype).view(*shape)
 
 
 def seldom(array: np.ndarray) -> np.ndarray:
-    """Numbers that are seldom looked at; where they are many, in a file without a name, of which memory has what was
-    looked at last.
+    """An array that is rarely read; a large one is in a file without a name, and memory has its recently read parts.
 
     Raises:
         DiskFull: there is no room for the file.
@@ -105,7 +104,7 @@ def seldom(array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def _space(size: int, what: str) -> Iterator[IO[bytes]]:
-    """A file without a name with room for so many bytes."""
+    """A file without a name with room for `size` bytes."""
     with tempfile.TemporaryFile() as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
@@ -118,10 +117,10 @@ def _space(size: int, what: str) -> Iterator[IO[bytes]]:
 
 
 class MemoryIsolation:
-    """Copies what shares memory with anything returned before, so that replies and states are independent.
+    """Copies tensors that share memory with anything returned before, so that replies and states are independent.
 
-    dense: copies also what lies in memory with gaps, as nothing does that is copied out of a capture (`ops.recording`):
-    by its strides a computation that reads it would be taken for another one, and recorded again.
+    dense: also copies tensors with gaps in memory, which do not occur in copies out of a capture (`ops.recording`).
+    Otherwise their strides would make a computation look like another one, which is recorded again.
     """
 
     def __init__(self, others: Sequence[object], dense: bool = False) -> None:
@@ -129,7 +128,7 @@ class MemoryIsolation:
         self._taken = {address(tensor) for tensor in others if isinstance(tensor, Tensor)}
 
     def copy(self, leaf: object) -> Any:
-        """`leaf` if nothing else holds its memory, else a copy; what all clients share is repeated for each."""
+        """`leaf` if no other tensor has its memory, else a copy; a value shared by all clients is repeated for each."""
         if not isinstance(leaf, Tensor):
             return leaf
         place = address(leaf)
@@ -146,20 +145,20 @@ Leaves = dict[str, Any]  # {path: a stacked leaf}
 
 
 class States:
-    """{client: its state}, where clients of one batch share stacked tensors. device: where states are wanted."""
+    """{client: its state}, where clients of one batch share stacked tensors. device: device of returned states."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
         self._stacks: dict[int, tuple[Group, Leaves]] = {}
-        self._whole: frozenset[int] = frozenset()  # stacks whose clients are all at home there
+        self._whole: frozenset[int] = frozenset()  # stacks that still have all their clients
         self._filed: dict[int, RowStore] = {}
-        self._tables: dict[object, int] = {}  # by kind, those in `_filed`
-        self._held: dict[int, int] = {}  # of these, how many clients are at home there
-        self._home: dict[str, tuple[int, int]] = {}  # a number, since a tuple of clients is hashed anew each time
+        self._tables: dict[object, int] = {}  # kind of leaves -> number of the store in `_filed`
+        self._held: dict[int, int] = {}  # store -> number of clients in it
+        self._home: dict[str, tuple[int, int]] = {}  # numbers, because hashing a tuple of clients each time is slow
         self._next = 0
 
     def copy(self) -> "States":
-        """A second store that later `put`s do not reach, as long as those into the copy are of single clients."""
+        """A second store, unaffected by later `put`s, if `put`s into the copy are only of single clients."""
         other = States()
         for name, value in vars(self).items():
             setattr(other, name, value.copy() if isinstance(value, dict) else value)
@@ -182,12 +181,12 @@ class States:
                 self._leave(old, gone)
 
     def load(self, states: Tree) -> None:
-        """Store {client: its state}, of clients that have none yet."""
+        """Store {client: its state} of clients without a state."""
         for client, state in states.items():
             self._file((client,), {path: as_row(leaf) for path, leaf in leaves(state)}, [0])
 
     def _part(self, old: int) -> None:
-        """File what is left of a stack of which some clients have gone, or forget it."""
+        """Move the remaining rows of a stack that some clients have left to a `RowStore`, or drop the stack."""
         group, stacked = self._stacks[old]
         flat = {path: _by_client(leaf) for path, leaf in stacked.items()}
         stay = [(client, row) for row, client in enumerate(group) if self._home[client] == (old, row)]
@@ -199,23 +198,23 @@ class States:
             self._file(clients, flat, rows, group if 2 * len(stay) > len(group) else ())
 
     def _file(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int], whole: Group = ()) -> None:
-        """File some `rows` of stacked leaves. whole: the clients of all rows, to write these as they lie, where nobody
-        reads those of clients that are at home elsewhere."""
+        """Store some `rows` of stacked leaves in a `RowStore`. whole: the clients of all rows, to write all rows
+        unselected; rows of clients whose states are elsewhere are never read."""
         kind = self._kind(flat)
         if kind not in self._tables:
             self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, RowStore(flat), 0
             self._next += 1
         home = self._tables[kind]
         if whole:
-            filed = self._filed[home].put(whole, flat)
-            at = [filed[row] for row in rows]
+            file_rows = self._filed[home].put(whole, flat)
+            at = [file_rows[row] for row in rows]
         else:
             at = self._filed[home].put(clients, flat, rows)
         self._home.update({client: (home, row) for client, row in zip(clients, at, strict=True)})
         self._held[home] += len(clients)
 
     def _leave(self, home: int, gone: int) -> None:
-        """Some clients have gone from a table; forget it after the last one."""
+        """Count clients that have left a store; drop the store after the last one."""
         self._held[home] -= gone
         if not self._held[home]:
             del self._held[home], self._filed[home]
@@ -229,8 +228,8 @@ class States:
         return clone(to(nest({path: row_of(leaf, row) for path, leaf in self._leaves(home).items()}), self._device))
 
     def many(self, group: Group, copy: bool = True) -> Leaves:
-        """The states of `group`, stacked; they must agree as in `split`. Copied or, if no stacking is needed, as they
-        are stored."""
+        """The states of `group`, stacked; they must agree as in `split`. They are copied, or returned as stored if no
+        stacking is needed and `copy` is false."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
             flat = self._leaves(self._home[group[0]][0])
             return {path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
@@ -241,7 +240,7 @@ class States:
             rows.setdefault(home, []).append(row)
             places.setdefault(home, []).append(place)
         most, *others = sorted(rows, key=lambda home: -len(rows[home]))
-        base = [rows[most][0]] * len(group)  # rows of others come later
+        base = [rows[most][0]] * len(group)  # rows of other stacks come later
         for place, row in zip(places[most], rows[most], strict=True):
             base[place] = row
         parts: list[tuple[Leaves, Tensor, Tensor | None]] = [(self._leaves(most), _index(base), None)]
@@ -249,19 +248,19 @@ class States:
         return {path: self._joined([(flat[path], index, at) for flat, index, at in parts]) for path in parts[0][0]}
 
     def _joined(self, parts: "list[tuple[Any, Tensor, Tensor | None]]") -> Any:
-        """Rows of stacked leaves: those of the first, into which those of others are copied at their places."""
+        """Rows of stacked leaves: the rows of the first leaf, with the rows of other leaves copied to their places."""
         first = parts[0][0]
         if not isinstance(first, Tensor | TouchedRows):
             return first
         whole, *others = (
             moved(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
         )
-        for part, (_, _, there) in zip(others, parts[1:], strict=True):
-            whole.index_copy_(0, there, part)
+        for part, (_, _, place) in zip(others, parts[1:], strict=True):
+            whole.index_copy_(0, place, part)
         return whole
 
     def together(self, group: Group) -> bool:
-        """Whether the states of `group` were put together, and nobody has left them since."""
+        """Whether the states of `group` were stored together, and no client has left them since."""
         home, _ = self._home.get(group[0], (-1, 0))
         return home in self._whole and (self._stacks[home][0] is group or self._stacks[home][0] == group)
 
@@ -282,8 +281,8 @@ class States:
         return [self._ordered(part) for part in parts.values()]
 
     def _ordered(self, part: list[str]) -> Group:
-        """Clients of one kind, those with the same counts, such as steps of an optimizer, next to each other: these can
-        move at once (`learn.fitting`). Values are not waited for on accelerators."""
+        """Clients of one kind, sorted so that clients with equal counts, such as optimizer steps, are adjacent: these
+        can move at once (`learn.fitting`). Accelerators skip this, because reading values would wait."""
         if self._device.type != "cpu":
             return tuple(part)
         at: dict[int, dict[str, int]] = {}
@@ -301,7 +300,7 @@ class States:
         return tuple(sorted(part, key=counts.__getitem__))
 
     def _leaves(self, home: int) -> Leaves:
-        """Those of where clients are at home; of those that are nowhere, nothing."""
+        """The leaves of a stack or store; {} for clients without a state."""
         if home in self._filed:
             return self._filed[home].leaves
         return self._stacks[home][1] if home in self._stacks else {}
@@ -311,7 +310,7 @@ class States:
         return tuple((path, _form(leaf)) for path, leaf in flat.items())
 
     def dump(self) -> Tree:
-        """{client: state} of all clients that hold one; those at home together are copied at once."""
+        """{client: state} of all clients with a state; states in one stack are copied at once."""
         members, states = dict[int, list[str]](), dict[str, Tree]()
         for client, (home, _) in self._home.items():
             members.setdefault(home, []).append(client)
@@ -328,12 +327,12 @@ def _index(rows: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
 
 
 def _by_client(leaf: Any) -> Any:
-    """A stacked leaf, with a row for each client if it is a number that all share."""
+    """A stacked leaf; a number that all clients share gets a row for each client."""
     return materialize_stacked(leaf) if isinstance(leaf, TouchedRows) and not leaf.rest.dim() else leaf
 
 
 def _form(leaf: Any) -> object:
-    """What a client's part of a stacked leaf is like."""
+    """Shape and dtype of a client's part of a stacked leaf; a value that is no tensor stands for itself."""
     if isinstance(leaf, TouchedRows):
         return leaf.shape, leaf.dtype
     return (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else leaf
@@ -350,7 +349,7 @@ class Readers:
         return step in self._steps
 
     def note(self, step: Step, states: Leaves, before: list[int]) -> None:
-        """Check whether the states that a step was given still have the versions that they had `before`."""
+        """Check whether the input states of a step still have the versions that they had `before`."""
         if self.versions(states) == before:
             self._steps.add(step)
         else:

@@ -34,8 +34,8 @@ from fedweave.ops.touched import STACKED, Sparsified, TouchedRows, materialize_s
 
 
 class Flat(NamedTuple):
-    """Operands: their leaves, how these are put together again, where each has the clients' axis, and of each what must
-    be alike wherever a recording is played."""
+    """Operands: their leaves, the function that rebuilds them, the clients' axis of each leaf, and the properties of
+    each leaf that must be equal wherever a recording is played."""
 
     leaves: list[Any]
     whole: Callable[[list[Any]], Any]
@@ -44,20 +44,20 @@ class Flat(NamedTuple):
     paths: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, found: object, own: bool) -> "Flat":
-        """Of what each client has for its `own`, or all have alike."""
-        flat, spec = pytree.tree_flatten(found)
-        dims = batch_dims(found) if own else (None,) * len(flat)
+    def of(cls, operands: object, per_client: bool) -> "Flat":
+        """Flatten operands that each client has separately (`per_client`), or that all clients share."""
+        flat, spec = pytree.tree_flatten(operands)
+        dims = batch_dims(operands) if per_client else (None,) * len(flat)
         return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
 
     @classmethod
     def alone(cls, tensor: Tensor) -> "Flat":
-        """Of one tensor that all have alike."""
+        """Flatten one tensor that all clients share."""
         return cls([tensor], itemgetter(0), (None,), (form_of(tensor),))
 
     @classmethod
     def of_leaves(cls, by_path: Mapping[str, Any], batched: bool) -> "Flat":
-        """Of the tree with these leaves by their paths, which put it together in a fraction of the time."""
+        """Flatten the tree with these leaves by path; rebuilding it takes a fraction of the time."""
         layout, flat, each = *Layout.of(by_path), 0 if batched else None
         dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
         for at in layout.shared:
@@ -66,19 +66,19 @@ class Flat(NamedTuple):
 
 
 class Layout:
-    """How the leaves of trees lie in a list, and what is no tensor of partly stored or sparsified ones.
+    """Positions of trees' leaves in a list, and the parts of partly stored or sparsified leaves that are no tensors.
 
-    kinds: {path: how}. shared: where in the list is what all clients of a batch have alike.
+    kinds: {path: function that rebuilds the leaf}. shared: positions of values that all clients of a batch share.
     """
 
     def __init__(self, kinds: dict[str, Callable[[Iterator[Any]], Any]], shared: list[int]) -> None:
         self.kinds, self.shared = kinds, shared
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> tuple["Layout", list[Any]]:
+    def of(cls, by_path: Mapping[str, Any]) -> tuple["Layout", list[Any]]:
         """The layout of leaves by path, and the list."""
         kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
-        for path, leaf in found.items():
+        for path, leaf in by_path.items():
             if isinstance(leaf, TouchedRows):
                 kinds[path] = partial(_touched, matrix=leaf.matrix)
                 shared.append(len(flat))
@@ -115,8 +115,8 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
     members).
 
     Raises:
-        StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
-            only steps computed as written pay for the look (0.1 ms).
+        StepFailed: the step draws from NumPy's own generator. A played recording does not call this function, so that
+            only steps computed as written pay for the check (0.1 ms).
     """
     form, before = ResultForm(), _drawn()
 
@@ -141,12 +141,12 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
     trees = pytree.tree_map(_without_matrix, results, is_leaf=_partly_stored)
-    (reply, answered), (state, left) = (Layout.of(dict(leaves(tree))) for tree in trees)
-    return [reply, state, len(answered), *answered, *left]
+    (reply, reply_leaves), (state, state_leaves) = (Layout.of(dict(leaves(tree))) for tree in trees)
+    return [reply, state, len(reply_leaves), *reply_leaves, *state_leaves]
 
 
 def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
-    """The message where memory is not enough for so many clients at once."""
+    """The error message if memory is not enough for this number of clients at once."""
     reason = next(iter(str(error).strip().splitlines()), "no more is given")
     where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
     if clients == 1:
@@ -158,7 +158,7 @@ def told_memory(step: str, clients: int, device: torch.device, error: Exception)
 
 
 def remedy(error: Exception) -> str:
-    """What to do about a step that failed for a batch alone, as far as PyTorch's message tells."""
+    """The remedy for a step that fails only for a batch, as far as PyTorch's message shows."""
     if ".item()" in str(error) or "control flow" in str(error):
         return (
             "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
@@ -183,7 +183,7 @@ def stacked_states(store: States, group: Group, graphs: Graph, copy: bool) -> Le
 
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:
-    """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
+    """`in_dims` of leaves that each client has separately: 0 for tensors, None for the rest."""
     flat = pytree.tree_leaves(inputs, is_leaf=_partly_stored)
     if not any(map(_partly_stored, flat)):
         return tuple(0 if isinstance(leaf, Tensor) else None for leaf in flat)
@@ -205,21 +205,21 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
 
 
 def _drawn() -> Any:
-    """Something else after each draw from NumPy's own generator; nothing is drawn here."""
+    """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
 
 
 def _without_matrix(leaf: object) -> Any:
-    """Only whether there is a matrix, because a recording must not hold the matrix of the batch it was made with."""
+    """Replace a matrix by whether there is one, because a recording must not hold the matrix of its batch."""
     if not isinstance(leaf, TouchedRows):
         return leaf
     return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
 
 
 def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
-    """A stacked leaf of the first clients of a batch, without those that it was filled up with. What of it all clients
-    share, which `vmap` repeats, is kept once, with the batch's own matrix."""
+    """A stacked leaf of the first `clients` of a batch, without the clients that filled it up. A part that all clients
+    share, which `vmap` repeats, is stored once, with the batch's own matrix."""
     if isinstance(leaf, Tensor):
         return leaf if leaf.shape[0] == clients else leaf[:clients]
     if not isinstance(leaf, TouchedRows):
@@ -229,26 +229,26 @@ def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
     return TouchedRows(leaf.rest[0], leaf.rows[:clients], leaf.values[:clients])
 
 
-# Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
+# Padded rows that run at once without a `chunk`: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
-# Numbers that a padded row takes besides its features on a GPU, and weights of a client of each feature: what layers of
-# some hundred units, their gradients and an optimizer keep. An estimate: where it is wrong, `chunk` is the remedy.
+# Numbers per padded row in addition to its features on a GPU, and per feature for a client's weights: the memory of
+# layers of some hundred units, their gradients and an optimizer. This is an estimate; if it is wrong, set `chunk`.
 _PER_ROW, _PER_FEATURE = 8192, 1024
 _CPU = torch.device("cpu")
-# Bytes, by the same estimate, beyond which a larger batch is no faster: the kernels of 8,000 clients of 50 nodes keep a
-# card at work. What runs at once is then a smaller part of what all clients' data and states take.
+# Bytes, by the same estimate; a larger batch is not faster, because the kernels of 8,000 clients of 50 nodes keep a
+# card busy. The batch that runs at once is then smaller than all clients' data and states.
 _ENOUGH = 16 << 30
-_SHARE = 4  # a part of a GPU's free memory is for the clients that run at once, and one for stacked batches
-_KEPT = 64  # plans kept for reuse; every full round uses the same one
-_BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
+_SHARE = 4  # one quarter of a GPU's free memory is for the clients that run at once, one for stacked batches
+_MOST_PLANS = 64  # plans kept for reuse; every full round uses the same one
+_MOST_BYTES = 1 << 30  # stacked batches kept for reuse
 _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transpose
 
 
 class Batches:
     """Plans batches and keeps their stacked graphs.
 
-    graphs: the clients' current ones; call `renew` when one has changed. device: where stacked graphs lie.
-    algorithms: as `own` of `Loop`.
+    graphs: the clients' current graphs; call `renew` after a change. device: device of stacked graphs.
+    algorithms: see `own` of `Loop`.
     """
 
     def __init__(
@@ -260,12 +260,12 @@ class Batches:
     ) -> None:
         self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, algorithms or {}
         self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
-        self._kept = self._room or _BYTES_KEPT
+        self._kept = self._room or _MOST_BYTES
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
         self._last = 0  # version
-        numbers = count()  # one for each algorithm that clients have, of which there may be as many as clients
+        numbers = count()  # one for each algorithm of the clients; there may be one per client
         self._kind = once(lambda _: next(numbers), self._own)
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
@@ -273,12 +273,12 @@ class Batches:
         wanted = tuple(clients)
         if wanted not in self._plans:
             self._plans[wanted] = self._split(wanted)
-            while len(self._plans) > _KEPT:
+            while len(self._plans) > _MOST_PLANS:
                 self._plans.popitem(last=False)
         return self._plans[wanted]
 
     def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
-        """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
+        """A version, which is unique to this stack, and the clients' graphs, stacked."""
         if batch not in self._stacked:
             graph = self._graphs.stacked(batch).to(self._device)
             self._last += 1
@@ -290,7 +290,7 @@ class Batches:
         return self._stacked[batch]
 
     def renew(self, clients: Collection[str]) -> None:
-        """Forget what was computed from the data of `clients`, which has changed."""
+        """Forget values computed from the data of `clients`, which has changed."""
         self._plans.clear()
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
             del self._sizes[self._stacked.pop(batch)[0]]
@@ -307,7 +307,7 @@ class Batches:
         return batches
 
     def most(self, client: str) -> int:
-        """How many clients of the size of this one run at once."""
+        """Number of clients of this client's size that run at once."""
         if self._chunk:
             return self._chunk
         if self._room is None:
@@ -333,11 +333,11 @@ def _bytes(graph: Graph) -> int:
 # The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded.
 
 
-_GROUPS = 256  # of clients called together, whose ids are kept
+_GROUPS = 256  # groups of clients whose ids are cached
 
 
 class Vectorized(Loop):
-    """Clients of one process, those of one size and model together. Ragged steps, and messages that cannot be
+    """Clients of one process; clients of one size and model run together. Ragged steps, and messages that cannot be
     stacked, are calls of single clients as in `Loop`.
 
     chunk:  clients run at once; 0 chooses by memory.
@@ -365,10 +365,10 @@ class Vectorized(Loop):
         super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
-        self._flats: dict[int, Flat] = {}  # by the batch's version
+        self._flats: dict[int, Flat] = {}  # version of a batch -> its operands
         self._seen: set[int] = set()
         self._all = Flat.of((self.test, self._members), False)
-        self._called: dict[str, int] = {}  # how many, by each step's last call
+        self._called: dict[str, int] = {}  # step -> number of clients in its last call
         self.recordings = Recordings(record, recorder_for(self.device))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
@@ -407,10 +407,11 @@ class Vectorized(Loop):
         return [examples[client] for client in clients]
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
-        """A batch in parts whose states can be stacked, and how many clients each is filled up to. How many of a sample
-        are of one size, and were called before, is another number in every round; recordings hold for one number.
+        """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In
+        every round a sample has another number of clients of one size that were called before, and a recording holds
+        for one number.
 
-        lasting: the batch has as many clients in the next call of the step.
+        lasting: whether the next call of the step has the same number of clients in the batch.
         """
         parts = self._states.split(batch)
         for part in parts:
@@ -418,12 +419,12 @@ class Vectorized(Loop):
                 yield part, len(part)
                 continue
             at = 0
-            for filled, size in fillings(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
-                yield part[at : at + filled], size
-                at += filled
+            for used, size in fillings(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
+                yield part[at : at + used], size
+                at += used
 
     def _together(self, work: Work, group: Group, size: int) -> Tree:
-        """One call for all clients of a batch, filled up with its last client to a `size`."""
+        """One call for all clients of a batch, filled up to `size` with its last client."""
         work = self._of(work, group[0])
         messages, called = work.messages, group
         group += (group[-1],) * (size - len(group))
@@ -438,7 +439,7 @@ class Vectorized(Loop):
         operands = [leaf for part in parts for leaf in part.leaves]
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
-            form, state_form, answered, *outputs = traced(
+            form, state_form, reply_size, *outputs = traced(
                 partial(self._computed, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
                 (private.paths, message.paths, shared.paths, partly),
@@ -459,24 +460,24 @@ class Vectorized(Loop):
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
         shown = [*batch.leaves, *shared.leaves, *message.leaves]
-        reply, state = form.leaves(outputs[:answered]), state_form.leaves(outputs[answered:])
-        return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
+        reply, state = form.leaves(outputs[:reply_size]), state_form.leaves(outputs[reply_size:])
+        return self._store(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
     def _computed(
         self, work: Work, parts: Sequence[Flat], inputs: tuple[Graph, Leaves], whose: str, *operands: Any
     ) -> list[Any]:
-        """`run_batch`, and whether the step wrote into what it was given, graphs and states. A recording that is played
-        writes into no more than the step did."""
+        """Run `run_batch`, and check whether the step wrote into its message, graphs or states. A played recording
+        writes only where the step did."""
         (graphs, states), messages = inputs, work.messages
-        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        before, versions, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         outputs = run_batch(work, parts, operands)
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, whose)
-        self._readers.note(work.step, states, held)
+        self._readers.note(work.step, states, versions)
         return outputs
 
     def _ids_of(self, group: Group) -> Tensor:
-        """What each client's randomness is made of, int64 [P]."""
+        """The words from which each client's randomness is derived, int64 [P]."""
         if group not in self._group_ids:
             if len(self._group_ids) >= _GROUPS:
                 self._group_ids.clear()
@@ -484,12 +485,12 @@ class Vectorized(Loop):
         return self._group_ids[group]
 
     def _lasting(self, version: int, size: int, operands: int) -> StableOperands:
-        """A batch's own operands, `size` of them, which come first, and what all batches are told of the data, which
-        comes last."""
+        """The operands that stay the same: a batch's `size` own operands, which come first, and the data that all
+        batches share, which comes last."""
         return StableOperands(version, frozenset((*range(size), *range(operands - len(self._all.leaves), operands))))
 
     def _flat(self, version: int, batch: object) -> Flat:
-        """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
+        """A batch's graphs and ids as operands, cached from the second call on, because samples come only once."""
         if version in self._flats:
             return self._flats[version]
         flat = Flat.of(batch, True)
@@ -501,7 +502,7 @@ class Vectorized(Loop):
             self._flats.clear()
         return flat
 
-    def _kept(
+    def _store(
         self,
         group: Group,
         state: Mapping[str, Any] | None,
@@ -509,8 +510,8 @@ class Vectorized(Loop):
         matrix: StackedCsr | None,
         shown: Sequence[object],
     ) -> Tree:
-        """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
-        matrix: of its features. shown: what its clients were shown."""
+        """Store the batch's states, unless they do not change, in new memory; returns its replies. matrix: the features
+        of the batch. shown: the tensors that its clients received."""
         isolation, count = MemoryIsolation(shown, self.recordings.captures), len(group)
         new_state, sent = (
             {path: isolation.copy(settled(leaf, count, matrix)) for path, leaf in tree.items()}
@@ -536,7 +537,7 @@ class Vectorized(Loop):
 
 
 class _ClientPlaces:
-    """Where clients stand among all that were called; of thousands that are all of these, without a look at each."""
+    """Places of clients among all called clients; if all are called, without a lookup of each."""
 
     def __init__(self, clients: Sequence[str]) -> None:
         self._clients = tuple(clients)

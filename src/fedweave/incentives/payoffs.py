@@ -1,4 +1,4 @@
-"""How a budget is divided: FairGraphFL's payoffs and the schemes it is compared with. Everything in float64."""
+"""Division of a budget: FairGraphFL's payoffs and the schemes it is compared with. All numbers are float64."""
 
 import hashlib
 import json
@@ -17,20 +17,23 @@ from torch import Tensor
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.incentives.shapley import Value, leave_one_out, shapley
 
-ROUNDING = 1e-5  # share of what is summed that may be left of a sum of 0: gains are of float32 scores
+ROUNDING = 1e-5  # share of the summands that may remain in a sum of 0: gains come from float32 scores
 
 
 class Payoffs(NamedTuple):
-    """pay: float64 [N], summing to the budget; negative is a fine. compensation: float64 [N], the part μ_i of it that
-    is for late contributions, on the same scale."""
+    """Pay of N agents.
+
+    pay: float64 [N], summing to the budget; negative is a fine. compensation: float64 [N], the part μ_i of the pay for
+    late contributions, on the same scale.
+    """
 
     pay: Tensor
     compensation: Tensor
 
 
 def unscaled(r: Tensor, before: Tensor) -> Payoffs:
-    """Pay before it is scaled to a budget (Eqs. 5 and 6): r_i < 0, or r_i + μ_i with μ_i = max(r_i - before_i, 0), and
-    the μ_i in it; r, before: float64 [N]."""
+    """Pay before it is scaled to a budget (Eqs. 5 and 6): r_i < 0, or r_i + μ_i with μ_i = max(r_i - before_i, 0); and
+    its compensations μ_i. r, before: float64 [N]."""
     late = torch.where(r < 0, 0.0, (r - before).relu())
     return Payoffs(r + late, late)
 
@@ -38,8 +41,8 @@ def unscaled(r: Tensor, before: Tensor) -> Payoffs:
 def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Payoffs:
     """FairGraphFL's payoffs of a round (Eqs. 5 to 7).
 
-    A value r_i < 0 is a fine of that much; another agent is paid r_i + μ_i, with μ_i = max(r_i - mean of its values in
-    the rounds before, 0). All are scaled to sum to `budget`.
+    A value r_i < 0 is a fine of that amount. Any other agent is paid r_i + μ_i, with μ_i = max(r_i - mean of its values
+    in the rounds before, 0). All amounts are scaled to sum to `budget`.
 
     r:      values [N] of this round t.
     before: mean [N] over the rounds 1 to t - 1 (without the start value r⁰); None in the first round, where μ = 0.
@@ -62,7 +65,7 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
 
 
 def paid(r: Tensor, before: Tensor, budget: float) -> Payoffs:
-    """`payoffs` of float64 [N], zeros where the sum before scaling is not positive; nobody waits for a device."""
+    """`payoffs` of float64 [N]; zeros if the sum before scaling is not positive. Does not wait for a device."""
     amounts = unscaled(r, before)
     total = amounts.pay.sum()
     return Payoffs(*(torch.where(total > 0, amount / total * budget, 0.0) for amount in amounts))
@@ -101,13 +104,13 @@ SCHEMES: dict[str, Callable[[Value, int, np.random.Generator | None], Tensor]] =
 def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | None = None) -> Tensor:
     """Shares of a budget, float64 [N], summing to 1.
 
-    scheme: "equal", 1 / N each; or in proportion to "union", v(everyone) - v(everyone but i), "individual", v({i}), or
-            "shapley", the Shapley value, which takes a generator for more than 12 players (`shapley.shapley`).
+    scheme: "equal", 1 / N each; or in proportion to "union", v(all) - v(all but i), "individual", v({i}), or
+            "shapley", the Shapley value, which needs a generator for more than 12 players (`shapley.shapley`).
     value:  the value function, such as `data_volume`.
 
     Raises:
         ConfigError: no such scheme.
-        UserError: what is to be proportional to does not sum to more than 0; what the scheme's function raises.
+        UserError: the proportions have no positive sum; errors of the scheme's function.
     """
     if scheme not in SCHEMES:
         raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.", code="config.unknown-name")
@@ -122,24 +125,24 @@ def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | N
 
 
 def divided(raw: Tensor) -> Tensor:
-    """Shares of a budget in proportion to `raw` [N]; NaN where they cannot divide one."""
+    """Shares of a budget in proportion to `raw` [N]; NaN if `raw` cannot divide a budget."""
     return raw / raw.sum() if divisible(raw) else torch.full_like(raw, torch.nan)
 
 
 def capped(shares: Tensor, sizes: Tensor, cap: float) -> Tensor:
-    """Shares of a budget [N] of which none is more than `cap` times that by size, float64 [N] that sum to 1.
+    """Shares of a budget [N], each at most `cap` times the share by size, float64 [N] that sum to 1.
 
-    What is cut off goes to the others, in proportion to their shares; to those who are worth something alone or, where
-    these are all at their cap, by size.
+    The excess goes to the other members in proportion to their shares. If only members without a share are below their
+    cap, it is divided among them by size.
 
     Raises:
-        UserError: the cap is below 1, with which nobody could get the whole budget.
+        UserError: the cap is below 1, so that the caps cannot add up to the whole budget.
     """
     if cap < 1:
         raise UserError(f"the cap is {cap:g}; it must be at least 1.", code="user.cap")
     shares, most = shares.double(), cap * sizes.double() / sizes.double().sum()
     result, full = torch.minimum(shares, most), shares >= most
-    while (left := 1 - float(result.sum())) > 1e-12:  # everybody who is filled stays so: N times at most
+    while (left := 1 - float(result.sum())) > 1e-12:  # a member at its cap stays there: at most N times
         weight = torch.where(full, 0.0, shares)
         weight = weight if bool(weight.any()) else torch.where(full, 0.0, most)
         grown = result + left * weight / weight.sum()
@@ -154,7 +157,7 @@ def divisible(raw: Tensor) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Statements of account, a line for each round and member, and the number that stands for a whole statement.
+# Statements of account, a line for each round and member, and the digest of a whole statement.
 
 
 MONEY = pa.decimal128(18, 2)
@@ -173,12 +176,12 @@ SCHEMA = pa.schema(
     ]
 )
 MEASURES = ("alignment", "diversity", "value", "leave_one_out", "density")
-MOST = Decimal(10) ** 12  # of a round's budget, so that totals fit into the columns
+MOST = Decimal(10) ** 12  # largest budget of a round, so that totals fit into the columns
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What was agreed to: `budget`, what a round's pay sums to, such as "1000.00"; and the `currency` of all amounts.
+    """The terms of payment: `budget`, the sum of a round's pay, such as "1000.00"; and the `currency` of all amounts.
 
     Raises:
         ConfigError: the budget is not an amount in whole cents from 0 to 10^12.
@@ -206,15 +209,15 @@ class Terms:
 
 
 class StatementRound(NamedTuple):
-    """What a round has to say of its members, in their order, all [N].
+    """A round's entries in a statement, all [N], in the order of its members.
 
-    number: of the round.
-    members: names, distinct.
-    alignment, diversity, leave_one_out: what each contributed; None where it was not measured.
-    value:  what the pay follows from (`payoffs.payoffs`); None where it was not kept.
-    density: share of the global update's entries that each got, 0 to 1; None where there is no such share.
-    pay:    in any unit, negative for a fine: proportions of the budget, by their sum.
-    reason: why, in words (`reasons`).
+    number: the round's number.
+    members: distinct names.
+    alignment, diversity, leave_one_out: measured contributions; None if they were not measured.
+    value:  the values from which the pay follows (`payoffs.payoffs`); None if they were not stored.
+    density: share of the global update's entries that each member received, 0 to 1; None if there is no such share.
+    pay:    amounts in any unit, negative for a fine; their proportions divide the budget.
+    reason: a text for each amount (`reasons`).
     """
 
     number: int
@@ -229,7 +232,7 @@ class StatementRound(NamedTuple):
 
 
 def reasons(payoffs: Payoffs) -> list[str]:
-    """Why FairGraphFL owes or fines each member (Eqs. 5 and 6)."""
+    """The reason of FairGraphFL's pay or fine for each member (Eqs. 5 and 6)."""
     labels = {-1: "fined for harm: value below zero", 0: "no value", 1: "owed for value"}
     signs, late = payoffs.pay.sign().int().tolist(), (payoffs.compensation > 0).tolist()
     return [labels[sign] + (" and late contribution" if more else "") for sign, more in zip(signs, late, strict=True)]
@@ -238,9 +241,9 @@ def reasons(payoffs: Payoffs) -> list[str]:
 def in_cents(pay: Tensor, budget: int) -> list[int]:
     """`pay` [N], scaled to sum to `budget` cents, in whole cents that sum to it exactly.
 
-    Largest remainders: all are rounded down, fines too, and the cents left over go to those who lost the largest parts
-    of a cent, of equal ones to the first. So nobody is a whole cent off, a zero stays zero, and no fine becomes a
-    payment. The arithmetic is exact.
+    Largest remainders: all amounts are rounded down, fines too. The remaining cents go to the members that lost the
+    largest fractions of a cent; ties go to the first. So each error is less than a cent, a zero stays zero, and no fine
+    becomes a payment. The arithmetic is exact.
 
     Raises:
         UserError: an entry is not finite, or the sum is not positive.
@@ -262,11 +265,11 @@ def in_cents(pay: Tensor, budget: int) -> list[int]:
 
 
 def statement(terms: Terms, rounds: Sequence[StatementRound]) -> pa.Table:
-    """All lines, in the order of the rounds and of their members, with the columns of `SCHEMA`.
+    """The lines of a statement, in the order of the rounds and of their members, with the columns of `SCHEMA`.
 
     Raises:
-        UserError: rounds do not ascend, a round names a member twice or has other than one entry for each, or its pay
-            cannot be divided (`in_cents`).
+        UserError: rounds do not ascend, a round names a member twice, a column has another length than the members, or
+            the pay cannot be divided (`in_cents`).
     """
     lines: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     before = -1
@@ -300,7 +303,7 @@ def _check(entry: StatementRound) -> None:
 
 
 def totals(table: pa.Table) -> pa.Table:
-    """A line per member, by name: `rounds`, the means of what was measured, `pay` in all, of that `paid` and `fined`
+    """A line per member, by name: `rounds`, the means of the measures, total `pay`, its parts `paid` and `fined`
     (negative), and the currency.
 
     Raises:
@@ -326,7 +329,7 @@ def totals(table: pa.Table) -> pa.Table:
 
 
 class Digest(NamedTuple):
-    """start: c_0. lines: h_1 to h_n. digest: c_n. All SHA-256 in hexadecimal."""
+    """The hash chain of a statement. start: c_0. lines: h_1 to h_n. digest: c_n. All SHA-256 in hexadecimal."""
 
     start: str
     lines: tuple[str, ...]
@@ -334,7 +337,7 @@ class Digest(NamedTuple):
 
 
 def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | None = None) -> Digest:
-    """The digest of a statement under its `terms`; run: the hash of the run that it is about. sums: of `dues.sums`.
+    """The digest of a statement under its `terms`. run: the hash of the run. sums: {round: sum of its values}.
 
     Raises:
         UserError: a column is missing or has another type than in `SCHEMA`.
@@ -346,8 +349,8 @@ def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | 
 def hashes(table: pa.Table) -> tuple[str, ...]:
     """The hash of each line.
 
-    The encoding is a JSON list of the columns in the order of the schema, ASCII without blanks, with amounts in cents
-    and what was measured as C99 hexadecimal floats (`float.hex`), which are exact.
+    The encoding is a JSON list of the columns in the order of the schema, ASCII without blanks. It has amounts in cents
+    and measures as C99 hexadecimal floats (`float.hex`), which are exact.
 
     Raises:
         UserError: a column is missing or has another type than in `SCHEMA`.
@@ -370,46 +373,46 @@ def chained(start: str, lines: Sequence[str]) -> str:
 
 
 def check(
-    own: pa.Table, member: str, whole: Digest, terms: Terms, run: str, sums: Mapping[int, float] | None = None
+    lines: pa.Table, member: str, whole: Digest, terms: Terms, run: str, sums: Mapping[int, float] | None = None
 ) -> None:
-    """Check a member's lines `own`, all that the statement has of it, against the digest of the whole.
+    """Check a member's `lines`, all that the statement has for it, against the digest of the whole statement.
 
     Raises:
-        UserError: one of them is not in the statement, is another member's or there twice, or terms, run, hashes and
+        UserError: a line is not in the statement, belongs to another member or occurs twice, or terms, run, hashes and
             digest do not belong together.
     """
     if whole.start != _start(terms, run, sums):
         raise UserError(
-            "the statement is about another run, budget or currency, or the sums that pay is divided by were changed; "
-            "ask for that of this run."
+            "the statement is about another run, budget or currency, or the sums that divide the pay were changed. Ask "
+            "for the statement of this run."
         )
     if chained(whole.start, whole.lines) != whole.digest:
         raise UserError("the hashes of the lines do not lead to the digest; ask for the statement again.")
-    strangers = set(own["member"].to_pylist()) - {member}
+    strangers = set(lines["member"].to_pylist()) - {member}
     if strangers:
-        raise UserError(f"lines of {', '.join(sorted(strangers))} are not those of {member}; give its own only.")
-    known = set(whole.lines)
-    listed = hashes(own)
-    for line, number in zip(listed, own["round"].to_pylist(), strict=True):
-        if line not in known:
+        raise UserError(f"{', '.join(sorted(strangers))} also have lines in it. Give only the lines of {member}.")
+    listed_hashes = set(whole.lines)
+    own_hashes = hashes(lines)
+    for line, number in zip(own_hashes, lines["round"].to_pylist(), strict=True):
+        if line not in listed_hashes:
             raise UserError(
                 f"the line of {member} in round {number} is not in the statement: one of the two was changed, or they "
-                "were written at different times. Write both anew with `fedweave statement`, or ask for both."
+                "were written at different times. Write both again with `fedweave statement`, or ask for both."
             )
-    if len(set(listed)) < len(listed):
-        raise UserError(f"a line of {member} is there twice; give each once.")
+    if len(set(own_hashes)) < len(own_hashes):
+        raise UserError(f"a line of {member} occurs twice. Give each line once.")
 
 
 def of_member(table: pa.Table, member: str) -> pa.Table:
     """The lines of one member.
 
     Raises:
-        UserError: it has none; lists who has.
+        UserError: the member has no line; the error lists the members that have lines.
     """
     lines = table.filter(pc.equal(table["member"], member))
     if not len(lines):
         names = listed(sorted(set(table["member"].to_pylist())))
-        raise UserError(f"no lines of {member!r}; the statement has those of {names}.", code="statement.no-lines")
+        raise UserError(f"no lines of {member!r}; the statement has lines of {names}.", code="statement.no-lines")
     return lines
 
 

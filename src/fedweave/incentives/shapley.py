@@ -1,9 +1,9 @@
-"""Shapley values of any value function: exact, or estimated from permutations; and leave-one-out. What an agent is
-worth and what model it gets for it (FairGraphFL, sections 3.1 to 3.3), in float64.
+"""Shapley values of any value function, exact or estimated from permutations, and leave-one-out. Agents' values and the
+models that they receive for them (FairGraphFL, sections 3.1 to 3.3). All numbers are float64.
 
-A value function takes coalitions, bool [c, N] on the host with a row for each, and returns what each is worth, float64
-[c], anywhere. All coalitions that are needed are asked for in as few calls as possible, so that they can be worked out
-as a batch.
+A value function takes coalitions, bool [c, N] on the host with a row for each, and returns their values, float64 [c],
+on any device. The functions here pass all coalitions in as few calls as possible, so that they can be evaluated as a
+batch.
 """
 
 import math
@@ -29,23 +29,25 @@ from fedweave.metrics.selection import METRICS, lower
 
 
 class Updated(NamedTuple):
-    """values: float64 [N], the agents' new values r^t. changed: bool scalar, False where they could not be normalized
-    and stay."""
+    """values: float64 [N], the agents' new values r^t. changed: bool scalar, False if the values could not be
+    normalized and stay as they were."""
 
     values: Tensor
     changed: Tensor
 
 
 def alignment(updates: Tensor, whole: Tensor) -> Tensor:
-    """φ_i = cos(u_i, u_N) (Eq. 9), float64 [N], of updates [N, D] and the global one [D]; 0 where either is zero."""
+    """φ_i = cos(u_i, u_N) (Eq. 9), float64 [N], for updates [N, D] and the global update [D]; 0 if either is zero."""
     updates, whole = updates.double(), whole.double()
     lengths = updates.norm(dim=1) * whole.norm()
     return torch.where(lengths > 0, updates @ whole / torch.where(lengths > 0, lengths, 1.0), 0.0)
 
 
 def diversity(motif: Tensor) -> Tensor:
-    """d_i = k_i / K, float64 [N], the share of all agents' motifs that agent i has, of lists `motif` int64 [N, …] with
-    −1 at padding; 0 where nobody has any."""
+    """d_i = k_i / K, float64 [N], the share of all agents' motifs that agent i has; 0 if no agent has a motif.
+
+    motif: int64 [N, …], a list for each agent with −1 at padding.
+    """
     return (motif >= 0).sum(1).double() / (distinct(motif) != NONE).sum().clamp(min=1)
 
 
@@ -53,38 +55,38 @@ NONE = torch.iinfo(torch.int64).max
 
 
 def distinct(motif: Tensor) -> Tensor:
-    """The motifs of all lists, int64 [N · …] rising, each once and then `NONE`. They are as many as all entries, since
-    nobody waits for a device to learn how many differ, as `unique` does."""
+    """The distinct motifs of all lists, int64 [N · …] rising, padded with `NONE` to the number of all entries. `unique`
+    would wait for a device to count them."""
     ordered = motif.flatten().sort().values
     first = torch.cat([ordered[:1] >= 0, (ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)])
     return torch.where(first, ordered, NONE).sort().values
 
 
-# What a server knows of coalitions that clients have tried (`algorithms.coalition_value`), by its names.
+# What a server measures of the coalitions that clients have tried (`algorithms.coalition_value`), by its names.
 FAULT, JOINT, WEIGHT, COPIED = (
     "coalition_fault",
     "coalition_joint",
     "coalition_weight",
     "coalition_copied",
 )  # measures of the server
-# Why a round has no values, by number; `FAULT` is that.
+# Reasons why a round has no values, by the number in `FAULT`.
 FAULTS = (
     "",
     "no test examples are counted",
     "a coalition's model gets fewer than no example right, or more than there are",
-    "the number of test examples is not that of the first time that models were tried",
+    "the number of test examples differs from the first time that models were tried",
     "the model before the round gets another number of examples right than after the round before",
     "the model after the round gets another share of examples right than the evaluation of the round says",
 )
-UNTIED = 5  # of these, the one that only a run's metrics show
+UNTIED = 5  # the one of these that only a run's metrics show
 
 
-COPY = 0.99  # cosine of updates from which one is named as a copy of the other
+COPY = 0.99  # cosine of two updates above which one counts as a copy of the other
 
 
 def copies(updates: Tensor, last: Tensor | None = None) -> list[tuple[int, int]]:
-    """(i, j) of all pairs of updates [N, D] whose cosine is above `COPY`, i < j; and (i, -1) of each that is that near
-    to the `last` global update [D]."""
+    """(i, j) of all pairs of updates [N, D] whose cosine is above `COPY`, i < j; and (i, -1) of each update for which
+    the cosine with the `last` global update [D] is above it."""
     rows = torch.nn.functional.normalize(updates.double(), dim=1, eps=1e-30)
     alike = (rows @ rows.T).triu(1) > COPY
     pairs = [(int(i), int(j)) for i, j in alike.nonzero().tolist()]
@@ -97,7 +99,7 @@ def copies(updates: Tensor, last: Tensor | None = None) -> list[tuple[int, int]]
 def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alpha2: float = 1.0) -> Updated:
     """r_i ← r_i + α1 (φ_i + α2 d_i), divided by their sum (Eq. 10); all [N].
 
-    Dividing by a sum of zero or less would turn good agents into bad ones: then the round changes nothing and says so.
+    Dividing by a sum of zero or less would turn good agents into bad ones: then `values` stay and `changed` is False.
     """
     new = r.double() + alpha1 * (phi.double() + alpha2 * diversity.double())
     total = new.sum()
@@ -105,8 +107,8 @@ def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alp
 
 
 def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
-    """⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ (Eq. 4), int64 [N]: how many of the D = `size` entries of the global update
-    each agent gets; 0 where r_i ≤ 0.
+    """⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ (Eq. 4), int64 [N]: number of the D = `size` entries of the global update
+    that each agent receives; 0 where r_i ≤ 0.
 
     Raises:
         UserError: beta is not positive.
@@ -119,14 +121,14 @@ def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
     return (size * share).floor().long()
 
 
-REMAINDER = 2.0**-48  # of sums in float64
+REMAINDER = 2.0**-48  # relative size of rounding errors in float64 sums
 
 
 def reward(whole: Tensor, quota: Tensor) -> Tensor:
     """What each agent downloads, [N, D]: the `quota` [N] entries of `whole` [D] of largest magnitude, 0 elsewhere.
 
-    Of entries of equal magnitude, the first ones. Entries below `REMAINDER` of the largest count as 0: they are what a
-    sum of updates that cancel leaves, and depend on the order in which clients were added up.
+    Of equal magnitudes, the first ones count. Entries below `REMAINDER` of the largest count as 0: they remain when
+    updates cancel, and depend on the order in which clients were added up.
     """
     whole = torch.where(whole.abs() < REMAINDER * whole.abs().max(), 0.0, whole)
     order = torch.argsort(whole.abs(), descending=True, stable=True)
@@ -141,8 +143,8 @@ Value = Callable[[Tensor], Tensor]
 
 
 class Estimate(NamedTuple):
-    """values: float64 [N]. error: float64 [N], their standard error, 0 where exact. coalitions: how many were
-    valued."""
+    """values: float64 [N]. error: float64 [N], their standard error, 0 where exact. coalitions: number of coalitions
+    that were evaluated."""
 
     values: Tensor
     error: Tensor
@@ -153,7 +155,7 @@ def shapley(value: Value, players: int, rng: np.random.Generator | None = None, 
     """Exact values for at most 12 players, an estimate from random permutations above.
 
     Raises:
-        UserError: more than 12 players and no `rng`; what `exact` and `sampled` raise.
+        UserError: more than 12 players and no `rng`; errors of `exact` and `sampled`.
     """
     if players <= MOST_EXACT:
         return exact(value, players)
@@ -176,18 +178,18 @@ def exact(value: Value, players: int) -> Estimate:
     """
     if not 1 <= players <= MOST_EXACT:
         raise UserError(
-            f"exact Shapley values of {players} players would take 2^{players} coalitions; 1 to {MOST_EXACT} players "
-            "can be valued so, more with `sampled`.",
+            f"exact Shapley values of {players} players would take 2^{players} coalitions; `exact` takes 1 to "
+            f"{MOST_EXACT} players. Use `sampled` for more.",
             code="user.exact",
         )
-    everyone = coalitions(players)
-    worth = _worth(value, everyone)
+    all_coalitions = coalitions(players)
+    worth = _worth(value, all_coalitions)
     share = [1 / (players * math.comb(players - 1, size)) for size in range(players)]
     weight = torch.tensor(share, dtype=torch.float64, device="cpu")[coalitions(players - 1).sum(1)]
     cube = worth.reshape([2] * players)  # dimension j is player N - 1 - j
     gains = [(cube.select(-1 - i, 1) - cube.select(-1 - i, 0)).reshape(-1) for i in range(players)]
     values = torch.stack([(weight * gain).sum() for gain in gains])
-    return Estimate(values, torch.zeros_like(values), len(everyone))
+    return Estimate(values, torch.zeros_like(values), len(all_coalitions))
 
 
 def coalitions(players: int) -> Tensor:
@@ -206,9 +208,9 @@ def sampled(
 ) -> Estimate:
     """The mean gain that each player brings over random orders of joining (Castro et al. 2009), with standard error.
 
-    permutations: how many orders, M. The distinct coalitions among their (N + 1) M prefixes are valued, `batch` at a
-                  time at most.
-    antithetic:   draw M / 2 orders and add each reversed; the error is that of the mean over pairs.
+    permutations: number of orders, M. The distinct coalitions among their (N + 1) M prefixes are evaluated, at most
+                  `batch` at a time.
+    antithetic:   draw M / 2 orders and add each reversed; the error is then of the mean over pairs.
 
     Efficiency holds exactly for each order and so for the estimate.
 
@@ -253,7 +255,7 @@ def leave_one_out(value: Value, players: int) -> Tensor:
 
 
 def _worth(value: Value, masks: Tensor) -> Tensor:
-    """What `value` says of the coalitions, float64 on the CPU, checked."""
+    """The values of the coalitions, float64 on the CPU, checked."""
     worth = value(masks).detach().to("cpu", torch.float64)
     if worth.shape != (len(masks),):
         raise UserError(
@@ -267,12 +269,12 @@ def _worth(value: Value, masks: Tensor) -> Tensor:
     return worth
 
 
-CANCELED = 1e-13  # of the squared sum of lengths: less than that is what rounding leaves of updates that cancel
-EQUAL = 1e-12  # of the largest value: numbers that vary less are equal up to rounding
+CANCELED = 1e-13  # share of the squared sum of lengths; below it, only rounding errors of canceling updates remain
+EQUAL = 1e-12  # share of the largest value; numbers that vary less are equal up to rounding
 
 
 class GradientShapley(NamedTuple):
-    """Of each of N agents, float64 [N]: `values`, the Shapley values of ν, and their standard `error` (0 where exact);
+    """For N agents, float64 [N]: `values`, the Shapley values of ν, their standard `error` (0 where exact), and
     `cosine`, the approximation. correlation: Pearson's between values and cosine, NaN where one does not vary."""
 
     values: Tensor
@@ -284,7 +286,7 @@ class GradientShapley(NamedTuple):
 def gradient_shapley(
     updates: Tensor, r: Tensor, rng: np.random.Generator | None = None, permutations: int = 1000
 ) -> GradientShapley:
-    """Shapley values (Eq. 3) of ν(S) = cos(u_S, u_N) (Eq. 8) of updates [N, D] and agents' values r [N], beside
+    """Shapley values (Eq. 3) of ν(S) = cos(u_S, u_N) (Eq. 8) of updates [N, D] and agents' values r [N], together with
     φ_i = cos(u_i, u_N) (Eq. 9).
 
     Exact for at most 12 agents, from one batch of all coalitions; above from `permutations` drawn with `rng`.
@@ -300,8 +302,8 @@ def gradient_shapley(
 def cosine_value(updates: Tensor, r: Tensor) -> Value:
     """The value function ν(S) = cos(u_S, u_N) (Eq. 8) of updates [N, D] and values r [N], for coalitions [c, N].
 
-    u_S is the ReLU(r)-weighted mean over S. ν is 0 where u_S or u_N is zero: nobody of positive value in S, or updates
-    that cancel up to rounding. It works on the updates' inner products: N² numbers, whatever D is.
+    u_S is the ReLU(r)-weighted mean over S. ν is 0 where u_S or u_N is zero: S has no agent with a positive value, or
+    updates cancel up to rounding. It uses the updates' inner products: N² numbers for any D.
     """
     updates = updates.double()
     gram = updates @ updates.T
@@ -326,7 +328,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What coalitions of a round's clients are worth: the gain of the model that their updates alone make.
+# Values of coalitions of a round's clients: the gain of the model that only their updates make.
 
 
 PLAIN = ("accuracy", "loss")
@@ -337,11 +339,11 @@ MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of ga
 
 
 def judging(fed: Engine) -> tuple[str, list[Graph]]:
-    """On which examples "global" metrics of a run are (`metrics.measured.measure`), in words, and the graphs with them:
-    the global test set's or, without one, all clients' own, whose test examples are pooled.
+    """The examples of a run's "global" metrics (`metrics.measured.measure`), in words, and the graphs with them: the
+    global test set or, without one, all clients' graphs, whose test examples are pooled.
 
     Raises:
-        UserError: nobody has test examples.
+        UserError: no client has test examples.
     """
     if fed.test is not None:
         return "the global test set", [fed.test]
@@ -356,38 +358,38 @@ def mixing(round: Round) -> Callable[[Tensor], Tree]:
     [c, …]; see `worth`.
 
     Raises:
-        UserError: a weight, which may be of a user's own part, is negative; names the client.
+        UserError: a weight is negative, which a user's own part may give; names the client.
     """
     for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
-        if weight < 0:  # the coalition's own weights could sum to nothing
+        if weight < 0:  # the coalition's weights could sum to 0
             raise UserError(
                 f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.",
                 code="user.negative-weight",
             )
-    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
+    updates = {path: round.update(path).double() for path, _ in leaves(round.w)}
     before = dict(leaves(round.w))
-    whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
+    whole = round.weights.sum()  # 1 for a mean; all clients together then give the round's model
 
     def of(masks: Tensor) -> Tree:
         share = masks.to(whole.device).double() * round.weights
         share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
         return nest(
-            {p: (before[p].double() + torch.tensordot(share, u, 1)).to(before[p].dtype) for p, u in moved.items()}
+            {p: (before[p].double() + torch.tensordot(share, u, 1)).to(before[p].dtype) for p, u in updates.items()}
         )
 
     return of
 
 
 def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, positive: int = 1) -> Value:
-    """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
-    w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy", in -"loss" (nats) or in another metric of
-    `kinds.Classes.values`, with the class `positive`, with the sign turned where lower is better, on the test examples
-    of `graphs`. A is the sum of all a_i, which is 1 of a mean.
+    """The value function of a round: the gain over w_t of coalitions S, bool [c, P], float64 [c], on the test examples
+    of `graphs`.
 
-    round: what the server heard, with the weights a_i.
+    A coalition's model is w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i; A is the sum of all a_i, which is 1 for a mean.
+    metric: "accuracy", "loss" (the gain is in -loss, nats) or another metric of `kinds.Classes.values`, for the class
+    `positive`, with the sign turned if lower is better. round: the server's view, with the weights a_i.
 
     Raises:
-        UserError: a weight, which may be of a user's own part, is negative; names the client.
+        UserError: a weight is negative, which a user's own part may give; names the client.
     """
     mixed, graphs = mixing(round), [graph.at(TEST) for graph in graphs]
     many = [graph.masks[TEST].sum() for graph in graphs]
@@ -404,12 +406,12 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
         gains = [torch.func.vmap(evaluate)(dict(leaves(mixed(part)))).double() for part in masks.split(BATCH)]
         return torch.cat(gains)
 
-    nobody = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
-    return lambda masks: of(masks) - nobody
+    baseline = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
+    return lambda masks: of(masks) - baseline
 
 
 def _ordering(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
-    """Another metric of the outputs of graphs, from the pairs of all."""
+    """A metric of the outputs on several graphs, from the pairs of all graphs."""
     pairs = merge([_pairs(logits, graph) for logits, graph in outputs])
     value: Tensor = means(pairs)[metric][0, 0]
     return value[positive] if value.dim() else -value if lower(metric) else value

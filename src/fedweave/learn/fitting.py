@@ -1,4 +1,4 @@
-"""What training one client and training a batch of clients have in common: the weights as stored, and the loop."""
+"""Training of one client and of a batch of clients: the stored weights, and the loop that both share."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import pairwise
@@ -21,14 +21,14 @@ from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows,
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tree, Tree, Tree], Tensor]
-Move = Callable[..., None]  # of weights, gradients, moments, steps and, if there is one, the rate
+Move = Callable[..., None]  # (weights, gradients, moments, steps[, rate])
 Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
 
 
 class TrainSpec:
-    """What a `fit` does, with the tensors taken out.
+    """The parts of a `fit` that are not tensors.
 
-    spec:   how the operands make up a tree. result: how the outputs do: (weights, last loss, the optimizer's state).
+    spec:   tree structure of the operands. result: tree structure of the outputs (weights, last loss, optimizer state).
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TrainSpec:
         self.result: pytree.TreeSpec
 
     def _moved_together(self, moments: Moments) -> Move:
-        """A step of all clients at once, or of one alone."""
+        """A step of all clients at once, or of a single client."""
 
         def move(
             weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor, *rate: Tensor
@@ -60,7 +60,7 @@ class TrainSpec:
         paths: Collection[str],
         tensors: list[Tensor],
         moments: Moments,
-        taken: Tensor,
+        steps_before: Tensor,
         gradients: Gradients,
         key: Tensor,
         minibatch: Callable[[int], list[Tensor]],
@@ -68,16 +68,16 @@ class TrainSpec:
         weight_count: int | None = None,
         rate: Tensor | None = None,
     ) -> Tensor:
-        """Train `tensors` in place and return the last step's loss, of the shape of `key`.
+        """Train `tensors` in place and return the last step's loss, with the shape of `key`.
 
-        paths: of the first tensors. Running statistics among them go the way that stands in the place of a gradient;
-        the optimizer moves the others. moments: the optimizer's, changed in place. taken: steps taken before, [], or
-        [P] where clients differ in it.
-        minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
-        the shape of `key`; these are the first `weight_count` tensors, all if None. rate: a factor of the learning
+        paths: paths of the first tensors. Running statistics among them move by the difference that is their gradient;
+        the optimizer moves the others. moments: optimizer state, changed in place. steps_before: number of earlier
+        steps, [], or [P] if it differs between clients.
+        minibatch: step -> the step's mini-batch. limit: number of steps after which a client's weights stay, with the
+        shape of `key`; these weights are the first `weight_count` tensors, all if None. rate: a factor of the learning
         rate, scalar.
         """
-        numbers = taken.to(torch.float32, copy=True)
+        numbers = steps_before.to(torch.float32, copy=True)
         statistics = {at for at, path in enumerate(paths) if is_statistic(path)}
         moving = [at for at in range(len(tensors)) if at not in statistics]
         own_count = None if weight_count is None else weight_count - len(statistics)
@@ -92,8 +92,8 @@ class TrainSpec:
             if self.clip:
                 slopes = clipped(slopes, self.clip, key.dim(), own_count)
             numbers.add_(1)
-            moved = [tensors[at] for at in moving]
-            move(moved, [slope.contiguous() for slope in slopes], list(moments.values()), numbers, *pace)
+            moving_tensors = [tensors[at] for at in moving]
+            move(moving_tensors, [slope.contiguous() for slope in slopes], list(moments.values()), numbers, *pace)
             for at in statistics:
                 tensors[at].sub_(grads[at])
             if limit is not None:
@@ -106,10 +106,10 @@ class TrainSpec:
 
 
 def clipped(gradients: list[Tensor], most: float, batch_dims: int, count: int | None = None) -> list[Tensor]:
-    """Gradients scaled down to the L2 norm `most` of all of a client's together (`torch.nn.utils.clip_grad_norm_`).
+    """Gradients scaled so that the L2 norm of all of a client's is at most `most` (`torch.nn.utils.clip_grad_norm_`).
 
-    batch_dims: leading dimensions, over clients. count: how many of them, the first ones, are of weights that clients
-    have for themselves; the others are 0.
+    batch_dims: leading dimensions, over clients. count: number of leading gradients that belong to clients' separate
+    weights; the other gradients are 0.
     """
     mine = gradients[:count]
     norms = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in mine]
@@ -119,8 +119,10 @@ def clipped(gradients: list[Tensor], most: float, batch_dims: int, count: int | 
 
 
 def _moved_apart(optimizer: Optimizer, names: list[str]) -> Move:
-    """A step of stacked tensors, of neighbors with as many steps before at once, as the numbers of steps [P] differ;
-    moments are called `names`. It is one call in a recording, which would take seconds to make of a thousand calls."""
+    """A step of stacked tensors whose numbers of steps [P] differ; adjacent clients with equal numbers move at once.
+
+    names: names of the moments. A recording has it as one call; it would take seconds to record a thousand calls.
+    """
 
     def move(
         weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor, *rate: Tensor
@@ -135,7 +137,7 @@ def _moved_apart(optimizer: Optimizer, names: list[str]) -> Move:
 
 
 def _runs(numbers: Tensor) -> list[slice]:
-    """Where equal numbers stand together; on accelerators each by itself, for nobody waits there for values."""
+    """Slices of equal adjacent numbers; on accelerators one slice each, because reading values would wait."""
     starts = list(range(1, len(numbers)))
     if numbers.device.type == "cpu":
         starts = (numbers.diff().nonzero()[:, 0] + 1).tolist()
@@ -166,8 +168,8 @@ class Stored:
         return torch.nn.functional.pad(flat, (0, missing)) if missing else tensor
 
     def mark(self, last: Tensor) -> None:
-        """Let a last loss that is not finite, [] or [P], show in the weights of its client, in the smallest tensor:
-        a term of the loss that is no number need not have such a gradient."""
+        """Make a last loss that is not finite, [] or [P], visible in its client's weights, in the smallest tensor: the
+        gradient of such a loss may be finite."""
         least = min(self.tensors, key=Tensor.numel)
         least.add_((last.to(least.dtype) * 0).reshape(*last.shape, *[1] * (least.dim() - last.dim())))
 
@@ -175,11 +177,11 @@ class Stored:
         return len(self.tensors)
 
     def shaped(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
-        """{path: tensor in its own shape} of tensors stored like these, differentiable."""
+        """{path: tensor in its original shape} of tensors stored like these, differentiable."""
         return {path: self._cut(t, shape) for t, (path, shape) in zip(tensors, self.shapes.items(), strict=True)}
 
     def zeros(self) -> "Stored":
-        """As large, and zero."""
+        """Zeros of the same shapes."""
         zeros = {path: torch.zeros_like(tensor) for path, tensor in self.shaped(self.tensors).items()}
         return Stored(zeros, self.batch_dims)
 
@@ -188,15 +190,15 @@ class Stored:
 
 
 def scalar(what: str, value: Tensor, clients: int = 0) -> Tensor:
-    """What a loss or a penalty gives, one number for each of `clients`, a single one's if 0.
+    """Check that a loss or a penalty is a scalar for each of `clients`, or a single scalar if 0.
 
     Raises:
-        ValueError: it is more, such as one number for each node; added up, padding would count, too.
+        ValueError: it has more numbers, such as one for each node; their sum would include padding.
     """
     if (value.dim() if isinstance(value, Tensor) else 0) != bool(clients):
         shape = list(value.shape[bool(clients) :])
         raise ValueError(
-            f"fit: the {what} is to be a scalar; it is a tensor of shape {shape}. Add it up (.sum()), or take the mean "
+            f"fit: the {what} must be a scalar; it is a tensor of shape {shape}. Add it up (.sum()), or take the mean "
             "over the training examples"
         )
     return value
@@ -218,55 +220,56 @@ def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, f
 
 # ----------------------------------------------------------------------------------------------------
 # Training only the rows of a weight that a client's features touch. The other rows see no data gradient. While they
-# start alike at all clients, and their moments do, the optimizer moves them alike; so one copy, in which every row
-# moves as an untouched one does, serves all clients of a batch.
+# and their moments start equal at all clients, the optimizer moves them equally. So one copy, in which every row moves
+# like an untouched row, serves all clients of a batch.
 
 
-Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
-Dim = int | TouchedRows | None  # of a leaf: where it has clients; such rows, if partly stored
-Split = tuple[Tensor, Tensor]  # what all clients share [F, …], and the rows of their own [P, m, …]
+TreeDims = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
+Dim = int | TouchedRows | None  # a leaf's axis of clients; `TouchedRows` of axes if the leaf is partly stored
+Split = tuple[Tensor, Tensor]  # the tensor that all clients share [F, …], and the clients' own rows [P, m, …]
 
-# Narrowing must leave out this share of the features at least to be worth it.
+# Narrowing pays if it leaves out at least this share of the features.
 _LEAST = 0.3
 
 
 class Touched:
-    """The features that each client of a batch touches: `rows` int64 [P, m], padded with F, and the clients' features
-    without the others."""
+    """The features that each client of a batch touches: `rows` int64 [P, m], padded with F, and the clients' matrices
+    with only these features."""
 
     def __init__(self, matrix: StackedCsr) -> None:
         self.matrix = matrix
         self.rows, self._narrow = matrix.touched
 
     @classmethod
-    def of(cls, graph: Given) -> "Touched | None":
-        """Those of a batch's graphs; None if they leave out too few."""
+    def of(cls, graph: TreeDims) -> "Touched | None":
+        """The touched features of a batch's graphs; None if they leave out too few features."""
         x = graph[0].x
         if not isinstance(x, Sparse) or graph[1].x.client_index is None:
             return None
         touched = cls(x.blocks)
         return touched if touched.rows.shape[1] <= (1 - _LEAST) * x.blocks.cols else None
 
-    def narrowed(self, graph: Given) -> tuple[Graph, Graph]:
-        """The graphs, and their batch dimensions, with the touched features alone."""
+    def narrowed(self, graph: TreeDims) -> tuple[Graph, Graph]:
+        """The graphs with only the touched features, and their batch dimensions."""
         data, dims = (g._replace(x=Sparse(self._narrow, g.x.client_index)) for g in graph)
         return data, dims
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The clients' rows of a tensor [F, …] that they share: [P, m, …], zero at padding."""
+        """The clients' rows of a tensor [F, …] that all clients share: [P, m, …], zero at padding."""
         return picked_rows(tensor, self.rows)
 
-    def split(self, given: Given, paths: frozenset[str]) -> dict[str, Split] | None:
-        """The leaves at `paths` taken apart, in tensors of their own; None if clients may differ in a row that one of
-        them does not touch."""
-        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
-        apart = {path: self._split(flat[path], dims[path]) for path in paths}
-        return None if None in apart.values() else apart  # type: ignore[return-value]
+    def split(self, tree: TreeDims, paths: frozenset[str]) -> dict[str, Split] | None:
+        """The leaves at `paths`, split into new tensors; None if clients may differ in a row that one of them does not
+        touch."""
+        flat, dims = dict(leaves(tree[0])), dict(leaves(tree[1]))
+        splits = {path: self._split(flat[path], dims[path]) for path in paths}
+        return None if None in splits.values() else splits  # type: ignore[return-value]
 
-    def narrowed_tree(self, tree: Given, paths: frozenset[str], penalized: bool) -> tuple[Given, Tree] | None:
-        """A tree that training finds besides the weights, such as an anchor, in which the leaves at `paths` of trees
-        like the weights are narrowed; and what of it the rows that a client does not touch find. None if a penalty may
-        move these differently."""
+    def narrowed_tree(self, tree: TreeDims, paths: frozenset[str], penalized: bool) -> tuple[TreeDims, Tree] | None:
+        """Narrow a tree that training uses next to the weights, such as an anchor.
+
+        Returns the tree, whose subtrees like the weights are narrowed at `paths`, and the tree that untouched rows use.
+        None if a penalty may move untouched rows differently."""
         dims = dict(leaves(tree[1] or {}))
         entries = {path: (leaf, dims[path]) for path, leaf in leaves(tree[0] or {})}
         weights = {
@@ -277,15 +280,15 @@ class Touched:
         rest = {path: leaf for path, (leaf, _) in entries.items() if not (trees and path.startswith(trees))}
         alike = all(entries[path][1] is None for path in rest)
         for path in (path for path, weight_path in weights.items() if weight_path):
-            if (apart := self._split(*entries[path])) is None:
-                alike, entries[path] = False, (self._own(*entries[path]), 0)
+            if (split := self._split(*entries[path])) is None:
+                alike, entries[path] = False, (self._client_rows(*entries[path]), 0)
             else:
-                rest[path], entries[path] = apart[0], (apart[1], 0)
+                rest[path], entries[path] = split[0], (split[1], 0)
         if penalized and not alike:
             return None
         return whole(_apart(entries)), nest(rest)
 
-    def _own(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
+    def _client_rows(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
         leaf, _ = _whole(leaf, dim)
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
@@ -302,14 +305,14 @@ class Touched:
         leaf, dim = _whole(leaf, dim)
         return (leaf.clone(), self.gather(leaf)) if dim is None else None
 
-    def found(self, leaf: Tensor) -> TouchedRows | Tensor:
-        """Whole tensors [P, F, …] as partly stored ones, if clients do not differ in rows that one does not touch."""
+    def partly_stored(self, leaf: Tensor) -> TouchedRows | Tensor:
+        """Store whole tensors [P, F, …] partly, if clients agree in all rows that one of them does not touch."""
         clients, features = (torch.arange(size, device=leaf.device) for size in leaf.shape[:2])
         clients = clients[:, None]
         mine = leaf.new_zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
         mine[clients, self.rows] = True
         mine = mine[:, :-1]
-        rest = leaf[mine.to(torch.uint8).argmin(0), features]  # of one that does not touch the row
+        rest = leaf[mine.to(torch.uint8).argmin(0), features]  # taken from a client that does not touch the row
         if not ((leaf == rest) | mine.view(*mine.shape, *[1] * (leaf.dim() - 2))).all():
             return leaf
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
@@ -317,32 +320,32 @@ class Touched:
 
 
 class BatchTree:
-    """A tree like the weights as a batch trains it: `own` stacked [P, …], of touched rows alone where the path is also
-    in `rest`, which is shared."""
+    """A tree like the weights as a batch trains it. `own` is stacked [P, …], with only touched rows if the path is also
+    in `rest`, which all clients share."""
 
     def __init__(self, per_client: Stored, rest: Stored, touched: Touched | None) -> None:
         self.own, self.rest, self._touched = per_client, rest, touched
 
     @classmethod
     def of(
-        cls, given: Given, paths: list[str], clients: int, split: dict[str, Split], touched: Touched | None
+        cls, tree: TreeDims, paths: list[str], clients: int, split: dict[str, Split], touched: Touched | None
     ) -> "BatchTree":
-        """A given tree, in tensors of its own; `split` holds the leaves that are taken apart."""
-        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
+        """Copy a tree into new tensors; `split` holds the leaves that are split into rows."""
+        flat, dims = dict(leaves(tree[0])), dict(leaves(tree[1]))
         per_client = {p: split[p][1] if p in split else _stacked(flat[p], dims[p], clients) for p in paths}
         return cls(Stored(per_client, 1), Stored({path: rest for path, (rest, _) in split.items()}, 0), touched)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the optimizer moves: `own`, then `rest`."""
+        """The tensors that the optimizer moves: `own`, then `rest`."""
         return [*self.own.tensors, *self.rest.tensors]
 
     def zeros(self) -> "BatchTree":
-        """As large, and zero."""
+        """Zeros of the same shapes."""
         return BatchTree(self.own.zeros(), self.rest.zeros(), self._touched)
 
     def tree(self) -> Tree:
-        """The tree, partly stored where `rest` holds the other rows."""
+        """The tree, with partly stored leaves where `rest` holds the other rows."""
         flat: Record = self.own.shaped(self.own.tensors)
         if self._touched is not None:
             rows, matrix = self._touched.rows, self._touched.matrix
@@ -356,8 +359,8 @@ class BatchTree:
 
 
 def share_again(state: Tree, graph: Graph) -> Tree:
-    """Store the optimizers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
-    have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole.
+    """Store the optimizer states in a stacked state (dicts with "steps") as `TouchedRows` again, as `fit` returns them.
+    A checkpoint or another batch has them whole. Requires that all clients have taken the same number of steps.
 
     Waits for the states' device; engines call it between steps.
     """
@@ -369,19 +372,19 @@ def share_again(state: Tree, graph: Graph) -> Tree:
         return state
     features = touched.matrix.cols
     entries = {
-        path: touched.found(leaf) if isinstance(leaf, Tensor) and leaf.shape[1:2] == (features,) else leaf
+        path: touched.partly_stored(leaf) if isinstance(leaf, Tensor) and leaf.shape[1:2] == (features,) else leaf
         for path, leaf in leaves(state)
     }
     return nest(entries | {"steps": shared_scalar(steps[0], len(steps))})
 
 
-def whole(given: Given) -> Given:
-    """A tree and its batch dimensions with partly stored leaves filled in."""
-    dims = dict(leaves(given[1] or {}))
-    return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(given[0] or {})})
+def whole(tree: TreeDims) -> TreeDims:
+    """A tree and its batch dimensions, with partly stored leaves filled in."""
+    dims = dict(leaves(tree[1] or {}))
+    return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(tree[0] or {})})
 
 
-def _apart(entries: dict[str, Given]) -> Given:
+def _apart(entries: dict[str, TreeDims]) -> TreeDims:
     return nest({path: leaf for path, (leaf, _) in entries.items()}), nest(
         {path: dim for path, (_, dim) in entries.items()}
     )
@@ -394,7 +397,7 @@ def _stacked(leaf: Tensor | TouchedRows, dim: Dim, clients: int) -> Tensor:
 
 
 def _whole(leaf: Tensor | TouchedRows, dim: Dim) -> tuple[Tensor, Dim]:
-    """A leaf and its batch dimension; a partly stored one filled in."""
+    """A leaf and its batch dimension; a partly stored leaf is filled in."""
     return (vmap(materialize, in_dims=(dim,))(leaf), 0) if isinstance(leaf, TouchedRows) else (leaf, dim)
 
 
@@ -403,23 +406,23 @@ def _whole(leaf: Tensor | TouchedRows, dim: Dim) -> tuple[Tensor, Dim]:
 
 
 def train_batch(
-    plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given,
-    state: Given, limit: Given, rate: Given,
-) -> Given:  # fmt: skip
-    """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
+    plan: TrainSpec, clients: int, w: TreeDims, anchor: TreeDims, graph: TreeDims, key: TreeDims, args: TreeDims,
+    batches: TreeDims, state: TreeDims, limit: TreeDims, rate: TreeDims,
+) -> TreeDims:  # fmt: skip
+    """Train all clients of a batch; returns outputs and their batch dimensions, as `_Fit.vmap` must.
 
-    Weights named in `plan.rows` that all clients start from alike, moments included, are kept twice: the rows that a
-    client's features touch, per client, and once for all a copy in which every row moves as an untouched one does.
+    Weights in `plan.rows` that start equal at all clients, with equal moments, are stored in two parts: for each client
+    the rows that its features touch, and once for all a copy in which every row moves like an untouched row.
     """
     batch = _Batch(plan, clients, w, anchor, graph, args, state)
-    operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.beside))
+    operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.untouched_inputs))
     per_client, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
     minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
     dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
 
     def objective(key: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         now, inputs = dict(zip(minibatch, inputs, strict=False)), inputs[len(minibatch) :]
-        data, mine, fixed, beside = pytree.tree_unflatten(inputs[len(tensors) :], spec)
+        data, mine, fixed, untouched_inputs = pytree.tree_unflatten(inputs[len(tensors) :], spec)
         current, untouched = (
             per_client.shaped(inputs[: len(per_client)]),
             rest.shaped(inputs[len(per_client) : len(tensors)]),
@@ -431,9 +434,9 @@ def train_batch(
             dims = (0, *map(_without_statistics, (batch.anchor[1], batch.args[1])))
             pulls = vmap(plan.penalty, in_dims=dims)(*map(_without_statistics, (nest(current), fixed, mine)))
             total = total + scalar("penalty", pulls, clients).sum()
-            last = last + 0 * pulls  # so that one that is no number shows, though it has no gradient
+            last = last + 0 * pulls  # a penalty that is not finite shows in the loss, even without a gradient
             if untouched:
-                total = total + scalar("penalty", plan.penalty(nest(untouched), *beside))
+                total = total + scalar("penalty", plan.penalty(nest(untouched), *untouched_inputs))
         return last, total
 
     shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
@@ -453,7 +456,7 @@ def train_batch(
     keys = key[0] if key[1] == 0 else key[0].expand(clients)
     most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
     if rate[1] is not None:
-        raise ValueError("the rate of training is to be the same for all clients; take it from what all are sent")
+        raise ValueError("the rate of training must be equal for all clients; take it from the message to all clients")
     paths = per_client.shapes
     last = plan.train_loop(paths, tensors, moments, batch.taken, step, keys, row, most, len(per_client), rate[0])
     per_client.mark(last)
@@ -463,15 +466,22 @@ def train_batch(
 
 
 class _Batch:
-    """Weights, moments, anchors and data of a batch, narrowed to touched rows where that is possible.
+    """Weights, moments, anchors and data of a batch, narrowed to touched rows if possible.
 
-    weights: as they are trained. moments: {name: as the weights}. taken: steps taken before, [], or [P] where clients
-    differ. graph, anchor, args: as given, narrowed too. beside: anchor and args as the rows that no client touches find
-    them.
+    weights: the trained weights. moments: {name: a tree like the weights}. taken: number of earlier steps, [], or [P]
+    if it differs between clients. graph, anchor, args: the arguments, narrowed too. untouched_inputs: anchor and args
+    for the rows that no client touches.
     """
 
     def __init__(
-        self, plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, args: Given, state: Given
+        self,
+        plan: TrainSpec,
+        clients: int,
+        w: TreeDims,
+        anchor: TreeDims,
+        graph: TreeDims,
+        args: TreeDims,
+        state: TreeDims,
     ) -> None:
         self.graph = graph
         self._clients, self.taken = clients, torch.zeros((), dtype=torch.int64, device=graph[0].device)
@@ -482,14 +492,14 @@ class _Batch:
         trees = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
         touched = Touched.of(graph) if self._alike(plan, w) else None
         split = {name: touched.split(tree, plan.rows) for name, tree in trees.items()} if touched else {}
-        penalized, self.beside = plan.penalty is not None, ()
+        penalized, self.untouched_inputs = plan.penalty is not None, ()
         cuts = [touched.narrowed_tree(tree, plan.rows, penalized) for tree in (anchor, args)] if touched else [None]
         if touched is None or None in split.values() or None in cuts:
             touched, split = None, {}
             self.anchor, self.args = (whole(tree) for tree in (anchor, args))
         else:
             self.graph = touched.narrowed(graph)
-            (self.anchor, self.args), self.beside = zip(*cuts, strict=True)
+            (self.anchor, self.args), self.untouched_inputs = zip(*cuts, strict=True)
         paths = [path for path, _ in leaves(w[0])]
         stores = {
             name: BatchTree.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in trees.items()
@@ -497,8 +507,8 @@ class _Batch:
         self.weights = stores.pop("")
         self.moments = stores or {name: self.weights.zeros() for name in plan.optimizer.moments}
 
-    def _alike(self, plan: TrainSpec, w: Given) -> bool:
-        """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
+    def _alike(self, plan: TrainSpec, w: TreeDims) -> bool:
+        """Whether untouched rows start equal at all clients, regardless of moments and the penalty's arguments."""
         stored = dict(leaves(w[0]))
         shared = {path for path, dim in leaves(w[1]) if dim is None or isinstance(stored[path], TouchedRows)}
         return bool(plan.rows) and plan.rows <= shared and self.taken.dim() == 0
@@ -507,52 +517,53 @@ class _Batch:
         """The optimizer's state after `steps` further steps, and its batch dimensions."""
         if not self.moments:
             return {}, {}
-        trees: dict[str, Given] = {name: (moment.tree(), moment.dims()) for name, moment in self.moments.items()}
-        taken = self.taken + steps
-        if taken.dim():
-            trees["steps"] = taken, 0
-        else:  # to be seen from what they are, not from their values, when the next `fit` finds them
-            trees["steps"] = shared_scalar(taken, self._clients), STACKED
+        trees: dict[str, TreeDims] = {name: (moment.tree(), moment.dims()) for name, moment in self.moments.items()}
+        steps_taken = self.taken + steps
+        if steps_taken.dim():
+            trees["steps"] = steps_taken, 0
+        else:  # its type shows the next `fit` that all clients have the same number, without reading values
+            trees["steps"] = shared_scalar(steps_taken, self._clients), STACKED
         state, dims = ({name: pair[i] for name, pair in trees.items()} for i in (0, 1))
         return state, dims
 
 
 # ----------------------------------------------------------------------------------------------------
-# `fit`: train one client; inside a vectorized call, all clients at once. `recorded` records a part of a step by
-# itself, where the step as a whole cannot be.
+# `fit`: train one client; inside a vectorized call, all clients at once. `recorded` records a part of a step if the
+# whole step cannot be recorded.
 
 
-_RECORDED = 1 << 26  # numbers that a server's recorded computation may take at most
+_RECORDED = 1 << 26  # largest number of elements that a server's recorded computation takes
 
 
-def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, given: Tree) -> Tree:
-    """`function(graph, given)`, a tree of tensors: a part of a step that cannot be recorded as a whole.
+def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, inputs: Tree) -> Tree:
+    """`function(graph, inputs)`, a tree of tensors: a recorded part of a step that cannot be recorded as a whole.
 
     It must read everything that changes from call to call from its arguments. Not differentiable.
     """
     part = _Part(function)
-    operands, part.spec = pytree.tree_flatten((graph, given))
+    operands, part.spec = pytree.tree_flatten((graph, inputs))
     result: Tree = part.form.whole(_Recorded.apply(part, *operands))
     return result
 
 
 def compute_on_server(
-    function: Callable[..., Any], given: Tree, graph: Graph | None = None, names: tuple[Hashable, ...] = ()
+    function: Callable[..., Any], inputs: Tree, graph: Graph | None = None, names: tuple[Hashable, ...] = ()
 ) -> Any:
-    """`function(given)`, a tree of tensors of a tree of tensors: what the server computes in every round, within
-    `Federation.recording`. As `recorded`, without clients; it may be differentiated inside.
+    """`function(inputs)`, from a tree of tensors to a tree of tensors: a computation of the server in every round,
+    within `Federation.recording`. Like `recorded`, without clients; it may be differentiated inside.
 
-    Of very large tensors it is not recorded: their kernels take longer than launching them, and captures keep copies.
+    With very large tensors it is not recorded: their kernels take longer than launching them, and captures store
+    copies.
 
-    graph: one that the server holds and that stays as it is, the function's second argument.
-    names: what else decides what is computed.
+    graph: a constant graph of the server, the function's second argument.
+    names: further values that decide what is computed.
     """
     held = () if graph is None else (graph,)
-    fixed, (operands, spec) = len(pytree.tree_leaves(held)), pytree.tree_flatten((held, given))
-    paths = tuple(path for path, _ in leaves(given))
+    fixed, (operands, spec) = len(pytree.tree_leaves(held)), pytree.tree_flatten((held, inputs))
+    paths = tuple(path for path, _ in leaves(inputs))
     roots = () if graph is None else graph.roots
     if sum(leaf.numel() for leaf in operands[fixed:] if isinstance(leaf, Tensor)) > _RECORDED:
-        return function(given, *held)
+        return function(inputs, *held)
 
     def flat(*tensors: Tensor) -> Any:
         graphs, tree = pytree.tree_unflatten(tensors, spec)
@@ -563,7 +574,7 @@ def compute_on_server(
 
 
 class _Part:
-    """What `recorded` does, with the tensors taken out."""
+    """The parts of `recorded` that are not tensors."""
 
     def __init__(self, function: Callable[[Graph, Tree], Tree]) -> None:
         self.function, self.form = function, ResultForm()
@@ -574,7 +585,7 @@ class _Part:
 
 
 class _Recorded(Operation):
-    """`recorded` on tensors alone, and its batching rule."""
+    """`recorded` with only tensors as operands, and its batching rule."""
 
     @staticmethod
     def forward(part: _Part, *operands: object) -> tuple[Tensor, ...]:
@@ -599,10 +610,10 @@ class _Recorded(Operation):
 
 
 class Fit(NamedTuple):
-    """What training one client leaves.
+    """The result of training one client.
 
-    w:     the trained weights. loss: the last step's, a scalar, without the penalty.
-    state: the optimizer's, for the next `fit`; {} if it remembers nothing.
+    w:     the trained weights. loss: the last step's loss, a scalar, without the penalty.
+    state: the optimizer state for the next `fit`; {} if the optimizer has none.
     """
 
     w: Tree
@@ -632,37 +643,38 @@ def fit(
 
     loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from
              its arguments: inside a vectorized call its kernels are recorded once and replayed.
-    state:   the optimizer's, as an earlier `fit` left it; None or {} to start afresh.
+    state:   the optimizer state from an earlier `fit`; None or {} starts from scratch.
     batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
-    penalty: (w, anchor, args) -> scalar, which depends on the weights alone. With `rows` it must be a sum over their
-             elements, and is taken of parts of these: of each leaf that it finds in w. Running statistics
-             (`core.tree.is_statistic`) are not among them, nor in trees that it is given.
+    penalty: (w, anchor, args) -> scalar, which depends only on the weights. With `rows` it must be a sum over their
+             elements, and is called on parts of the weights. Running statistics (`core.tree.is_statistic`) are not
+             among its arguments.
     rows:    paths of weights [features, …] that meet only `graph.x @ weight` (`core.model.feature_rows`). When all
              clients start from the same values and moments, only the rows that a client's features touch are trained
-             per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
-             leaves, such as a control variate, are cut to the same rows.
-    limit:   after how many of the `steps` the client stops, int64 scalar, which may differ between clients; none with
-             the `state` of an optimizer, which then starts afresh, nor with `rows` that more than data moves.
+             per client. These weights and their moments come back as `TouchedRows`. Trees in `args` with such
+             leaves, such as a control variate, are narrowed to the same rows.
+    limit:   number of `steps` after which the client stops, int64 scalar, which may differ between clients. It excludes
+             `state`, because optimizers then start from scratch, and `rows` that a penalty moves.
     rate:    a factor of the optimizer's learning rate, float64 scalar, the same for all clients; 1 if None.
-    clip:    the L2 norm of a step's gradient at most, before the optimizer's weight decay; 0 for any. With a penalty
+    clip:    largest L2 norm of a step's gradient, before the optimizer's weight decay; 0 for no limit. With a penalty
              all `rows` are trained per client.
 
-    Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
-    weights are not either.
+    Training cannot be differentiated through. The arguments are not changed. If the last loss is not finite, some of
+    the weights are not finite.
 
     Raises:
-        ValueError: a penalty without an anchor, the state of another optimizer, or of any with a limit, or a loss or
+        ValueError: a penalty without an anchor, the state of another optimizer, a state together with a limit, or a
+            loss or penalty that is no scalar.
             penalty that is no scalar.
     """
     if penalty is not None and anchor is None:
-        raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
+        raise ValueError("a penalty needs an anchor; give fit(…, anchor=…)")
     if state and set(state) != {*optimizer.moments, "steps"}:
-        raise ValueError(f"{optimizer} cannot go on from a state of {', '.join(state)}; start afresh with state=None")
+        raise ValueError(f"{optimizer} cannot continue from a state of {', '.join(state)}; start with state=None")
     if state and limit is not None:
         raise ValueError(
-            "where clients take different numbers of steps, their optimizers start afresh; leave out state"
+            "where clients take different numbers of steps, their optimizers start from scratch; leave out state"
         )
-    rows = frozenset() if clip and penalty is not None else rows  # a norm is of all rows that a client moves
+    rows = frozenset() if clip and penalty is not None else rows  # the norm is over all rows that a client moves
     plan = TrainSpec(loss, penalty, optimizer, steps, rows, clip)
     whole = map_leaves(lambda leaf: leaf, w)
     inputs = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit, rate)
@@ -671,19 +683,19 @@ def fit(
     after = after if limit is None else after._replace(state={})
     partly = [leaf for _, leaf in leaves({"w": after.w, "state": after.state}) if isinstance(leaf, TouchedRows)]
     for leaf in partly:
-        if leaf.matrix is partly[0].matrix:  # one tensor, so that arithmetic sees that they are the same
+        if leaf.matrix is partly[0].matrix:  # one tensor for all, so that arithmetic sees equal rows
             leaf.rows = partly[0].rows
     return after
 
 
 def where_trained(trains: Tensor, trained: Tree, start: Tree) -> Tree:
-    """The weights that a client keeps: `trained` ones where it `trains` (bool scalar), else those of the `start`, for
-    without examples steps are of weight decay alone. Partly stored leaves come back whole."""
+    """The weights that a client keeps: `trained` if it `trains` (bool scalar), else `start`, because steps without
+    examples only decay the weights. Partly stored leaves come back whole."""
     return map_leaves(lambda new, old: torch.where(trains, new, old), trained, start)
 
 
 class _Fit(Operation):
-    """`fit` on tensors alone, and its batching rule."""
+    """`fit` with only tensors as operands, and its batching rule."""
 
     @staticmethod
     def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
@@ -703,15 +715,19 @@ class _Fit(Operation):
             return last, total
 
         step = differentiate(objective, len(weights), len(minibatch))
-        taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
+        steps_before = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
         past = {name: moment.tensors for name, moment in moments.items()}
         last = plan.train_loop(
-            weights.shapes, weights.tensors, past, taken, step, key,
+            weights.shapes, weights.tensors, past, steps_before, step, key,
             lambda at: [leaf[at] for leaf in minibatch.values()], limit, None, rate,
         )  # fmt: skip
         weights.mark(last)
         after = {name: nest(moment.shaped(moment.tensors)) for name, moment in moments.items()}
-        result = nest(weights.shaped(weights.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})
+        result = (
+            nest(weights.shaped(weights.tensors)),
+            last,
+            after | ({"steps": steps_before + plan.steps} if after else {}),
+        )
         outputs, plan.result = pytree.tree_flatten(result)
         return tuple(outputs)
 
@@ -724,21 +740,21 @@ class _Fit(Operation):
         raise NotImplementedError("fit cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Tensor) -> Given:
-        moved = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
+    def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Tensor) -> TreeDims:
+        stacked_operands = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
         dims = [None if d is None else 0 for d in in_dims[1:]]
-        inputs = pytree.tree_unflatten(moved, plan.spec)
+        inputs = pytree.tree_unflatten(stacked_operands, plan.spec)
         return train_batch(plan, info.batch_size, *zip(inputs, pytree.tree_unflatten(dims, plan.spec), strict=True))
 
 
 def _without_statistics(tree: Tree) -> Tree:
-    """The leaves that a penalty is of, or their batch dimensions."""
+    """The leaves that a penalty applies to, or their batch dimensions."""
     flat = dict(leaves(tree or {}))
     moving = {path: leaf for path, leaf in flat.items() if not is_statistic(path)}
     return tree if len(moving) == len(flat) else nest(moving)
 
 
 def _trainable(tree: Tree, like: Tree) -> Stored:
-    """A tree's leaves, in the order of another's, as tensors to be trained in place."""
+    """A tree's leaves, in the order of the leaves of `like`, as tensors to be trained in place."""
     flat = dict(leaves(tree))
     return Stored({path: materialize(flat[path]).detach().clone() for path, _ in leaves(like)}, 0)

@@ -1,4 +1,4 @@
-"""The loss over a client's own choice of examples: of classes, which may be weighed, of numbers and of labels."""
+"""Losses over chosen examples of a client: of classes, which may have weights, of numbers and of labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,15 +24,17 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 def class_counts(y: Tensor, chosen: Tensor, classes: int) -> Tensor:
-    """How many of the `chosen` examples, bool [n], are of each class: float64 [classes]; y int64 [n]."""
+    """Number of `chosen` examples, bool [n], of each class: float64 [classes]; y int64 [n]."""
     truth = (y[:, None] == torch.arange(classes, device=y.device)) & chosen[:, None]
     return truth.to(torch.float64).sum(0)
 
 
 def number_errors(outputs: Tensor, truth: Tensor, loss: NumberLoss, quantile: float = 0.5) -> Tensor:
-    """The loss of each number, of the shape of `outputs` [e, t] and `truth`, both in units of the training targets:
-    "mse" (o − y)²; "mae" |o − y|; "huber" ½ (o − y)² up to 1 and |o − y| − ½ beyond (`torch.nn.HuberLoss`); "quantile"
-    max(q (y − o), (q − 1) (y − o)), the pinball loss (Koenker and Bassett 1978)."""
+    """The loss of each number, of the shape of `outputs` [e, t] and `truth`, both in units of the training targets.
+
+    "mse" is (o − y)²; "mae" |o − y|; "huber" ½ (o − y)² up to 1 and |o − y| − ½ beyond (`torch.nn.HuberLoss`);
+    "quantile" max(q (y − o), (q − 1) (y − o)), the pinball loss (Koenker and Bassett 1978).
+    """
     error = outputs - truth
     if loss == "mse":
         return error.square()
@@ -45,24 +47,27 @@ def number_errors(outputs: Tensor, truth: Tensor, loss: NumberLoss, quantile: fl
 
 
 def label_errors(outputs: Tensor, truth: Tensor) -> Tensor:
-    """The binary cross-entropy of each label [e, t]: log(1 + e^o) − y o, of logits `outputs` and `truth` 0 or 1."""
+    """The binary cross-entropy of each label [e, t]: log(1 + e^o) − y o, with logits `outputs` and `truth` 0 or 1."""
     return F.softplus(outputs) - truth * outputs
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """The loss of a client's examples. Of classes it is the cross-entropy, in which classes may count differently:
-    training examples are counted at the client, in its own steps; nothing of it is sent. Of numbers it is `number_loss`
-    and of several labels the binary cross-entropy, both the mean over all that are known.
+    """The loss of a client's examples: for classes the cross-entropy, for numbers `number_loss`, and for several labels
+    the binary cross-entropy. The last two are means over all known targets.
 
-    class_weight:     w_c of each class c: "none", 1; "balanced", n / (C n_c) of n training examples in C classes;
-                      numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others. Of
-                      several labels it weighs a yes and a no of each, "balanced" by n / (2 n_c); numbers are of a yes.
+    Classes may have different weights. A client counts its training examples itself, within its steps; it sends none of
+    these counts.
+
+    class_weight:     w_c of each class c: "none", 1; "balanced", n / (C n_c) for n training examples in C classes;
+                      numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others. With
+                      several labels it weighs a yes and a no of each: "balanced" by n / (2 n_c), numbers weigh a yes.
     focal:            gamma of -w_c (1 - p_c)^gamma log p_c (Lin et al. 2017).
     logit_adjustment: tau; trains on the logits + tau log(n_c / n) (Menon et al. 2021), where a class without an
                       example counts as if it had one.
-    number_loss:      of numbers (`number_errors`), and the quantile of the quantile loss.
-    counts:           training examples of each class [c], in place of those that the client counts by itself.
+    number_loss:      loss of numbers (`number_errors`).
+    quantile:         quantile of the quantile loss.
+    counts:           training examples of each class [c], instead of the client's own counts.
 
     Raises:
         ValueError: a weight, the quantile or another number is out of range, such as negative or not finite, or the
@@ -83,19 +88,19 @@ class Criterion:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the cross-entropy."""
+        """Whether the loss of classes is the plain cross-entropy."""
         return self.class_weight == "none" and not self.focal and not self.tau
 
     def __call__(self, logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None) -> Tensor:
-        """The mean over the examples of weight 1, weighted by the weights of their classes; 0 without any. Arguments as
-        `cross_entropy` takes them; counts: training examples of each class [c], where `counts_classes`."""
+        """The mean over the examples of weight 1, weighted by class; 0 without examples. Arguments as in
+        `cross_entropy`; counts: training examples of each class [c], if `counts_classes`."""
         if self.plain:
             return cross_entropy(logits, target, weight)
         truth = (target[:, None] == torch.arange(logits.shape[-1], device=logits.device)) * weight[:, None]
         return self.soft(logits, truth.to(logits.dtype), counts)
 
     def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
-        """The same, with the classes counted among the `train`ing examples, bool [e], of classes `y` int64 [e]."""
+        """The same mean; counts the classes `y` int64 [e] of the `train`ing examples, bool [e], if weights need it."""
         if kind_of(y) != CLASS:
             return self.several(logits, target, weight, self._of_labels(y, train))
         counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes and self.counts is None else None
@@ -106,16 +111,16 @@ class Criterion:
     ) -> Tensor:
         """The mean over all known numbers, or labels, of the examples of weight 1, 0 without any.
 
-        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. of_labels: how much a
-        no and a yes of each label count, [t] each; 1 without.
+        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. of_labels: weights of
+        a no and a yes of each label, [t] each; 1 without.
         """
         numbers = kind_of(target) == NUMBER
-        there = ~target.isnan() if numbers else target >= 0
-        truth = torch.where(there, target, 0).to(outputs.dtype)
+        known = ~target.isnan() if numbers else target >= 0
+        truth = torch.where(known, target, 0).to(outputs.dtype)
         errors = (
             number_errors(outputs, truth, self.number_loss, self.quantile) if numbers else label_errors(outputs, truth)
         )
-        share = there * weight[:, None]
+        share = known * weight[:, None]
         if of_labels is None:
             return (errors * share).sum() / share.sum().clamp(min=1)
         share = share * torch.where(truth > 0, of_labels[1], of_labels[0]).to(outputs.dtype)
@@ -123,8 +128,8 @@ class Criterion:
         return (errors * share).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
     def _of_labels(self, y: Tensor, train: Tensor) -> tuple[Tensor, Tensor] | None:
-        """How much a no and a yes of each label count by `class_weight`: "balanced", n / (2 n_c) by the `train`ing
-        examples; numbers are of a yes. None where all count 1."""
+        """Weights of a no and a yes of each label by `class_weight`: "balanced" is n / (2 n_c) over the `train`ing
+        examples; numbers weigh a yes. None if all weights are 1."""
         if self.class_weight == "none" or y.is_floating_point():
             return None
         if self.class_weight == "balanced":
@@ -134,7 +139,7 @@ class Criterion:
         return ones, torch.stack([ones[0] * value for value in self._numbers(y.shape[1])])
 
     def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
-        """The mean over examples with a share of each class, `truth` [n, c], weighted by the weights of the classes."""
+        """The mean over examples with a share of each class, `truth` [n, c], weighted by class."""
         if self.plain:
             loss: Tensor = -(truth * F.log_softmax(logits, -1)).sum(-1).mean()
             return loss
@@ -151,16 +156,16 @@ class Criterion:
         return (each * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
     def by(self, counts: Tensor | None) -> "Criterion":
-        """The same with these `counts`, if there are any."""
+        """The same loss with these `counts`, if there are any."""
         return self if counts is None else replace(self, counts=counts)
 
     @property
     def counts_classes(self) -> bool:
-        """Whether it depends on how many training examples each class has."""
+        """Whether the loss depends on the number of training examples of each class."""
         return self.class_weight == "balanced" or self.tau > 0
 
     def _weights(self, counts: Tensor) -> Tensor:
-        """w_c [c] of classes with so many training examples."""
+        """w_c [c] of classes with these `counts` of training examples."""
         if self.class_weight == "none":
             return torch.ones_like(counts)
         if self.class_weight == "balanced":

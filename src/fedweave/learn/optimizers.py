@@ -1,4 +1,4 @@
-"""Optimizers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
+"""Optimizers as values: their state is a separate tree, and torch's fused kernels do the arithmetic."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,10 +14,10 @@ Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
 
 
 class Optimizer(Protocol):
-    """How weights move along gradients.
+    """The rule by which weights move along gradients.
 
-    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments, where
-    the weights lie.
+    Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar} on the device of the
+    weights, or {} without moments.
     """
 
     @property
@@ -30,7 +30,7 @@ class Optimizer(Protocol):
         ...
 
     def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
         ...
 
     def move(
@@ -42,12 +42,12 @@ class Optimizer(Protocol):
         rate: Tensor | None = None,
     ) -> None:
         """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
-        for each weight; rate: a factor of the learning rate, scalar, which a schedule gives; 1 if None."""
+        for each weight; rate: a schedule's factor of the learning rate, scalar; 1 if None."""
         ...
 
 
 class _Values:
-    """What all optimizers do alike."""
+    """The methods that all optimizers share."""
 
     def init(self: Optimizer, w: Tree) -> Tree:
         """The state before the first step."""
@@ -56,7 +56,7 @@ class _Values:
         return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
 
     def update(self: Optimizer, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
+        """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
         after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
         gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
         self.move(
@@ -78,11 +78,11 @@ def _copied(tree: Tree) -> dict[str, Tensor]:
 
 
 def _paced(lr: float, rate: Tensor | None) -> float | Tensor:
-    """The learning rate of a step. A tensor's value is read when the kernel runs, so that recordings hold no rate."""
+    """The learning rate of a step. A kernel reads a tensor's value when it runs, so that recordings hold no rate."""
     if rate is None:
         return lr
-    paced = lr * rate
-    return paced if paced.device.type == "cpu" else paced.float()  # as fused kernels on accelerators take it
+    scaled = lr * rate
+    return scaled if scaled.device.type == "cpu" else scaled.float()  # fused kernels on accelerators need float32
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Adam(_Values):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter 2019, algorithm 2):
+    """Adam with weight decay outside the gradient (Loshchilov and Hutter 2019, algorithm 2):
     w ← w − lr (m̂ / (√v̂ + ε) + λ w).
 
     lr, betas, eps: as in `Adam`.
@@ -136,7 +136,7 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Sgd(_Values):
-    """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as torch.optim.SGD has it.
+    """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as in torch.optim.SGD.
 
     lr:           learning rate.
     weight_decay: λ in g + λ w.
@@ -144,7 +144,7 @@ class Sgd(_Values):
     nesterov:     whether w ← w − lr (g + μ b) instead.
 
     Raises:
-        ValueError: Nesterov's step is asked for without momentum.
+        ValueError: Nesterov's step without momentum.
     """
 
     lr: float = 0.1
@@ -178,7 +178,7 @@ class Sgd(_Values):
 
 @dataclass(frozen=True)
 class _Elementwise(_Values):
-    """What torch has no fused kernels for: L2 in the gradient, then w ← w − lr d.
+    """Optimizers without fused kernels in torch: L2 in the gradient, then w ← w − lr d.
 
     lr:           learning rate.
     weight_decay: λ in g + λ w.
@@ -188,7 +188,7 @@ class _Elementwise(_Values):
     weight_decay: float = 0.0
 
     def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
-        """d, of which the tensors are new; moments are changed in place."""
+        """d, in new tensors; moments are changed in place."""
         raise NotImplementedError
 
     def move(
@@ -209,8 +209,8 @@ class _Elementwise(_Values):
 
 @dataclass(frozen=True)
 class RmsProp(_Elementwise):
-    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as torch.optim.RMSprop has it:
-    v ← α v + (1 − α) g², d = g / (√v + ε), or with momentum b ← μ b + d in its place, w ← w − lr d.
+    """RMSprop (Hinton 2012, lecture 6e) with L2 in the gradient, as in torch.optim.RMSprop: v ← α v + (1 − α) g²,
+    d = g / (√v + ε), with momentum replaced by b ← μ b + d, and w ← w − lr d.
 
     momentum: μ; 0 keeps no b.
     alpha:    α.
@@ -240,7 +240,7 @@ class RmsProp(_Elementwise):
 
 @dataclass(frozen=True)
 class Adagrad(_Elementwise):
-    """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as torch.optim.Adagrad has it:
+    """Adagrad (Duchi, Hazan and Singer 2011) with L2 in the gradient, as in torch.optim.Adagrad:
     v ← v + g², w ← w − lr g / (√v + ε).
 
     eps:      ε.
@@ -283,7 +283,7 @@ def optimizer_of(
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> Optimizer:
-    """The optimizer of that name in `OPTIMIZERS`, with the settings that it has.
+    """The optimizer `name` of `OPTIMIZERS`, with those settings that it has.
 
     Raises:
         ValueError: a setting is another than its default where the optimizer does not have it.

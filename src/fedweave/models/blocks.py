@@ -1,4 +1,4 @@
-"""What all models share: initial weights, linear layers, pooling, and how convolutions are chained into a model."""
+"""Building blocks of all models: initial weights, linear layers, pooling, and chains of convolutions."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ def glorot(key: Tensor, fan_in: int, fan_out: int) -> Tensor:
 
 
 def lecun(key: Tensor, shape: tuple[int, ...], fan_in: int) -> Tensor:
-    """Uniform with bound 1 / sqrt(fan_in): the default of torch's and PyG's `Linear`, weight and bias alike."""
+    """Uniform with bound 1 / sqrt(fan_in): the default of torch's and PyG's `Linear`, for the weight and the bias."""
     return uniform(key, shape, 1 / math.sqrt(fan_in))
 
 
@@ -79,14 +79,14 @@ def pooling(how: str) -> Layer:
 
 
 def head(hidden: int, classes: int, dropout: float, pool: str) -> Model:
-    """What follows the last convolution's activation: pooling (unless "none"), a linear layer with ReLU and dropout,
+    """Layers after the last convolution's activation: pooling (unless "none"), a linear layer with ReLU and dropout,
     and a linear classifier."""
     pooled = () if pool == "none" else (pooling(pool),)
     return (*pooled, activated(affine(hidden, hidden), dropout), affine(hidden, classes))
 
 
 def check_shape(features: int, classes: int) -> None:
-    """Refuse a model of nothing.
+    """Raise an error if a model has no input or no output.
 
     Raises:
         ConfigError: there are no features or no classes.
@@ -107,9 +107,10 @@ def chain(
     pool: str = "none",
     norm: Norm = "none",
 ) -> Model:
-    """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes, with a norm,
-    ReLU and dropout after each but the last; or, with pooling, features -> hidden -> ... -> hidden, with these after
-    each, and `head`.
+    """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes.
+
+    A norm, ReLU and dropout follow each convolution but the last. With pooling the widths are features -> hidden ->
+    ... -> hidden, a norm, ReLU and dropout follow every convolution, and `head` comes last.
 
     Raises:
         ConfigError: there are no features or no classes.
@@ -124,8 +125,8 @@ def chain(
 
 
 def kaiming(layer: Layer) -> Layer:
-    """`layer` whose matrices [fan_in, fan_out] begin normal with variance 2 / fan_in (He et al. 2015, eq. 10; torch's
-    `kaiming_normal_`); vectors begin as they did."""
+    """`layer` with matrices [fan_in, fan_out] drawn normal with variance 2 / fan_in (He et al. 2015, eq. 10; torch's
+    `kaiming_normal_`). The layer's vectors keep their own initialization."""
 
     def init(key: Tensor) -> Tree:
         return {
@@ -153,22 +154,25 @@ def activated(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What models do with the directions of edges (Rossi et al. 2023, "Edge directionality improves learning on
-# heterophilic graphs", eq. 6), and how they are fitted to what edges carry.
+# How models use the directions of edges (Rossi et al. 2023, "Edge directionality improves learning on
+# heterophilic graphs", eq. 6), and how a model adapts to the edge attributes of the data.
 
 
 BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
 ALPHA = 0.5  # how much messages against the edges' direction count
 
 
-def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directed: str) -> Layer:
-    """The convolution `made(way, loops)` [n, fan_in] -> [n, fan_out] along edges: "none", both ways alike; "forward",
-    from sources to targets; "both", one for each way with weights of its own and no loops of the nodes themselves, and
-    a linear layer of the node: (1 - α) in + α out + W h + b with α = 0.5, as PyG's `DirGNNConv`."""
+def along(make_layer: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directed: str) -> Layer:
+    """The convolution `make_layer(way, loops)` [n, fan_in] -> [n, fan_out] along edges.
+
+    directed: "none", messages go both ways with the same weights. "forward", messages go from sources to targets.
+              "both", each way has its own weights and no self-loops, and a linear layer reads the node itself:
+              (1 - α) in + α out + W h + b with α = 0.5, as in PyG's `DirGNNConv`.
+    """
     if directed != "both":
         way = "undirected" if directed == "none" else "forward"
-        return made(way, True)._replace(along=(way,))
-    ways = {"in": made("forward", False), "out": made("reverse", False)}
+        return make_layer(way, True)._replace(along=(way,))
+    ways = {"in": make_layer("forward", False), "out": make_layer("reverse", False)}
     root = affine(fan_in, fan_out)
 
     def init(key: Tensor) -> Tree:
@@ -188,8 +192,10 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
 
 
 def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
-    """The features of messages, or their means at nodes (`core.edge_attributes.named`), times `weight` [k, out]; of
-    edges that carry none, as in a graph that stands for clients', they are 0."""
+    """The features of messages, or their means at nodes (`core.edge_attributes.named`), times `weight` [k, out].
+
+    The result is 0 where edges have no features, as in a graph that stands for clients' graphs.
+    """
     held = graph.edges.operator(named(what, way))
     rows, columns = held.shape
     if not columns:
@@ -202,8 +208,11 @@ def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
 
 
 def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
-    """Σ M h over (name of a matrix M [m, n], h [n, k]), of a whole graph as one product: [m, k]. Last come features of
-    edges, which may be left out of a graph that stands for clients'; each row of the first matrix adds up to 1."""
+    """Σ M h over (name of a matrix M [m, n], h [n, k]), computed as one product for a whole graph: [m, k].
+
+    Features of edges come last; a graph that stands for clients' graphs may have none. Each row of the first matrix
+    adds up to 1.
+    """
     if type(graph.edges) is not Edges:
         first, *others = (graph.edges.operator(kind) @ h for kind, h in products)
         return sum(others, first)
@@ -219,23 +228,23 @@ def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
 
 
 def _usual(graph: Graph, weight: Tensor, examples: bool) -> Tensor | None:
-    """[out]: c W, by which a product of edges' features, stored without their usual numbers c, with `weight` W [k, out]
-    is short; None where they are stored whole."""
+    """[out]: c W, the correction to a product with `weight` W [k, out] where edges' features are stored minus their
+    usual values c. None where features are stored whole."""
     if type(graph.edges) is not Edges or len(weight) < WIDE:
         return None
     usual = graph.edges.usual(examples)
-    if usual.shape[-1] != len(weight):  # a graph that stands for clients', whose edges carry nothing
+    if usual.shape[-1] != len(weight):  # a graph that stands for clients' graphs; its edges have no features
         return None
     return (usual.to(weight.dtype)[:, None] * weight).sum(0)
 
 
 def leading(h: Tensor, rows: int) -> Tensor:
-    """The rows of h [n, k] of the nodes that messages reach: the first of a sample, all of a whole graph."""
+    """The rows of h [n, k] of the nodes that messages reach: the first rows in a sample, all rows in a whole graph."""
     return h if len(h) == rows else h[:rows]
 
 
 def read(model: object) -> int:
-    """How many features of edges a plug-in's model reads, ports included."""
+    """Number of edge features that a plug-in's model reads, ports included."""
     return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
 
 
@@ -245,23 +254,22 @@ def has_ports(model: object) -> bool:
 
 
 def ported(data: Dataset, model: object) -> Dataset:
-    """The data whose edges have ports, where the plug-in asks for them.
+    """The data with ports on its edges, if the plug-in reads ports.
 
     Raises:
-        ConfigError: its edges have no direction, or the model leaves out their features.
+        ConfigError: the edges have no direction, or the model leaves out their features.
     """
     if not has_ports(model):
         return data
     if data.carried is None or not data.carried.directed:
-        raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
+        raise ConfigError(f"model.ports = true: the edges of {data.name!r} have no direction. Set data.directed.")
     if data.carried.width and not getattr(model, "edge_features", 0):
-        raise ConfigError("model ports = true with edge_features = 0: ports are read with the edges' features.")
+        raise ConfigError("model.ports = true: edge_features = 0 leaves out the ports. Remove model.edge_features.")
     return dataclasses.replace(data, carried=data.carried._replace(ports=True))
 
 
 def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
-    """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
-    whether they are weighted."""
+    """The plug-in with `edge_features` and `weighted` set from the edge attributes where these settings are None."""
     if isinstance(model, OwnModule):
         return model.fitted(carried)
     needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
@@ -272,7 +280,7 @@ def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
 
 
 def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
-    """What to say of what edges carry and a model that was `fitted` does not use."""
+    """Warnings about edge attributes that a model that was `fitted` does not use."""
     if carried is None:
         return []
     asks = model.asks if isinstance(model, OwnModule) else ()
@@ -290,14 +298,16 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
 
 
 def check_fits(model: object, carried: EdgeAttributes | None) -> None:
-    """Refuse a model for another number of features than the edges have.
+    """Raise an error if the model reads another number of features than the edges have.
 
     Raises:
         ConfigError: names both numbers.
     """
-    wanted, there = getattr(model, "edge_features", None), 0 if carried is None else carried.width
-    if wanted is not None and wanted not in (0, there):
-        raise ConfigError(f"model edge_features = {wanted}, but the data's edges have {there} features; say {there}.")
+    wanted, available = getattr(model, "edge_features", None), 0 if carried is None else carried.width
+    if wanted is not None and wanted not in (0, available):
+        raise ConfigError(
+            f"model.edge_features = {wanted}: the data's edges have {available} features. Set {available}."
+        )
 
 
 def _init(layer: Layer, key: Tensor, name: str) -> Tree:

@@ -1,4 +1,4 @@
-"""A head by which any model of nodes classifies edges: an MLP on both ends' embeddings and the edge's own features."""
+"""A head that lets any node model classify edges: an MLP on both ends' embeddings and the edge's own features."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from fedweave.ops.linear import linear
 @dataclass(frozen=True)
 class OnEdges:
     """A model for edges as examples: `of` gives each node an embedding h, and an edge (u, v) with features e has the
-    logits MLP([h_u ‖ h_v ‖ e]), of one hidden layer. Width and dropout are those of `of`.
+    logits MLP([h_u ‖ h_v ‖ e]) with one hidden layer. The head has the width and dropout of `of`.
 
     of:            the model, such as models.GINE(), whose `pool` is "none".
     edge_features: how many features edges have.
@@ -34,7 +34,7 @@ class OnEdges:
     edge_features: int = 0
 
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits of each edge.
+        """Build the model from `features` columns to `classes` logits of each edge.
 
         Raises:
             ConfigError: `of` gives no row to each node.
@@ -51,8 +51,8 @@ class OnEdges:
 def on_examples(
     model: Architecture, attributes: EdgeAttributes | None, links: Links | None = None, decoder: str = "dot"
 ) -> Architecture:
-    """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them; or
-    with a `decoder`, where they are `links`."""
+    """The plug-in `model` with the head that the examples need: a readout of embeddings if edges are the examples, a
+    `decoder` if `links` are the examples."""
     if links is not None:
         return on_links(model, links, decoder)
     if attributes is None or not attributes.examples:
@@ -68,10 +68,10 @@ def model_for(
     links: Links | None = None,
     decoder: str = "dot",
 ) -> Model:
-    """The model of the plug-in as what edges carry needs it, with a head where these, or `links`, are the examples.
+    """Build the plug-in's model for these edge attributes, with a head if edges or `links` are the examples.
 
     Raises:
-        ConfigError: it is for edges with other features.
+        ConfigError: the model reads another number of edge features.
     """
     kind = directed.fitted(model, attributes)
     directed.check_fits(kind, attributes)
@@ -81,7 +81,7 @@ def model_for(
 def model_told(
     model: Architecture, form: Mapping[str, int | bool], features: int, classes: int, decoder: str = "dot"
 ) -> Model:
-    """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
+    """`model_for` data that only `Dataset.edge_form` describes; {} if models read nothing of edges."""
     attributes = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
     links = Links(relations=tuple(map(str, range(form["relations"])))) if form.get("relations") else None
     return model_for(model, attributes, features, classes, links, decoder)

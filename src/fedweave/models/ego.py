@@ -20,13 +20,13 @@ from fedweave.models import blocks, sage
 @dataclass(frozen=True)
 class Ego(Settings):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
-    `hidden`, with dropout after ReLU. A node without neighbors is its own.
+    `hidden`, with dropout after ReLU. A node without neighbors counts as its own neighbor.
 
     hidden:            width of all layers but the classifier; the paper's is 512 (its Table 9).
     layers:            number of convolutions.
     dropout:           share of a layer's outputs that is dropped in training.
-    dropped:           "all" of the layers before the classifier, or the "ends": the first and the last of them (as in
-                       the released code).
+    dropped:           layers before the classifier that have dropout: "all" of them, or the "ends", the first and the
+                       last (as in the released code).
     initial:           weights drawn "uniform" as by `torch.nn.Linear`, or "kaiming"-normal (He et al. 2015; as in the
                        released code).
     share_root_weight: one weight for a node and its neighbors (eq. 1 as printed) instead of two.

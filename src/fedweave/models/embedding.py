@@ -1,4 +1,4 @@
-"""A vector for each entity, and nothing else: models without messages, as knowledge graphs are embedded."""
+"""A trained vector for each entity and no messages: the usual embedding of knowledge graphs."""
 
 import math
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from fedweave.models import blocks
 @dataclass(frozen=True)
 class Embedding(Settings):
     """X W of features X, which are one-hot where [data] features = "learned": each node's own row of W. Rows begin
-    uniform in ±sqrt(6 / width), whatever the number of nodes (as pykeen's `xavier_uniform_`).
+    uniform in ±sqrt(6 / width), for any number of nodes (as pykeen's `xavier_uniform_`).
 
-    hidden: width of a vector; where a decoder reads it as complex numbers, these are half as many.
+    hidden: width of a vector; a decoder that reads complex numbers reads half this number of them.
 
     Raises:
         ConfigError: a width below 1.

@@ -53,7 +53,7 @@ class AttentionModel(Normed):
     def stacked(
         self, make_layer: Callable[..., Layer], features: int, classes: int, activation: blocks.Activation
     ) -> Model:
-        """Convolutions of `heads` side by side, normalized and activated, and one whose heads are averaged."""
+        """Convolutions of `heads` side by side, normalized and activated, and a last one that averages its heads."""
         blocks.check_shape(features, classes)
         wide, rate = self.heads * self.hidden, self.attention_dropout
         fans_in = [features, *[wide] * (self.layers - 1)]
@@ -68,12 +68,12 @@ class GAT(AttentionModel):
 
     Deviation: no dropout on the input features, which are often sparse.
 
-    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
-                   weights for either way.
-    edge_features: how many features edges have, which then count in the attention; None is as many as the data's.
-    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
-                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
+    directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
+                   to targets; "both", each way has separate weights.
+    edge_features: number of edge features that the attention reads; None reads all of the data's.
+    ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
+    ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
+                   2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
@@ -99,7 +99,7 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
     """Σ_j a_ij W h_j + b over the neighbors j of node i and itself, per head (eqs. 3 and 4); `fan_out` columns a head.
 
     Heads stand side by side (eq. 5) or, without `concat`, are averaged (eq. 6). "source" and "target" [heads * fan_out]
-    are the halves of the attention vector that meet W h_j and W h_i. Where message passing leaves fewer rows, these are
+    are the halves of the attention vector that meet W h_j and W h_i. If message passing leaves fewer rows, these are
     the first rows of h. `rate` is the dropout on a_ij. Initialized like PyG's `GATConv` (Glorot, zero bias).
     """
     wide = heads * fan_out
@@ -130,8 +130,8 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
 def along_edges(
     fan_in: int, fan_out: int, heads: int, edge_features: int, directed: str, concat: bool = True, rate: float = 0.0
 ) -> Layer:
-    """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU; the node itself
-    counts with the mean of the features of what reaches it. PyG's `GATConv(edge_dim=…)`, initialized like it."""
+    """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU. The self-loop
+    has the mean features of the messages that reach the node. PyG's `GATConv(edge_dim=…)`, initialized like it."""
     make_layer = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
     return ways.along(make_layer, fan_in, heads * fan_out if concat else fan_out, directed)
 
@@ -173,8 +173,8 @@ def _single(
 def attended(
     graph: Graph, way: str, scores: tuple[Tensor, Tensor | None], values: Tensor, drop: tuple[Tensor | None, float]
 ) -> Tensor:
-    """[n, H C]: the values [n, H C] of where messages start, by the softmax of their scores [m, H] over those that
-    reach a node and, where there is one, that of the node itself [n, H]."""
+    """[n, H C]: sums of the source nodes' values [n, H C], weighted by the softmax of the messages' scores [m, H] at
+    each target. The softmax includes the node's own score [n, H] where there is one."""
     start, end, into = (graph.edges.operator(named(what, way)) for what in ("from", "to", "sum"))
     sent, self_scores = scores
     top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
@@ -182,7 +182,7 @@ def attended(
     powers = torch.exp(sent - end @ top)
     total, itself = into @ powers, None if self_scores is None else torch.exp(self_scores - top)
     total = total if itself is None else total + itself
-    reached = end @ torch.ones_like(values[:, :1])  # 0 at the padding, of which no node gets anything
+    reached = end @ torch.ones_like(values[:, :1])  # 0 at padding, which sends nothing to any node
     shares = powers / (end @ total + (1 - reached))
     heads = shares.shape[1]
     if drop[0] is not None:

@@ -1,6 +1,6 @@
 """Graph convolutional network (Kipf and Welling 2017, "Semi-Supervised Classification with Graph Convolutional
-Networks"), and what is left of it without weights between its hops, simple graph convolution (Wu et al. 2019,
-"Simplifying Graph Convolutional Networks"), and without edges, a multi-layer perceptron: the baseline that sees none.
+Networks"), and two simpler models. Simple graph convolution has no weights between hops (Wu et al. 2019, "Simplifying
+Graph Convolutional Networks"). The multi-layer perceptron is the baseline without edges.
 """
 
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ from fedweave.ops.linear import linear
 class GCN(Normed):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
-    linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
-    pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
-             an experiment on small graphs the default is "mean". With it, two
+    linear:  adds a linear classifier after the last convolution, which then has width `hidden` (F²GNN's model).
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
+             an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
-    directed: "none", messages go both ways alike; "forward", from sources to targets; "both", with separate weights for
-             either way.
-    weighted: whether edges count by their weight; None: where the data's have one.
+    directed: use of edge directions: "none", messages go both ways with the same weights; "forward", from sources to
+              targets; "both", each way has separate weights.
+    weighted: whether messages are multiplied by edge weights; None uses weights if the data has them.
 
     Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions, or `linear` and
-            pooling.
+        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions, or both
+            `linear` and pooling.
     """
 
     hidden: Width = 64
@@ -76,12 +76,12 @@ class GCN(Normed):
 
 
 def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
-    """`convolution` with the sums of edges' weights as A, if `weighted`, and their directions: D~ has the weights of
-    what reaches a node (PyG's `GCNConv`); each way by itself is without I (`DirGNNConv`)."""
+    """`convolution` along directed edges; A sums the edges' weights if `weighted`. D~ sums the weights of the messages
+    that reach a node (PyG's `GCNConv`). Each separate way has no I (`DirGNNConv`)."""
 
     def make_layer(way: str, loops: bool) -> Layer:
         what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
-        return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # of single edges
+        return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # single edges
 
     return ways.along(make_layer, fan_in, fan_out, directed)
 
@@ -104,12 +104,12 @@ def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
 class SGC(Normed):
     """S^K X W + b with S = D~^-1/2 (A + I) D~^-1/2 (eq. 8, and a bias, as in PyG's `SGConv`).
 
-    Computed as S (… S (X W)) + b, the same product from the right, in which sparse features meet W once and messages
-    are as wide as there are classes: a linear layer, and K that pass messages.
+    Computed from the right as S (… S (X W)) + b, the same product: sparse features meet W once, and messages have one
+    column per class. The model is a linear layer and K layers that pass messages.
 
     layers:  number of times that messages pass, K.
-    hidden:  width of the layers between, of which each is then an `SGConv` with K = 1, with ReLU and `dropout` after
-             each but the last, as in OpenFGL's model; 0 for the paper's model, of one weight matrix.
+    hidden:  width of hidden layers; each layer is then an `SGConv` with K = 1, with ReLU and `dropout` after all but
+             the last, as in OpenFGL's model. 0 is the paper's model with one weight matrix.
     dropout: share of a hidden layer's outputs that is dropped in training.
 
     Raises:
@@ -145,7 +145,7 @@ def _simple(fan_in: int, fan_out: int) -> Layer:
 
 
 def _pass(bias: int) -> Layer:
-    """S H, plus a bias of that many columns unless they are 0."""
+    """S H, plus a bias with `bias` columns unless that number is 0."""
 
     def init(key: Tensor) -> Tree:
         return {"bias": torch.zeros(bias, device=key.device)} if bias else {}
@@ -161,11 +161,11 @@ def _pass(bias: int) -> Layer:
 class MLP(Normed):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
-    pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
-             an experiment on small graphs the default is "mean". With it, two
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
+             an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
 
     Raises:

@@ -21,8 +21,8 @@ from fedweave.ops.linear import linear
 class GCNII(Settings):
     """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
 
-    As in the authors' code, dropout acts on the input of every layer but the first, so that the initial representation
-    to which the convolutions return is whole; the first layer's input, often sparse, sees none.
+    As in the authors' code, dropout acts on the input of every layer but the first. The initial representation, to
+    which the convolutions return, is therefore whole; the first layer's input, often sparse, has no dropout.
 
     hidden:  width of all layers but the classifier.
     layers:  number of convolutions.
@@ -52,8 +52,8 @@ class GCNII(Settings):
 def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Layer:
     """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5, before ReLU).
 
-    Takes and returns {"h": H, "first": H0}, whose first rows are of H's nodes; `rate` is the dropout on H. Initialized
-    like PyG's `GCN2Conv` (Glorot).
+    Takes and returns {"h": H, "first": H0}; the first rows of H0 belong to H's nodes. `rate` is the dropout on H.
+    Initialized like PyG's `GCN2Conv` (Glorot).
     """
 
     def init(key: Tensor) -> Tree:
@@ -70,7 +70,7 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
 
 
 def _initial(layer: Layer) -> Layer:
-    """`layer`, whose output is also what the convolutions return to."""
+    """`layer` that also returns its output as the initial representation."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
         out = layer.apply(w, graph, h, key)

@@ -1,7 +1,7 @@
 """Graph isomorphism network (Xu et al. 2019, "How powerful are graph neural networks?").
 
-Nodes of small graphs that are alike are found once, so that what a first layer makes of them is computed once
-(`kinds_sum`, `kinds_spread`).
+Small graphs have many nodes of the same kind. The kinds are identified once, so that the first layer computes each
+kind's output once (`kinds_sum`, `kinds_spread`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,14 +40,14 @@ def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
 
 @derived_matrix(SPREAD)
 def kinds_spread(edges: EdgeList) -> sp.csr_matrix:
-    """[n, k]: gives every node what its kind has."""
+    """[n, k]: gives every node the row of its kind."""
     first, kind = alike(edges)
     ones, rows = np.ones(edges.nodes, edges.adjacency.dtype), np.arange(edges.nodes)
     return sp.csr_matrix((ones, (rows, kind)), shape=(edges.nodes, least_rows(len(first))))
 
 
 def alike(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:
-    """One node of each kind, int64 [k], and the kind of each, int64 [n]; every node is one if nobody compares them."""
+    """A node of each kind, int64 [k], and the kind of each node, int64 [n]; without features every node is a kind."""
     if SUM not in edges.memo:
         each = np.arange(edges.nodes)
         edges.memo[SUM] = (each, each) if edges.features is None else kinds(edges.features, edges.adjacency)
@@ -69,15 +69,15 @@ def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> t
 
 
 def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
-    """The rows, equal where their entries are."""
+    """The rows as bytes, which are equal where the entries are equal."""
     x.sum_duplicates()
     for first, last in pairwise(x.indptr):
         yield x.indices[first:last].tobytes() + b"/" + x.data[first:last].tobytes()
 
 
 def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number `things` by first appearance: where each of the k numbers comes first, int64 [k], and the number of each
-    of `count` places, int64; places beyond the last thing share one more number."""
+    """Number `things` by first appearance: the place of each number's first thing, int64 [k], and the number of each
+    of `count` places, int64. All places beyond the last thing share one more number."""
     known: dict[object, int] = {}
     number, first = np.empty(count, np.int64), []
     for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):
@@ -93,13 +93,13 @@ class GIN(Normed):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 
-    As in FairGraphFL and GCFL: epsilon is 0 and fixed, no batch norm unless `norm` says so; the graph's embedding is
-    the pooled last layer, where Xu et al. join those of all layers (eq. 4.2).
+    As in FairGraphFL and GCFL, epsilon is 0 and fixed, and there is no batch norm unless `norm` sets it. The graph's
+    embedding is the pooled last layer; Xu et al. concatenate the pooled layers (eq. 4.2).
 
     hidden:  width of all layers but the classifier.
     layers:  number of convolutions.
     dropout: share of a layer's outputs that is dropped in training.
-    pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+    pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "sum".
 
     Raises:
@@ -128,7 +128,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     """MLP(h + the sum of the neighbors' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0), then
     ReLU if `relu`.
 
-    opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
+    opens: whether this is the first message passing and no dropout came before; then nodes of small graphs of one kind
            (`kinds`) have the same result, which is computed once.
 
     Initialized like `torch.nn.Linear`.

@@ -1,6 +1,7 @@
-"""Graph isomorphism network with features of edges (Hu et al. 2020, "Strategies for pre-training graph neural
-networks"), and ego ids (You et al. 2021, "Identity-aware graph neural networks"; Egressy et al. 2024): a feature of
-nodes that tells those around which a neighborhood was sampled from all others in it.
+"""Graph isomorphism network with edge features (Hu et al. 2020, "Strategies for pre-training graph neural networks").
+
+Ego ids (You et al. 2021, "Identity-aware graph neural networks"; Egressy et al. 2024) are a node feature that marks the
+center of a sampled neighborhood.
 """
 
 from dataclasses import dataclass
@@ -25,20 +26,20 @@ from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
 
-JUDGED = 10  # sampled messages of each way, or neighbors, of a node and layer, where a model is judged
-AT_ONCE = 1 << 14  # places of neighborhoods that a client's judging takes at once
+JUDGED = 10  # sampled messages of each way, or neighbors, per node and layer in evaluation
+AT_ONCE = 1 << 14  # places of neighborhoods that evaluation samples at once for a client
 
 
 def marks() -> Layer:
-    """[x ‖ id], before a model of one more feature: the id is 1 at the node, or at both ends of the edge, in whose
-    neighborhood a row is, and 0 elsewhere."""
+    """[x ‖ id], before a model with one more feature: the id is 1 at the node, or at both ends of the edge, at the
+    center of the sampled neighborhood, and 0 elsewhere."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         if not graph.edges.shrinks:
             raise ConfigError(
-                "model ego_ids = true: in a whole graph every node is the center of a neighborhood of its own; train "
-                "with algorithm.parts = ['sampled_cross_entropy'] and without parts that read whole graphs, or set it "
-                "to false.",
+                "model.ego_ids = true: in a whole graph every node is the center of its own neighborhood. Train "
+                "with algorithm.parts = ['sampled_cross_entropy'] and without parts that read whole graphs, or set "
+                "model.ego_ids = false.",
                 code="config.whole-graphs",
             )
         whole = torch.eye(1, dtype=graph.x.dtype, device=graph.device)
@@ -48,7 +49,7 @@ def marks() -> Layer:
 
 
 def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """The logits [e, c] of all examples without dropout, each by a neighborhood of its own, drawn alike each time."""
+    """The logits [e, c] of all examples without dropout; each example has a neighborhood that is the same each time."""
     sampler, count = Minibatches(1, JUDGED), len(graph.y)
     size = max(1, AT_ONCE // places_of(model, sampler))
     key, logits = random.key(0, graph.device), []
@@ -67,14 +68,14 @@ class GINE(Normed):
     hidden:        width of all layers but the classifier.
     layers:        number of convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
-    pool:          how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+    pool:          pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                    an experiment on small graphs the default is "mean".
-    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
-                   weights for either way.
-    edge_features: how many features edges have; None is as many as the data's.
-    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
-                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
+    directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
+                   to targets; "both", each way has separate weights.
+    edge_features: number of edge features that the model reads; None reads all of the data's.
+    ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
+    ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
+                   2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
@@ -99,7 +100,7 @@ class GINE(Normed):
 
 
 def around(
-    made: "partial[Layer]",
+    make_layer: "partial[Layer]",
     features: int,
     classes: int,
     hidden: int,
@@ -109,16 +110,17 @@ def around(
     ego_ids: bool,
     norm: Norm = "none",
 ) -> Model:
-    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with a norm, ReLU and dropout, and
-    `blocks.head`;
-    with `ego_ids`, `ego_ids.marks` before them.
+    """A linear layer, `layers` convolutions `make_layer(hidden, hidden)` with a norm, ReLU and dropout, and
+    `blocks.head`. With `ego_ids`, `marks` comes before them.
 
     Raises:
         ConfigError: there are no features or no classes.
     """
     if features < 1 or classes < 1:
         raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-    convolutions = (blocks.activated(made(hidden, hidden), dropout, norm=norm, width=hidden) for _ in range(layers))
+    convolutions = (
+        blocks.activated(make_layer(hidden, hidden), dropout, norm=norm, width=hidden) for _ in range(layers)
+    )
     first = (marks(),) if ego_ids else ()
     read = blocks.affine(features + len(first), hidden)
     return (*first, read, *convolutions, *blocks.head(hidden, classes, dropout, pool))

@@ -1,7 +1,8 @@
-"""Models that pass an MLP's logits on, APPNP, and those of graphs whose neighbors differ: GPR-GNN (Chien et al. 2021,
-"Adaptive Universal Generalized PageRank Graph Neural Network"), ACM-GCN (Luan et al. 2022, "Revisiting Heterophily For
-Graph Neural Networks") and H2GCN (Zhu et al. 2020, "Beyond Homophily in Graph Neural Networks: Current Limitations and
-Effective Designs").
+"""Models for graphs whose neighbors have other classes, and APPNP, which passes an MLP's logits on.
+
+GPR-GNN: Chien et al. 2021, "Adaptive Universal Generalized PageRank Graph Neural Network". ACM-GCN: Luan et al. 2022,
+"Revisiting Heterophily For Graph Neural Networks". H2GCN: Zhu et al. 2020, "Beyond Homophily in Graph Neural Networks:
+Current Limitations and Effective Designs".
 """
 
 import math
@@ -28,14 +29,14 @@ class GPRGNN(Settings):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
-    γ begins as personalized PageRank's: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
+    γ is initialized as in personalized PageRank: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
 
     Deviation: no dropout on the input features, which are often sparse.
 
     hidden:  width of the MLP's hidden layer.
     layers:  number of times that messages pass, K.
     dropout: share of the hidden layer's outputs that is dropped in training.
-    alpha:   with what probability a walk returns to where it began, at first; 0 to 1.
+    alpha:   initial probability that a walk returns to its start, 0 to 1.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
@@ -54,7 +55,7 @@ class GPRGNN(Settings):
 
 
 def _hop(k: int) -> Layer:
-    """S^k H0 to S^(k+1) H0, with those of fewer hops beside: {"h", "hop0", "hop1", …}."""
+    """S^k H0 to S^(k+1) H0, together with the earlier hops: {"h", "hop0", "hop1", …}."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
         before: Tree = h if k else {"h": h}
@@ -88,9 +89,9 @@ class APPNP(Settings):
     Deviation: no dropout on the input features, which are often sparse, nor on edges.
 
     hidden:  width of the MLP's hidden layer.
-    layers:  how many times messages pass, K.
+    layers:  number of times that messages pass, K.
     dropout: share of the hidden layer's outputs that is dropped in training.
-    alpha:   with what probability a walk returns to where it began; 0 to 1.
+    alpha:   probability that a walk returns to its start, 0 to 1.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
@@ -109,7 +110,7 @@ class APPNP(Settings):
 
 
 def _walk(k: int, last: bool, alpha: float) -> Layer:
-    """Z_k to Z_{k+1}, with H beside before the last: {"h", "start"}."""
+    """Z_k to Z_{k+1}, together with H before the last step: {"h", "start"}."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         before: Tree = h if k else {"h": h, "start": h}
@@ -129,12 +130,12 @@ CHANNELS = ("low", "high", "own")
 class ACMGCN(Settings):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
-    Each node weighs what it has in common with its neighbors (low-pass), what sets it apart from them (high-pass) and
-    what it is itself, so that neighbors of other classes can help.
+    Each node weighs what it shares with its neighbors (low-pass), how it differs from them (high-pass) and its own
+    features. Neighbors of other classes can therefore help.
 
     Deviation: no dropout on the input features, which are often sparse.
 
-    hidden:  width of the layers between.
+    hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
 
@@ -156,17 +157,17 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
     """3 (α_L H_L + α_H H_H + α_I H_I) with H_L = ReLU(S H W_L), H_H = ReLU((I - S) H W_H), H_I = ReLU(H W_I), and
     α = softmax(σ([H_L v_L, H_H v_H, H_I v_I]) M / 3) for every node, S = D~^-1/2 (A + I) D~^-1/2.
 
-    The factor 3, by which equal weights add up channels as they are, is the authors' code's. Initialized like theirs:
+    The authors' code has the factor 3: with equal weights the channels are added unscaled. Initialized like that code:
     uniform with bound 1 / sqrt(columns).
     """
 
     def init(key: Tensor) -> Tree:
-        def drawn(name: str, rows: int, columns: int) -> Tensor:
+        def uniform_matrix(name: str, rows: int, columns: int) -> Tensor:
             return blocks.uniform(random.fold(key, name), (rows, columns), 1 / math.sqrt(columns))
 
-        weights = {name: drawn(name, fan_in, fan_out) for name in CHANNELS}
-        scores = {f"score_{name}": drawn(f"score_{name}", fan_out, 1) for name in CHANNELS}
-        return weights | scores | {"mix": drawn("mix", len(CHANNELS), len(CHANNELS))}
+        weights = {name: uniform_matrix(name, fan_in, fan_out) for name in CHANNELS}
+        scores = {f"score_{name}": uniform_matrix(f"score_{name}", fan_out, 1) for name in CHANNELS}
+        return weights | scores | {"mix": uniform_matrix("mix", len(CHANNELS), len(CHANNELS))}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         operator = graph.edges.operator("gcn")
@@ -190,14 +191,14 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 class H2GCN(Settings):
     """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
-    H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbors and S2 over
-    nodes at distance two, neither with the node itself; the logits are linear in [H0 | H1 | …] after dropout.
+    H0 = ReLU(X W). Each round makes [S1 H | S2 H] of the previous round's H, without weights: S1 over neighbors and S2
+    over nodes at distance two, neither with self-loops. The logits are linear in [H0 | H1 | …] after dropout.
 
     Messages pass along whole graphs: sampled neighbors cannot give the nodes at distance two.
 
     hidden:  width of H0.
     layers:  rounds of messages, up to 8.
-    dropout: share of the joined embedding that is dropped in training.
+    dropout: share of the concatenated embedding that is dropped in training.
 
     Raises:
         ConfigError: a size below 1, too many rounds, or a dropout outside [0, 0.99].

@@ -1,4 +1,4 @@
-"""Heads by which any model of nodes says whether two nodes are joined: decoders of pairs of embeddings."""
+"""Heads that let any node model predict links: decoders of pairs of embeddings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,11 +19,11 @@ from fedweave.models import blocks, relations
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import gather_rows
 
-WIDTH = 64  # of what a head reads of a model without hidden layers
+WIDTH = 64  # width of the embeddings of a model without hidden layers
 
 
 def head_settings(model: Architecture) -> tuple[int, float]:
-    """Width and dropout of a head on a model: those of its hidden layers, `WIDTH` and 0 where it has none (`sgc`)."""
+    """Width and dropout of a head on a model: its hidden layers' values, or `WIDTH` and 0 without these (`sgc`)."""
     width = getattr(model, "hidden", 0)
     return (width, getattr(model, "dropout", 0.0)) if width else (WIDTH, 0.0)
 
@@ -36,12 +36,12 @@ Leads = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relat
 @dataclass(frozen=True)
 class OnPairs:
     """A model for links as examples: `of` gives each node an embedding h, and a pair (u, v) has the logits
-    [0, s(u, v)], so that σ(s) is the probability of a link. The width of h is that of `of`.
+    [0, s(u, v)], so that σ(s) is the probability of a link. h has the width of `of`.
 
     of:        the model, such as models.GCN(), whose `pool` is "none".
     decoder:   s: "dot", h_u · h_v, or "mlp", an MLP of one hidden layer on h_u ⊙ h_v; "distmult",
                "complex", "transe" or "rotate", with a vector for each relation (`models.relations`).
-    relations: how many kinds of links there are, for decoders that tell them apart.
+    relations: number of relations, for decoders with a vector for each relation.
     """
 
     of: Architecture
@@ -49,7 +49,7 @@ class OnPairs:
     relations: int = 1
 
     def build(self, features: int, classes: int = 2) -> Model:
-        """The model from `features` columns to the two logits of each pair.
+        """Build the model from `features` columns to the two logits of each pair.
 
         Raises:
             ConfigError: `of` gives no row to each node, or there is no such decoder.
@@ -71,11 +71,11 @@ class OnPairs:
 
 
 def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> Architecture:
-    """The plug-in `model`, with a decoder where links are the examples."""
+    """The plug-in `model`, with a decoder if links are the examples."""
     if links is None:
         return model
     relations = max(1, len(links.relations))
-    if getattr(model, "relations", 0) is None:  # of a model that passes messages by relation
+    if getattr(model, "relations", 0) is None:  # a model that passes messages by relation
         model = replace(model, relations=relations)  # type: ignore[type-var]
     return OnPairs(model, decoder, relations)
 
@@ -90,8 +90,8 @@ def decoding(
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
 
     score:   (weights, h_u [m, k], h_v [m, k], relation int64 [m], 0 at padding) -> s [m].
-    compare: the same of many at once, of what `lead` gives for m ends u [m, k], of all candidates v [n, k] and of the
-             `weights` of these names: [m, n].
+    compare: scores [m, n] of many pairs at once: from the rows that `lead` gives for m ends u [m, k], all candidates v
+             [n, k] and the weights with the names `weights`.
     lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
     """
 
@@ -111,12 +111,12 @@ def decoding(
     count = counting(compare)
 
     def behind(w: Tree, graph: Graph, h: Tensor) -> Tensor:
-        asked = Queries.of(graph)
-        if asked is None:
+        queries = Queries.of(graph)
+        if queries is None:
             raise ValueError("this graph asks for no ranks among all nodes")
-        stays, _, relation = asked.ends
+        stays, _, relation = queries.ends
         wanted = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
-        return count(*asked, wanted, h, *(w[name] for name in weights))
+        return count(*queries, wanted, h, *(w[name] for name in weights))
 
     return Layer(init, apply, operator=PAIRS, behind=behind)
 
@@ -150,7 +150,7 @@ def mlp(width: int, kinds: int) -> Layer:
 
 
 def relational(name: str) -> Callable[[int, int], Layer]:
-    """The decoder of `models.relations` with that name, which has a vector for each relation."""
+    """The decoder of `models.relations` with this name; it has a vector for each relation."""
     decoder = relations.DECODERS[name]
 
     def with_vectors(width: int, kinds: int) -> Layer:

@@ -1,14 +1,15 @@
 """A user's own `torch.nn.Module` as a model, by `torch.func.functional_call`.
 
 Its constructor takes the numbers of features and classes, then settings with types and defaults. `forward` takes x
-float [n, features] and edge_index int64 [2, E], both directions of every edge, and by name those of `INPUTS` that it
-has; it returns logits [n, classes], or of small graphs [e, classes]. n counts a client's nodes without padding, so that
-layers may compare all nodes. It runs for one client after the other (`runs_alone`) and reads numbers of nodes and keys
-on the host, which takes longer than the models here. Dropout and first weights are drawn from the run's keys.
+float [n, features] and edge_index int64 [2, E], both directions of every edge. It may also take any of `INPUTS` by
+name. It returns logits [n, classes], or [e, classes] for small graphs. n counts a client's nodes without padding, so
+that layers may compare all nodes. The module runs for one client after the other (`runs_alone`) and reads numbers of
+nodes and keys on the host. This takes longer than the models of this package. Dropout and first weights are drawn from
+the run's keys.
 
-Buffers that `core.tree.is_statistic` names, such as BatchNorm's, are leaves beside the weights; what a training step
-makes of them is what training sets them to (`norms.RunningStatistic`). Other buffers are constants of the module. With
-`embed`, which `forward` calls, a model is two layers, of which the first gives embeddings; the second has no weights.
+Buffers that `core.tree.is_statistic` accepts, such as BatchNorm's, are leaves next to the weights; training sets them
+to the values after a training step (`norms.RunningStatistic`). Other buffers are constants of the module. If `forward`
+calls a method `embed`, the model has two layers: the first gives embeddings, and the second has no weights.
 """
 
 import copy
@@ -37,12 +38,12 @@ from fedweave.ops.sparse import Sparse
 
 @dataclass(frozen=True)
 class ModuleKind:
-    """Makes models of one class of modules: called with values for its settings, it is a plug-in like `models.GCN`."""
+    """Makes models of one class of modules: called with settings, it gives a plug-in like `models.GCN`."""
 
     module: type[nn.Module]
 
     def __call__(self, **values: object) -> "OwnModule":
-        """The plug-in with these settings."""
+        """Make the plug-in with these settings."""
         return OwnModule(self.module, values)
 
     @property
@@ -50,7 +51,7 @@ class ModuleKind:
         """The settings: the constructor's parameters after the first two.
 
         Raises:
-            ConfigError: one has neither type nor default, or there are no two before it.
+            ConfigError: a setting has neither type nor default, or the constructor has fewer than two parameters.
         """
         parameters = list(inspect.signature(self.module).parameters.values())
         if len(parameters) < 2 or any(one.annotation is one.empty for one in parameters[2:]):
@@ -70,23 +71,23 @@ class ModuleKind:
 
     @property
     def documents(self) -> tuple[type, ...]:
-        """The class whose docstring says what the settings mean."""
+        """The class whose docstring describes the settings."""
         return (self.module,)
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """What the module says of itself."""
+        """The module's own docstring."""
         return self.module.__doc__
 
 
-INPUTS = ("edge_attr", "edge_weight", "batch")  # what a forward may also take, by these names
+INPUTS = ("edge_attr", "edge_weight", "batch")  # optional arguments of a forward, by these names
 
 
 @dataclass(frozen=True)
 class OwnModule:
     """A module and its settings.
 
-    edges: what the data's edges carry, once that is known.
+    edges: the data's edge attributes, once they are known.
     """
 
     module: type[nn.Module]
@@ -95,23 +96,23 @@ class OwnModule:
 
     @property
     def kind(self) -> ModuleKind:
-        """What made it."""
+        """The kind that this module belongs to."""
         return ModuleKind(self.module)
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """Which of `INPUTS` its forward takes.
+        """The names of `INPUTS` that its forward takes.
 
         Raises:
-            ConfigError: it takes something else that clients do not have.
+            ConfigError: the forward requires an argument that clients do not have.
         """
         return tuple(_asked(self.module))
 
     def fitted(self, edges: EdgeAttributes | None) -> "OwnModule":
-        """The plug-in for data whose edges carry these; a setting `edge_features` that nobody gave is their number.
+        """The plug-in for data with these edge attributes; sets `edge_features` if the user did not.
 
         Raises:
-            ConfigError: its forward cannot do without what they do not carry.
+            ConfigError: the forward requires an attribute that the edges do not have.
         """
         width = 0 if edges is None else edges.width
         weighted = edges is not None and edges.weight is not None
@@ -122,12 +123,12 @@ class OwnModule:
 
     @noted
     def build(self, features: int, classes: int) -> Model:
-        """The model.
+        """Build the model.
 
         Raises:
-            ConfigError: the module refuses its settings, has no weights or unlike ones (`_check_weights`), asks for
-                what clients do not have, fails on a small graph, gives it no logits [n, classes], or remembers one
-                graph when it sees the next.
+            ConfigError: the module rejects its settings, its weights fail `_check_weights`, its forward requires an
+                argument that clients do not have, it fails on a small graph or gives no logits [n, classes], or its
+                output depends on the graph that it saw before.
         """
         try:
             with _seeded(0):
@@ -149,12 +150,12 @@ class OwnModule:
 
 
 def as_model(model: Model | nn.Module) -> Model:
-    """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
-    the module's own weights, whatever the key. The module itself is not trained. If its forward takes `batch` and does
-    not say otherwise by `pools = False`, its examples are small graphs.
+    """The model of an algorithm: layers as they are, and for a `torch.nn.Module` a model that starts from the module's
+    own weights with every key. The module itself is not trained. If its forward takes `batch`, its examples are small
+    graphs unless the class sets `pools = False`.
 
     Raises:
-        ConfigError: the module has no weights or unlike ones, it is the class, or what is given has yet to be built.
+        ConfigError: the module's weights fail `_check_weights`, or `model` is a class or a plug-in that is not built.
     """
     if isinstance(model, tuple):
         return model
@@ -179,7 +180,7 @@ def as_model(model: Model | nn.Module) -> Model:
 
 
 class Form(NamedTuple):
-    """Sizes of what a module reads and gives: columns of features, classes, features of edges, and whether edges have a
+    """Sizes of a module's inputs and outputs: columns of features, classes, edge features, and whether edges have a
     weight."""
 
     features: int
@@ -189,8 +190,8 @@ class Form(NamedTuple):
 
 
 def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, untried: bool = False) -> Model:
-    """One layer, or with `embed` two; `pooled`: its examples are small graphs. An `untried` module is tried out when
-    the first data says how many features and classes there are."""
+    """One layer, or two with `embed`; `pooled`: the examples are small graphs. An `untried` module is tried out on the
+    first data, which shows the numbers of features and classes."""
     tried = [not untried]
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
@@ -222,7 +223,7 @@ def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, unt
 
 def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | None, pooled: bool) -> Hidden:
     """Logits of the module with weights w for a client's examples, and zeros for padding; with `embed`, a tree of
-    embeddings "h" and "logits". Small graphs that do not train are left out of training."""
+    embeddings "h" and "logits". A training step leaves out small graphs that are not training examples."""
     training, nodes = key is not None, int(graph.real.sum())
     asked, edge_list = _asked(type(module)), _edge_list(graph)
     index, inputs = _edges(module, edge_list, graph.device, h.dtype)
@@ -230,7 +231,7 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     chosen = None
     if pooled and training and batch is not None:
         chosen = graph.masks[TRAIN].nonzero()[:, 0]
-    if chosen is not None and batch is not None and len(chosen):  # with none the step has no loss, whatever it sees
+    if chosen is not None and batch is not None and len(chosen):  # without training graphs the step has no loss
         x, index, batch, inputs = _of_graphs(chosen, x, index, batch, inputs)
     else:
         chosen = None
@@ -263,7 +264,7 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
 def _of_graphs(
     chosen: Tensor, x: Tensor, index: Tensor, batch: Tensor, inputs: dict[str, Tensor | None]
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor | None]]:
-    """Nodes and edges of the small graphs int64 [c] that are `chosen`, numbered anew."""
+    """Nodes and edges of the `chosen` small graphs int64 [c], with new numbers."""
     place = batch.new_full((int(batch.max()) + 1 if len(batch) else 0,), -1)
     place[chosen] = torch.arange(len(chosen), device=batch.device)
     nodes = place[batch] >= 0
@@ -275,11 +276,11 @@ def _of_graphs(
 def _edges(
     module: nn.Module, edge_list: EdgeList, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """int64 [2, E], both directions of every edge, and what of "edge_attr" [E, k] and "edge_weight" [E] the module
-    asks for; None where the edges have none.
+    """int64 [2, E], both directions of every edge, and the arguments "edge_attr" [E, k] and "edge_weight" [E] that the
+    module takes; None where the edges do not have them.
 
     Raises:
-        ConfigError: the module cannot do without.
+        ConfigError: the module requires an attribute that the edges do not have.
     """
     asked, carried = _asked(type(module)), edge_list.carried
     index, inputs = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
@@ -299,14 +300,14 @@ def _edges(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a module takes, and what it is made of.
+# A module's arguments and weights.
 
 
 def _asked(module: type[nn.Module]) -> dict[str, bool]:
-    """{those of `INPUTS` that its forward takes: whether it cannot do without}.
+    """{name of `INPUTS` that its forward takes: whether it is required}.
 
     Raises:
-        ConfigError: it cannot do without something else.
+        ConfigError: the forward requires another argument.
     """
     parameters = list(inspect.signature(module.forward).parameters.values())[1:]
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
@@ -322,7 +323,7 @@ def _asked(module: type[nn.Module]) -> dict[str, bool]:
 
 
 def _reads_edges(module: nn.Module) -> bool:
-    """Whether its forward takes edge_index, or whatever the second one is called."""
+    """Whether its forward takes edge_index, by any name of the second parameter."""
     parameters = list(inspect.signature(type(module).forward).parameters.values())[1:]
     if any(one.kind is one.VAR_POSITIONAL for one in parameters):
         return True
@@ -334,10 +335,10 @@ def _reads_edges(module: nn.Module) -> bool:
 
 
 def _check_given(module: type[nn.Module], there: Collection[str]) -> None:
-    """Refuse a module that cannot do without what the data's edges do not carry.
+    """Raise an error if a module requires edge attributes that the data's edges do not have.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: names the missing argument.
     """
     words = {"edge_attr": "features (data.edge_features)", "edge_weight": "weight"}
     if missing := [
@@ -351,14 +352,15 @@ def _check_given(module: type[nn.Module], there: Collection[str]) -> None:
 
 
 def _leaves(module: nn.Module) -> dict[str, Tensor]:
-    """Its weights, and its running statistics as numbers of the same type, by the module's names."""
+    """The module's weights, and its running statistics in the same dtype, by the module's names."""
     weights = {name: value.detach() for name, value in module.named_parameters()}
     dtype = next(iter(weights.values())).dtype
     return weights | {name: value.detach().to(dtype) for name, value in module.named_buffers() if is_statistic(name)}
 
 
 def _norms(module: nn.Module) -> set[str]:
-    """Names of the layers within it that normalize: by their class's name, PyTorch's, PyG's and others' alike."""
+    """Names of the layers in a module that normalize, which the name of their class shows, in PyTorch, PyG and other
+    libraries."""
     norms = {
         name for name, part in module.named_modules() if any("Norm" in kind.__name__ for kind in type(part).__mro__)
     }
@@ -373,7 +375,7 @@ def _embeds(module: nn.Module) -> bool:
 
 @contextmanager
 def _embedding(module: nn.Module) -> Iterator[list[Tensor]]:
-    """What the module's `embed` gives while it runs."""
+    """The outputs of the module's `embed` while it runs."""
     rows = list[Tensor]()
     if not _embeds(module):
         yield rows
@@ -391,8 +393,8 @@ def _embedding(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _check_weights(module: nn.Module) -> None:
-    """Refuse a module that has nothing to train, what cannot be averaged like a weight, or asks for what no client
-    has."""
+    """Raise an error if a module has no weights, weights that cannot be averaged, or arguments that clients do not
+    have."""
     name = type(module).__name__
     _asked(type(module))
     weights = dict(module.named_parameters())
@@ -402,13 +404,13 @@ def _check_weights(module: nn.Module) -> None:
     if lazy := [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
-            "sizes, of which features and classes are the constructor's first two parameters.",
+            "sizes; the constructor's first two parameters are features and classes.",
             code="config.module",
         )
     if odd := [path for path in weights if is_statistic(path)]:
         raise ConfigError(
-            f"model {name} has weights ({', '.join(odd)}) whose names are those of running statistics, which no "
-            "gradient moves; call them otherwise.",
+            f"model {name} has weights ({', '.join(odd)}) whose names mark running statistics, which no "
+            "gradient moves. Rename them.",
             code="config.module",
         )
     if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
@@ -420,12 +422,15 @@ def _check_weights(module: nn.Module) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Trying it out, before any client runs it.
+# A trial before any client runs the module.
 
 
 def _try_out(module: nn.Module, form: Form) -> bool:
-    """Run copies of it on small graphs, paths of nodes: the second must depend neither on the first nor, in evaluation,
-    on chance, and training may change running statistics alone. Gives whether it has a row for each small graph."""
+    """Run copies of a module on small path graphs, and return whether it gives a row for each small graph.
+
+    The output for the second graph must not depend on the first graph, or on chance in evaluation. Training may change
+    only running statistics among the buffers.
+    """
     used, fresh, another = (copy.deepcopy(module).eval() for _ in range(3))
     pooled = len(_tried(used, form, 3)) == 1
     after, reference, drawn = (
@@ -461,7 +466,7 @@ def _try_out(module: nn.Module, form: Form) -> bool:
 
 
 def _tried(module: nn.Module, form: Form, nodes: int, seed: int = 0) -> Tensor:
-    """Its logits for a path of some nodes; what it draws comes from `seed`."""
+    """The module's logits for a path of `nodes` nodes; its random draws come from `seed`."""
     name, ends = type(module).__name__, torch.arange(nodes - 1, device="cpu")
     edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
     dtype = next(module.parameters()).dtype
@@ -513,7 +518,7 @@ def _edge_list(graph: Graph) -> EdgeList:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """PyTorch's own generators, of the host and of a GPU, at `seed`, and afterwards where they were."""
+    """Seed PyTorch's generators of the host and of a GPU, and restore their states afterwards."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
         for generator in (torch.default_generator, *(torch.cuda.default_generators[gpu.index or 0] for gpu in gpus)):

@@ -3,9 +3,9 @@ Kiros and Hinton 2016, "Layer normalization"), over the nodes of a graph (Cai et
 approach to accelerating graph neural network training") and over the nodes of a batch (Ioffe and Szegedy 2015, "Batch
 normalization").
 
-Batch norm's running statistics are weights by name (`core.tree.is_statistic`) that no gradient moves. In a training
-step `RunningStatistic` gives them, in the place of a gradient, the way from what they are to r ← (1 − m) r + m b, and
-training takes that way as it is.
+Batch norm's running statistics are weights by name (`core.tree.is_statistic`) without a gradient from the loss. In a
+training step `RunningStatistic` sends the difference to r ← (1 − m) r + m b instead of a gradient, and training applies
+this difference unscaled.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ MOMENTUM = 0.1
 class Normed(Settings):
     """A model whose hidden layers may be normalized.
 
-    norm: what normalizes a hidden layer before its activation: "layer", each node by its own numbers; "graph", each
-          column over the nodes of a graph; "batch", each column over the nodes that train together, in evaluation by
-          running statistics.
+    norm: normalization of a hidden layer before its activation: "layer", each node over its own columns; "graph", each
+          column over the nodes of a graph; "batch", each column over the nodes that train together, and over running
+          statistics in evaluation.
     """
 
     norm: Norm = "none"
@@ -48,8 +48,8 @@ def normalized(layer: Layer, norm: Norm, width: int) -> Layer:
     fresh, normalize = _NORMS[norm]
 
     def init(key: Tensor) -> Tree:
-        begun = {name: torch.full((width,), value, device=key.device) for name, value in fresh.items()}
-        return layer.init(key) | {f"norm.{name}": leaf for name, leaf in begun.items()}
+        initial = {name: torch.full((width,), value, device=key.device) for name, value in fresh.items()}
+        return layer.init(key) | {f"norm.{name}": leaf for name, leaf in initial.items()}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         mine = {name: w[f"norm.{name}"] for name in fresh}
@@ -86,12 +86,12 @@ def _over_each(graph: Graph, h: Tensor) -> Tensor:
 
 
 def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
-    """PyG's `BatchNorm(allow_single_element=True)` over the nodes that train together: a client's, or of small graphs
-    those of training."""
+    """PyG's `BatchNorm(allow_single_element=True)` over the nodes that train together: all of a client's nodes, or the
+    nodes of its training graphs."""
     mean, var = w["running_mean"], w["running_var"]
-    if not training:  # noise on what members send may have made a variance negative
-        judged: Tensor = (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
-        return judged
+    if not training:  # noise on the clients' messages may have made a variance negative
+        evaluated: Tensor = (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
+        return evaluated
     counted = _whole(graph, h)
     if graph.graph_of is not None:
         counted = counted & graph.masks[TRAIN].gather(0, graph.graph_of.clamp(min=0))
@@ -107,16 +107,16 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
 
 
 def _mean(h: Tensor, share: Tensor) -> Tensor:
-    """[1, k]: the mean of the rows of h [n, k] that are counted, share [n] of 0 and 1; 0 of none. Its bits do not
-    depend on padding."""
+    """[1, k]: the mean of the rows of h [n, k] with share 1; share [n] has 0 and 1. The mean of no rows is 0, and its
+    bits do not depend on padding."""
     return gram(share[None, :, None], h[None])[0] / share.sum().clamp(min=1)
 
 
 def _whole(graph: Graph, h: Tensor) -> Tensor:
-    """bool [n], which rows are nodes.
+    """bool [n], which rows are nodes and not padding.
 
     Raises:
-        ConfigError: h has rows for some nodes only.
+        ConfigError: h has rows for only some nodes.
     """
     if len(h) != len(graph.real):
         raise ConfigError(
@@ -127,8 +127,7 @@ def _whole(graph: Graph, h: Tensor) -> Tensor:
 
 
 class RunningStatistic(Operation):
-    """Gives on the first tensor, and in the place of a gradient gives a running statistic the way to its next value,
-    times −1."""
+    """Passes the first tensor on; backward sends the running statistic minus its next value instead of a gradient."""
 
     @staticmethod
     def forward(passed: Tensor, running: Tensor, following: Tensor) -> Tensor:
@@ -149,7 +148,7 @@ class RunningStatistic(Operation):
 
 
 _Normalize = Callable[[Tree, Graph, Tensor, bool], Tensor]
-_NORMS: dict[str, tuple[dict[str, float], _Normalize]] = {  # first weights, and what they do
+_NORMS: dict[str, tuple[dict[str, float], _Normalize]] = {  # first weights, and the function
     "layer": ({"weight": 1.0, "bias": 0.0}, _layer),
     "graph": ({"weight": 1.0, "bias": 0.0, "mean_scale": 1.0}, _graph),
     "batch": ({"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}, _batch),

@@ -21,27 +21,28 @@ from fedweave.models.norms import Normed
 from fedweave.ops.attention import largest
 from fedweave.ops.linear import affine, linear
 
-LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
+LEAST = 1e-5  # a smaller variance counts as this in the gradient, and as 0 in the value
 
 
 @dataclass(frozen=True)
 class PNA(Normed):
-    """A linear layer, `layers` convolutions that join the mean, least, largest and standard deviation of the messages,
-    each as it is, amplified and attenuated by a node's degree, with ReLU and `dropout`, then as `gine`.
+    """A linear layer, `layers` convolutions that concatenate the mean, minimum, maximum and standard deviation of the
+    messages, with ReLU and `dropout`. The head of `gine` follows. Each aggregate appears three times: unscaled, and
+    amplified and attenuated by the node's degree.
 
     hidden:        width of all layers but the classifier.
     layers:        number of convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
-    delta:         log(d + 1) of a usual degree d, by which degrees are measured: Corso et al.'s δ, there the mean over
-                   the training nodes, and here a number that all members share.
-    pool:          how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+    delta:         log(d + 1) of a typical degree d, the unit of degrees: Corso et al.'s δ. The paper takes the mean
+                   over training nodes; here all members share this number.
+    pool:          pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                    an experiment on small graphs the default is "mean".
-    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
-                   weights for either way.
-    edge_features: how many features edges have; None is as many as the data's.
-    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
-                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
+    directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
+                   to targets; "both", each way has separate weights.
+    edge_features: number of edge features that the model reads; None reads all of the data's.
+    ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
+    ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
+                   2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
@@ -68,7 +69,7 @@ class PNA(Normed):
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
-    """W [h_v ‖ all of {1, S, 1/S} ⊗ {mean, least, largest, deviation} of messages W_m [h_v ‖ h_u ‖ W_e e_uv]] with
+    """W [h_v ‖ all of {1, S, 1/S} ⊗ {mean, min, max, deviation} of messages W_m [h_v ‖ h_u ‖ W_e e_uv]] with
     S = log(d + 1) / δ (eqs. 5 to 8), and a further linear layer. PyG's `PNAConv`, initialized like it."""
     make_layer = partial(_convolution, fan_in, fan_out, edge_features, delta)
     return ways.along(make_layer, fan_in, fan_out, along)
@@ -103,7 +104,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
 
 
 def _aggregated(graph: Graph, sent: Tensor, way: str) -> Tensor:
-    """Mean, least, largest and deviation [n, 4 k] of messages [m, k]."""
+    """Mean, minimum, maximum and deviation [n, 4 k] of messages [m, k]."""
     into, mean = (graph.edges.operator(named(what, way)) for what in ("sum", "mean"))
     center = mean @ sent
     variance = (mean @ (sent * sent) - center * center).clamp(min=LEAST)

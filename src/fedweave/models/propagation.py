@@ -1,9 +1,10 @@
-"""Modules of one client's own for neighbors that are alike and for such that are not, on top of what a joint model
-answers (Li et al. 2024, "AdaFGL", section III).
+"""A client's personal modules for homophilous and heterophilous neighbors, on top of the global model's predictions (Li
+et al. 2024, "AdaFGL", section III).
 
-P̂ [n, C] are the joint model's probabilities, B the cosines of the rows of softmax P̂ (a second softmax, as in all
+P̂ [n, C] are the global model's probabilities, B the cosines of the rows of softmax P̂ (a second softmax, as in all
 code), U = [B > threshold], Ã = α A + (1 − α) U, Â = D^-1/2 (Ã + I) D^-1/2 and X̂ = [X, ÂX, Â²X, Â³X]. R is scaled
-continuously, (R − mean) / mean below its mean; the authors' line makes the least alike pairs 0 and average ones −1.
+continuously, (R − mean) / mean below its mean. The authors' line sets the least similar pairs to 0 and average ones to
+−1.
 """
 
 import math
@@ -21,14 +22,14 @@ from fedweave.learn import PLAIN, Criterion
 from fedweave.models.blocks import uniform
 from fedweave.ops.linear import linear
 
-HOPS, SLOPE, SPREADING = 3, 0.25, 10  # of X̂; of PReLU at first; steps of label propagation
-FEATURE_ROWS = frozenset({"features/weight"})  # which meet nothing but X
+HOPS, SLOPE, SPREADING = 3, 0.25, 10  # hops of X̂; initial slope of PReLU; steps of label propagation
+FEATURE_ROWS = frozenset({"features/weight"})  # weights that only X is multiplied with
 HOP_MODULES, MODULES = ("like", "smooth", "message"), ("like", "smooth", "message", "ego")
 
 
 @dataclass(frozen=True)
 class Propagation:
-    """The modules; alpha, beta, threshold as above, hidden their width, drop their dropout, entropy their loss."""
+    """The modules with the symbols above; hidden: their width; drop: their dropout; entropy: their loss."""
 
     alpha: float
     beta: float
@@ -38,7 +39,7 @@ class Propagation:
     entropy: Criterion = PLAIN
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
-        """First weights: Xavier-uniform with gain √2, no biases. Those of X̂ are side by side, hop by hop."""
+        """First weights: Xavier-uniform with gain √2, no biases. The weights of X̂ are side by side, hop by hop."""
         wide = [
             _xavier(random.fold(key, "hop", k), features, self.hidden * 3, 4 * features, self.hidden) for k in range(4)
         ]
@@ -58,7 +59,7 @@ class Propagation:
         }
 
     def prepared(self, graph: Graph, soft: Tensor) -> Tree:
-        """What stays the same in training: "soft" P̂, "alike" U and "hat" Â [n, n]."""
+        """The constants of training: "soft" P̂, "alike" U and "hat" Â [n, n]."""
         both = pairs(graph.real)
         alike = ((likeness(soft, both) > self.threshold) & both).to(soft.dtype)
         edges = graph.edges.operator("sum") @ torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
@@ -68,17 +69,17 @@ class Propagation:
         scale = whole.sum(1).rsqrt()
         return {"soft": soft, "alike": alike, "hat": scale[:, None] * whole * scale}
 
-    def answers(self, w: Tree, graph: Graph, given: Tree, key: Tensor | None) -> dict[str, Tensor]:
-        """The logits [n, C] of every module; with dropout given a key."""
+    def answers(self, w: Tree, graph: Graph, inputs: Tree, key: Tensor | None) -> dict[str, Tensor]:
+        """The logits [n, C] of every module; a key switches dropout on."""
         wide = self.hidden * 3
         product = linear(graph.x, w["features"]["weight"])
         *hops, ego = product.split([wide] * 4 + [self.hidden], 1)
         h = hops[-1]
         for one in reversed(hops[:-1]):
-            h = one + given["hat"] @ h
+            h = one + inputs["hat"] @ h
         out = dict(zip(MODULES, (*h.split(self.hidden, 1), ego), strict=True))
         logits = {name: self._module(w[name], h, key, name) for name, h in out.items()}
-        r = self.beta * given["alike"] + (1 - self.beta) * likeness(logits["message"], pairs(graph.real))
+        r = self.beta * inputs["alike"] + (1 - self.beta) * likeness(logits["message"], pairs(graph.real))
         return logits | {
             "message": signed_message(signed(r, pairs(graph.real)), logits["message"], w["signed"]["slope"])
         }
@@ -91,31 +92,31 @@ class Propagation:
         h = linear(active(h + w["bias"], w["slope"], 0), w["weight1"]) + w["bias1"]
         return linear(active(h, w["slope1"], 1), w["weight2"]) + w["bias2"] if "weight2" in w else h
 
-    def loss(self, w: Tree, graph: Graph, key: Tensor, given: Tree) -> Tensor:
+    def loss(self, w: Tree, graph: Graph, key: Tensor, inputs: Tree) -> Tensor:
         """Cross-entropies of all modules, and the mean over nodes of ‖a − P̂‖² / C, scalar; 0 without training nodes."""
-        outputs, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
+        outputs, train = self.answers(w, graph, inputs, key), graph.masks[TRAIN].to(inputs["soft"].dtype)
         y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
-        near = ((outputs["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
+        near = ((outputs["like"] - inputs["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
         result: Tensor = near * train.any() + sum(
             self.entropy.of(logits, y, train, graph.y, graph.masks[TRAIN]) for logits in outputs.values()
         )
         return result
 
-    def predicted(self, w: Tree, graph: Graph, given: Tree, s: Tensor) -> Tensor:
+    def predicted(self, w: Tree, graph: Graph, inputs: Tree, s: Tensor) -> Tensor:
         """ln(s (softmax a + P̂) / 2 + (1 − s) (softmax b + softmax c + softmax g) / 3), [n, C]."""
-        p = {name: torch.softmax(logits, 1) for name, logits in self.answers(w, graph, given, None).items()}
-        alike, apart = (p["like"] + given["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
+        p = {name: torch.softmax(logits, 1) for name, logits in self.answers(w, graph, inputs, None).items()}
+        alike, apart = (p["like"] + inputs["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
         result: Tensor = (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
         return result
 
 
 def pairs(real: Tensor) -> Tensor:
-    """bool [n, n]: both are real."""
+    """bool [n, n]: both nodes are real, not padding."""
     return real[:, None] & real
 
 
 def likeness(out: Tensor, both: Tensor) -> Tensor:
-    """[n, n]: cosines of the rows' softmax, 0 on the diagonal and where not `both` are real."""
+    """[n, n]: cosines of the rows' softmax, 0 on the diagonal and outside `both`."""
     unit = F.normalize(torch.softmax(out, 1), dim=1)
     apart = both & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
     return (unit @ unit.T) * apart
@@ -141,8 +142,8 @@ def prelu(h: Tensor, slope: Tensor) -> Tensor:
 
 
 def homophily(graph: Graph, key: Tensor, classes: int) -> Tensor:
-    """s, float64 scalar: of half of the training nodes, drawn, the share whose class label propagation from the other
-    half tells; .5 with fewer than two."""
+    """s, float64 scalar: label propagation's accuracy on a random half of the training nodes, with the other half's
+    labels given; .5 with fewer than two training nodes."""
     train = graph.masks[TRAIN]
     rank = random.order(key, train).argsort().argsort()
     shown = train & (rank < (train.sum() + 1) // 2)
@@ -150,7 +151,7 @@ def homophily(graph: Graph, key: Tensor, classes: int) -> Tensor:
 
 
 def propagation_accuracy(graph: Graph, shown: Tensor, asked: Tensor, classes: int) -> Tensor:
-    """The share of the nodes `asked` whose class label propagation from those `shown` tells; both bool [n]."""
+    """Label propagation's accuracy on the nodes `asked`, given the labels of the nodes `shown`; both bool [n]."""
     truth = F.one_hot(graph.y.clamp(min=0), classes).double()
     start = torch.where(shown[:, None], truth, 1 / classes)
     right = (propagated(graph, start, shown[:, None], SPREADING, 0.5).argmax(1) == graph.y) & asked
@@ -158,8 +159,8 @@ def propagation_accuracy(graph: Graph, shown: Tensor, asked: Tensor, classes: in
 
 
 def propagated(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
-    """F after `hops` steps F ← α Â F + (1 − α) F_0 that add F_0 to the training nodes' rows each: start, F_0, float64
-    [n, C], train bool [n, 1]. Entries may exceed 1."""
+    """F after `hops` steps F ← α Â F + (1 − α) F_0; each step also adds F_0 to the training nodes' rows: start,
+    F_0, float64 [n, C], train bool [n, 1]. Entries may exceed 1."""
     a, f = graph.edges.operator("gcn"), start
     for _ in range(hops):
         f = alpha * (a @ f.to(graph.x.dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)

@@ -1,7 +1,7 @@
-"""How well a relation joins two entities, by their vectors: decoders of knowledge graphs, higher is likelier.
+"""Decoders of knowledge graphs: scores of a relation between two entities' vectors; a higher score is likelier.
 
-h, t: [..., d], of head and tail. r: [..., k], of the relation. Where vectors are complex, the first half of a row are
-real parts and the second half imaginary ones. Each equals pykeen's interaction of the same name.
+h, t: [..., d], vectors of head and tail. r: [..., k], vector of the relation. In complex vectors the first half of a
+row are real parts and the second half imaginary parts. Each score equals pykeen's interaction of the same name.
 """
 
 import math
@@ -33,7 +33,7 @@ def transe(h: Tensor, r: Tensor, t: Tensor, p: float = 1.0) -> Tensor:
 
 def rotate(h: Tensor, r: Tensor, t: Tensor) -> Tensor:
     """−‖h ∘ e^{iθ} − t‖_2 with θ = r (Sun et al. 2019, "RotatE: knowledge graph embedding by relational rotation in
-    complex space", eq. 3), where r has half as many numbers as h and t."""
+    complex space", eq. 3), where r has half the width of h and t."""
     (hr, hi), (tr, ti) = _halves(h), _halves(t)
     cos, sin = r.cos(), r.sin()
     return -_norm(torch.cat([hr * cos - hi * sin - tr, hr * sin + hi * cos - ti], -1), 2.0)
@@ -52,7 +52,7 @@ def _norm(rows: Tensor, p: float) -> Tensor:
     return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
 
 
-# The same scores in two steps: where a relation leads from one end, and how near candidates for the other end are.
+# The same scores in two steps: the point to which a relation leads from one end, and its distance to candidates.
 
 
 def _complex(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
@@ -77,10 +77,16 @@ def _distances(p: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 class Decoder(NamedTuple):
-    """score: of h, r and t. lead: (x, r) -> what the other end is compared with; back: r -> the relation read from tail
-    to head; near: (what `lead` gives [c, d], rows [m, d]) -> scores [c, m]. width: how many numbers a relation has, of
-    the width of an entity's vector. bound: of its first numbers, uniform between ± that, by the width. halves: whether
-    an entity's vector is complex."""
+    """A decoder and its initialization.
+
+    score:  (h, r, t) -> score.
+    lead:   (x, r) -> the vector that is compared with the other end.
+    back:   r -> the relation from tail to head.
+    near:   (output of `lead` [c, d], rows [m, d]) -> scores [c, m].
+    width:  width of an entity's vector -> width of a relation's vector.
+    bound:  width of an entity's vector -> bound of the uniform initialization.
+    halves: whether an entity's vector is complex.
+    """
 
     score: Callable[[Tensor, Tensor, Tensor], Tensor]
     lead: Callable[[Tensor, Tensor], Tensor]

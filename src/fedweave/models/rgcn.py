@@ -25,14 +25,14 @@ from fedweave.ops.sparse import gather_rows
 class RGCN(Settings):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    Messages go along a link and back. Each relation has a weight for either way, which is a mixture of `bases` that all
-    relations share. Relations are those of links (`[data] task = "links"`); other edges are of one.
+    Messages go along a link and back. Each relation has a weight matrix for either way: a mixture of `bases` matrices
+    that all relations share. Links have relations (`[data] task = "links"`); all other edges have the same one.
 
-    hidden:    width of the layers between.
-    layers:    how many convolutions.
+    hidden:    width of the hidden layers.
+    layers:    number of convolutions.
     dropout:   share of a layer's outputs that is dropped in training.
-    bases:     how many matrices the weights are mixtures of.
-    relations: how many relations there are; None is as many as the data's.
+    bases:     number of matrices that the relations' weights mix.
+    relations: number of relations; None takes the data's number.
 
     Raises:
         ConfigError: a size below 1, or a dropout outside [0, 0.99].
@@ -53,11 +53,11 @@ class RGCN(Settings):
 
 
 def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
-    """W_0 h_i + b + Σ_r 1/|N_r(i)| Σ_{j in N_r(i)} W_r h_j with W_r = Σ_b a_rb V_b. Relation r is that of a link from
-    source to target, and r + R the same one from target to source. PyG's `RGCNConv` with `num_bases`, initialized like
-    it (Glorot).
+    """W_0 h_i + b + Σ_r 1/|N_r(i)| Σ_{j in N_r(i)} W_r h_j with W_r = Σ_b a_rb V_b. Relation r leads from a link's
+    source to its target, and r + R from target to source. PyG's `RGCNConv` with `num_bases`, initialized like it
+    (Glorot).
 
-    The V_b lie side by side, [fan_in, bases fan_out], so that they are applied before anything is sent.
+    The V_b lie side by side, [fan_in, bases fan_out], so that they are applied before messages are sent.
     """
     ways = {"forward": slice(0, relations), "reverse": slice(relations, 2 * relations)}
 

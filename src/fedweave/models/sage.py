@@ -23,13 +23,13 @@ from fedweave.ops.sparse import Sparse
 class SAGE(Normed):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:            width of the layers between.
+    hidden:            width of the hidden layers.
     layers:            number of layers.
     dropout:           share of a layer's outputs that is dropped in training.
-    pool:              how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
-                       an experiment on small graphs the default is "mean". With it, two
+    pool:              pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
+                       an experiment on small graphs the default is "mean". With pooling, two
                        linear layers follow (`blocks.head`).
-    share_root_weight: one weight for a node and its neighbors, as FedEgo's eq. 1 prints it, instead of two.
+    share_root_weight: one weight for a node and its neighbors instead of two, as FedEgo's eq. 1 prints it.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
@@ -51,10 +51,10 @@ class SAGE(Normed):
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:
-    """W_root h + W_neigh mean(h of the neighbors) + b, the mean of none being 0 (or, with the operator "mean_or_self",
-    the node itself).
+    """W_root h + W_neigh mean(h of the neighbors) + b. Without neighbors the mean is 0 (or, with the operator
+    "mean_or_self", the node itself).
 
-    The two weights side by side are algorithm 1's W on CONCAT(h, mean); the bias and the initial values are those of
+    The two weights side by side are algorithm 1's W on CONCAT(h, mean). The bias and the initial values are as in
     PyG's `SAGEConv`. With `share_root_weight` W_root is W_neigh (FedEgo eq. 1, and a bias).
     """
     names = ("neigh",) if share_root_weight else ("root", "neigh")

@@ -19,14 +19,15 @@ from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks, gcn, gin
 
-CODES = "structure"  # the operator that has them as its columns
-RETURNS, DEGREES = 16, 16  # how many of each
+CODES = "structure"  # the operator whose columns are the codes
+RETURNS, DEGREES = 16, 16  # columns of each kind
 
 
 @derived_matrix(CODES, of_nodes=True)
 def structure_codes(edges: EdgeList) -> sp.csr_matrix:
-    """[n, 32]: the probabilities that a random walk from a node returns after 1 to 16 steps, and its degree, one-hot,
-    16 standing for more; 0 for a node without neighbors (section 4.1). They pass no messages."""
+    """[n, 32]: the probabilities that a random walk from a node returns after 1 to 16 steps, and the node's degree,
+    one-hot, where 16 means 16 or more; 0 for a node without neighbors (section 4.1). The operator passes no
+    messages."""
     a = edges.adjacency
     degree = np.diff(a.indptr)
     scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros(len(degree)), where=degree > 0))
@@ -40,18 +41,18 @@ def structure_codes(edges: EdgeList) -> sp.csr_matrix:
     return sp.csr_matrix(np.concatenate([np.stack(returns, 1), classes], 1).astype(a.dtype))
 
 
-STRUCTURE = "structure_"  # what the names of the structure channel's weights begin with
+STRUCTURE = "structure_"  # prefix of the names of the structure channel's weights
 
 
 @dataclass(frozen=True)
 class Star(Settings):
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
-    on the nodes' structure codes (`structure_codes`); then `layers` times h ← GIN([h‖s]) with ReLU and
-    `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a
-    linear classifier, all of width `hidden` (section 4.2).
+    on the nodes' structure codes (`structure_codes`). Then `layers` times h ← GIN([h‖s]) with ReLU and `dropout`, and
+    s ← tanh(GCN(s)). The head is a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a linear
+    classifier. All have width `hidden` (section 4.2).
 
     hidden:  width of both channels.
-    layers:  number of convolutions of each.
+    layers:  number of convolutions of each channel.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    "sum" or "mean" over the nodes of each small graph.
 
@@ -80,7 +81,7 @@ class Star(Settings):
 
 
 def _opened(layer: Layer) -> Layer:
-    """`layer` whose result opens the channel of features."""
+    """`layer` whose output starts the channel of features."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         return {"h": layer.apply(w, graph, h, key)}
@@ -89,7 +90,7 @@ def _opened(layer: Layer) -> Layer:
 
 
 def _codes(width: int) -> Layer:
-    """Opens the channel of structure."""
+    """A linear layer on the codes, which starts the channel of structure."""
     layer = blocks.affine(RETURNS + DEGREES, width)
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
@@ -129,7 +130,7 @@ def _joined(width: int) -> Layer:
 
 
 def _named(layer: Layer) -> Layer:
-    """`layer` with names of its weights that say that they belong to the structure channel."""
+    """`layer` whose weights' names begin with `STRUCTURE`."""
 
     def init(key: Tensor) -> Tree:
         return {STRUCTURE + name: leaf for name, leaf in layer.init(key).items()}

@@ -26,8 +26,8 @@ class Transformer(AttentionModel):
     """`layers` convolutions of attention with keys, queries and values over neighbors, with ReLU and `dropout` after
     each but the last.
 
-    Deviation: no dropout on the input features, which are often sparse, no layer norm unless `norm` says so,
-    and no gate of the skipping connection.
+    Deviation: no dropout on the input features, which are often sparse, no layer norm unless `norm` sets it, and no
+    gate on the skip connection.
     """
 
     hidden: int = 16

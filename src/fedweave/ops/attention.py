@@ -1,7 +1,7 @@
 """Attention over neighbors, for one client and, inside a vectorized call, for all clients at once.
 
 As in `ops.sparse`, P clients' neighborhoods become one block-diagonal pattern. Every sum runs over one row or column
-of the pattern in its own order, so that one client alone and the same client in a batch give the same bits.
+of the pattern in its own order. So one client alone and the same client in a batch give the same bits.
 """
 
 from typing import Any, NamedTuple
@@ -39,10 +39,10 @@ def attend(
     """Σ_j a_ij v_j with a_ij = softmax over j of LeakyReLU(target_i + source_j), for H heads of C columns each.
 
     Velickovic et al. (2018, "Graph Attention Networks"), eqs. 3 and 4. j runs over the columns in which row i of
-    `operator` [m, n] has an entry, whatever its value; a row without entries gives 0. source [n, H], target [m, H],
+    `operator` [m, n] has an entry, with any value; a row without entries gives 0. source [n, H], target [m, H],
     values [n, H C], slope of LeakyReLU below 0; returns [m, H C]. Can be differentiated once. With a key, each a_ij is
-    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbors) brings an
-    `attend` of its own.
+    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbors) has its
+    own `attend`.
 
     Raises:
         TypeError: the operator is no whole sparse matrix.
@@ -57,8 +57,11 @@ def attend(
 
 
 class _Pattern:
-    """Where a block-diagonal matrix has entries, by row and by column; `order` sorts the entries by column. `client`
-    and `place` say in whose block an entry stands and which of that block's entries it is, `most` how many one has."""
+    """The entries of a block-diagonal matrix, by row and by column; `order` sorts the entries by column.
+
+    `client` is the block of each entry, `place` its number within the block, and `most` the largest number of entries
+    of a block.
+    """
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self.clients = clients
@@ -78,13 +81,13 @@ class _Pattern:
         return csr_tensor(self.starts, self.columns, values, self.shape)
 
     def transposed(self, values: Tensor) -> Tensor:
-        """Its transpose [n, m]."""
+        """The transpose [n, m] of the matrix with these entries."""
         return csr_tensor(self.back_starts, self.back_columns, values[self.order], self.shape[::-1])
 
 
 @derived
 def entries(blocks: StackedCsr) -> _Pattern:
-    """Where the block-diagonal matrix of all clients has entries."""
+    """The pattern of the block-diagonal matrix of all clients."""
     return _Pattern(blocks.diagonal, blocks.clients)
 
 
@@ -103,7 +106,7 @@ def _scale(key: Tensor, pattern: _Pattern, like: Tensor, rate: float) -> Tensor 
     if rate == 0:
         return 1.0
     keys, heads = key.reshape(-1, 1), like.shape[1]
-    if pattern.clients == 1:  # clients that share the graph have heads of their own
+    if pattern.clients == 1:  # clients that share the graph have separate heads
         heads //= len(keys)
     words = bits(keys, pattern.most * heads).view(len(keys), pattern.most, heads)
     entry_bits = words.transpose(0, 1).flatten(1) if pattern.clients == 1 else words[pattern.client, pattern.place]
@@ -215,15 +218,15 @@ def _over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor, *res
 
 # ----------------------------------------------------------------------------------------------------
 # Sums over lists of rows, and the largest value over the entries of every row of a sparse pattern, for one client
-# and, inside a vectorized call, for all clients at once. Where a matrix lasts, `ops.sparse` prepares it once; rows
-# that are drawn anew for every step are a list of columns for each row, all entries being 1. As in `ops.attention`, P
-# clients' patterns become one block-diagonal one, and every row is reduced in its own order.
+# and, inside a vectorized call, for all clients at once. `ops.sparse` prepares a matrix that lasts once. Rows that
+# every step draws again are a list of columns for each row, and all entries are 1. As in the section above, P clients'
+# patterns become one block-diagonal pattern, and every row is reduced in its own order.
 
 
 class Lists(NamedTuple):
     """A matrix of zeros and ones [m, n] by rows: row i has ones in `columns[starts[i] : starts[i + 1]]`.
 
-    columns: int64 [E], padded behind the last row's. starts: int64 [m + 1], rising from 0.
+    columns: int64 [E], padded after the last row. starts: int64 [m + 1], rising from 0.
     """
 
     columns: Tensor
@@ -231,20 +234,20 @@ class Lists(NamedTuple):
 
 
 def sum_rows(h: Tensor, lists: Lists, transposed: Lists) -> Tensor:
-    """The matrix `lists` [m, n] times h [n, k]: [m, k]; differentiable in h, by the matrix `transposed` [n, m]."""
+    """The matrix `lists` [m, n] times h [n, k]: [m, k]; the gradient in h uses the matrix `transposed` [n, m]."""
     return _SumRows.apply(h[None], *(part[None] for part in (*lists, *transposed))).squeeze(0)
 
 
 @kernel
 def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
-    """Of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
+    """The products of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
     clients, total = torch.arange(len(h), device=h.device)[:, None], starts[:, -1]
     if h.device.type == "cpu":
         used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
         before, ends = (total.cumsum(0) - total)[:, None], starts[:, :-1]
         entries = (columns + clients * h.shape[1])[used]
         last = before[-1] + total[-1:]
-    else:  # nobody waits to know how many entries count: those that do not are one more row of each client
+    else:  # no wait for the number of entries that count: the other entries are one more row of each client
         inside = columns.clamp(max=h.shape[1] - 1) + clients * h.shape[1]
         before, ends, entries = clients * columns.shape[1], starts, inside.flatten()
         last = torch.full_like(total[:1], entries.shape[0])
@@ -277,10 +280,11 @@ class _SumRows(Operation):
 
 
 def largest(operator: object, h: Tensor) -> Tensor:
-    """[m, k]: for each row i of `operator` [m, n] the largest h_j [n, k] over the columns j in which it has an entry,
-    which is 1, each column in one row at most, as of messages that reach a node; 0 for a row without entries. Can be
-    differentiated once; of equal values each has its share. An operator that is no matrix (sampled messages) brings a
-    `largest` of its own.
+    """[m, k]: for each row i of `operator` [m, n] the largest h_j [n, k] over the columns j with an entry; 0 for a row
+    without entries.
+
+    Entries are 1, and each column is in at most one row, as messages reach one node. Can be differentiated once; equal
+    values share the gradient. An operator that is no matrix (sampled messages) has its own `largest`.
 
     Raises:
         TypeError: the operator is no whole sparse matrix.

@@ -1,8 +1,9 @@
-"""Keys and words from a secret of 256 bits: BLAKE2b derives, SHAKE-256 draws, both of the standard library.
+"""Keys and words from a secret of 256 bits. BLAKE2b derives keys, SHAKE-256 draws words; both are in the standard
+library.
 
-A key here is uint8 [32]. It is read on the host, and what is drawn from it placed where the key lies, so a device is
-waited for; plain steps of single clients, at sites, are all that draws so. The other keys are int64 scalars, and
-their hash can be inverted: whoever sees some noise can compute such a key, and with it all other noise drawn from it.
+A secret key is uint8 [32]. The host reads it and places the drawn words on the key's device, so it waits for the
+device. Only plain steps of single clients, at sites, draw this way. All other keys are int64 scalars, and their hash
+can be inverted: a reader of some noise can compute such a key, and from it all other noise that the key draws.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ BYTES = 32
 
 
 def is_secret(source: Tensor) -> bool:
-    """Whether a key is one of these."""
+    """Whether a key is a secret key."""
     return source.dtype == torch.uint8
 
 
@@ -27,8 +28,8 @@ def from_bytes(content: bytes) -> Tensor:
 
 
 def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
-    """A key for the purpose `part`, uint8 [32]. Where `part` is int64 [...] of at least one dimension: a word for each
-    of its numbers, int64 [...], the same for the same number."""
+    """A key for the purpose `part`, uint8 [32]. If `part` is int64 [...] with at least one dimension: a word for each
+    of its numbers, int64 [...]; equal numbers have equal words."""
     if isinstance(part, Tensor) and part.dim():
         return _words(_content(parent), part)
     text = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
@@ -37,7 +38,7 @@ def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
 
 
 def secret_bits(source: Tensor, count: int) -> Tensor:
-    """`count` words of the key `source`: int64 [count]. The first words of a longer draw are those of a shorter one."""
+    """`count` words of the key `source`: int64 [count]. A longer draw begins with the words of a shorter one."""
     return _tensor(hashlib.shake_256(b"bits" + _content(source)).digest(8 * count), np.int64).to(source.device)
 
 
@@ -45,7 +46,7 @@ def _content(key: Tensor) -> bytes:
     """The bytes of a key.
 
     Raises:
-        UserError: it is read inside a transform of PyTorch, which hides them.
+        UserError: the key is read inside a transform of PyTorch, which hides its bytes.
     """
     try:
         return bytes(key.cpu().numpy())

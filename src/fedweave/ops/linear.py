@@ -1,8 +1,8 @@
-"""Dense products, client by client, in the library that is the faster one on this processor.
+"""Dense products, client by client, in the library that is faster on this processor.
 
-PyTorch takes MKL for them, which has kernels for AVX2 alone for AMD's processors, whatever these can do; oneDNN, which
-is in PyTorch too, uses AVX-512 there: of an EPYC's core 215 against 95 GFLOP/s. PyTorch reaches it in compiled graphs,
-by the operator that is called here.
+PyTorch uses MKL for them, which uses only AVX2 on AMD's processors, even if they have AVX-512. PyTorch also contains
+oneDNN, which uses AVX-512 there: 215 instead of 95 GFLOP/s on a core of an EPYC. PyTorch calls oneDNN in compiled
+graphs; this module calls the same operator.
 """
 
 from functools import cache
@@ -22,16 +22,16 @@ def torch_from(major: int, minor: int) -> bool:
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (major, minor)
 
 
-SMALL = 128 * 128  # entries of a weight, below which a client's call costs more than its product gains
-# Rows that are summed over at once: with up to 1,024, a client alone and the same padded with rows of zeros gave the
-# same bits in thousands of random shapes, with one thread and with two; with 2,048 not always.
+SMALL = 128 * 128  # entries of a weight; for a smaller weight a call per client costs more than its product gains
+# Rows per sum. With up to 1,024 rows, a client alone and the same client padded with zeros had the same bits in
+# thousands of random shapes, with one thread and with two. With 2,048 rows the bits sometimes differed.
 ONEDNN_ROWS = 512
 
 
 def by_onednn(fan_in: int, fan_out: int, like: Tensor) -> bool:
-    """Whether products with a weight [fan_in, fan_out] are oneDNN's, for tensors like this one.
+    """Whether oneDNN computes products with a weight [fan_in, fan_out], for tensors like this one.
 
-    It may not depend on rows and clients, for the bits of a client's numbers do not.
+    The choice does not depend on rows and clients, because the bits of a client's numbers must not.
     """
     plain = like.dtype == torch.float32 and like.device.type == "cpu"
     return plain and fan_in * fan_out >= SMALL and _faster()
@@ -49,33 +49,33 @@ def onednn_affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool, out: Tensor) -
         result = _linear(rows, weight, shift)
         into.copy_(
             result.relu_() if relu else result
-        )  # oneDNN's own ReLU makes 0 of NaN, which would hide a divergence
+        )  # oneDNN's own ReLU turns NaN into 0, which would hide a divergence
 
 
 def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:
     """Add Σ over rows of h [P, n, k] times g [P, n, m] to `total` [P, k, m], by oneDNN."""
     for part, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
         for rows, slope in zip(part.split(ONEDNN_ROWS), other.split(ONEDNN_ROWS), strict=True):
-            into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as of rows.mT, which would be copied
+            into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as with rows.mT, which would be copied
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a [n, k] @ b [k, m] + bias [m]. A single row is taken twice, for vectors are summed in another order."""
+    """a [n, k] @ b [k, m] + bias [m]. A single row is doubled, because oneDNN sums vectors in another order."""
     if len(a) == 1:
         return _linear(a.expand(2, -1), b, bias)[:1]
-    if not (b.is_contiguous() or b.mT.is_contiguous()):  # of a part of a matrix it takes 1,000 times as long
+    if not (b.is_contiguous() or b.mT.is_contiguous()):  # a slice of a matrix takes 1,000 times as long
         b = b.contiguous()
     return torch.ops.mkldnn._linear_pointwise(a, b.mT, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def reliable() -> bool:
-    """Whether this PyTorch has a oneDNN whose bits do not depend on padding: with 2.8 to 2.11 those of few rows did."""
+    """Whether padding has no influence on the bits of this PyTorch's oneDNN, as it has in 2.8 to 2.11 with few rows."""
     return torch_from(2, 12) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @cache
 def _faster() -> bool:
-    """Whether MKL leaves AVX-512 unused here, and oneDNN's bits do not depend on padding."""
+    """Whether MKL leaves this processor's AVX-512 unused, and oneDNN is `reliable`."""
     if not reliable() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
     about = Path("/proc/cpuinfo")
@@ -83,9 +83,9 @@ def _faster() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The dense product of all models, with bits that depend neither on batching nor on padding. `affine` is the same with
-# a bias, and ReLU or none: one operation whose bias, ReLU and gradients are taken rows by rows, while these are in a
-# processor's cache. Its numbers are those of `linear` with the bias and ReLU after it.
+# The dense product of all models, with bits that depend neither on batching nor on padding. `affine` adds a bias and
+# optionally ReLU: one operation that computes bias, ReLU and gradients rows by rows, while these are in a processor's
+# cache. Its numbers equal `linear` followed by the bias and ReLU.
 
 
 # The CPU's matrix kernels choose their order of summation by shape. Measured over 4,000 combinations of widths, rows,
@@ -107,7 +107,7 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide = _widen(w, 2)
-    if by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # whose bits are those of padded columns: no copy of h
+    if by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # the bits equal those with padded columns: no copy of h
         out = h.new_empty(*h.shape[:2], wide.shape[2])
         onednn_multiply(h, wide, out)
         return _narrow(out, w.shape[2])
@@ -119,7 +119,7 @@ def _product(h: Tensor, w: Tensor) -> Tensor:
 
 
 def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
-    """h @ w into `out`, in an order of summation that is fixed."""
+    """h @ w into `out`, in a fixed order of summation."""
     columns = COLUMNS if h.device.type == "cpu" else max(h.shape[2], 1)
     if h.shape[2] <= columns:  # `split` takes longer than the product of a small client
         multiply(h, w, out)
@@ -131,8 +131,8 @@ def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
 
 
 def multiply(h: Tensor, w: Tensor, out: Tensor) -> None:
-    """h @ w into `out`, whose clients may lie apart: PyTorch then multiplies one after the other, which takes longer
-    than to copy what it makes of all at once."""
+    """h @ w into `out`. If the clients of `out` are not contiguous, PyTorch would multiply one after the other, which
+    takes longer than a copy of the whole product."""
     if out.is_contiguous():
         torch.bmm(h, w, out=out)
     else:
@@ -166,8 +166,8 @@ def gram(h: Tensor, g: Tensor) -> Tensor:
 
 
 def blocks(tensor: Tensor, rows: int = ROWS) -> tuple[Tensor, ...]:
-    """The rows [P, n, …] that are multiplied at once: so many, of the CPU."""
-    # Accelerators promise no equal bits, and there more launches cost more than they bring.
+    """Blocks of at most `rows` rows of a tensor [P, n, …], which the CPU multiplies at once."""
+    # Accelerators promise no equal bits, and there the additional launches cost more than they gain.
     if tensor.shape[1] <= rows or tensor.device.type != "cpu":
         return (tensor,)
     result: tuple[Tensor, ...] = tensor.split(rows, 1)
@@ -263,7 +263,7 @@ def _affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> Tensor:
 def _gradients(
     grad: Tensor, h: Tensor, w: Tensor, out: Tensor, relu: bool, below: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of h (empty unless it is wanted, `below`), w and the bias."""
+    """Gradients in h (empty unless `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
     of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
     onednn = by_onednn(w.shape[1], w.shape[2], h)

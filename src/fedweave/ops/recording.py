@@ -1,8 +1,9 @@
 """Recordings as graphs of a GPU: all kernels of a recording are launched at once instead of one by one.
 
-What is captured reads and writes fixed addresses. So a capture belongs to one batch, whose data stay where they are,
-and what changes from call to call is copied into tensors of the computation before it runs, and its results out of
-others. These all batches share, since they run one after the other: else each kept the states of its clients twice.
+A capture reads and writes fixed addresses, so it belongs to one batch, whose data keep their addresses. Inputs that
+change from call to call are copied into the computation's buffers before a launch, and results are copied out of its
+buffers. All batches share these buffers, since batches run one after the other. Otherwise each batch would store its
+clients' states twice.
 """
 
 import logging
@@ -22,8 +23,8 @@ Results = tuple[Tensor, ...]
 
 
 class StableOperands(NamedTuple):
-    """Which operands of a computation stay the same tensors, unchanged, as long as its roots and they have this name:
-    their places among the operands."""
+    """Places of the operands that stay the same, unchanged tensors while the roots are the same; `name` identifies
+    this set of tensors."""
 
     name: Hashable
     places: frozenset[int]
@@ -33,11 +34,11 @@ class KernelRecorder(Protocol):
     """Captures the kernels that a function launches."""
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        """What launches these kernels again, which write to where the function wrote, from what the tensors that it
-        read hold then.
+        """Return a function that launches these kernels again. They read the tensors that the function read, with
+        their current values, and write where the function wrote.
 
         Raises:
-            RuntimeError: the function does what cannot be captured, such as waiting for the device.
+            RuntimeError: the function does something that cannot be captured, such as waiting for the device.
         """
         ...
 
@@ -63,14 +64,14 @@ class CudaGraphs:
 
 
 def recorder_for(device: torch.device) -> KernelRecorder | None:
-    """What captures on a device; None where kernels are quickly launched one by one."""
+    """The recorder of a device; None if launching kernels one by one is quick there."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
 
 class Buffers:
-    """What captures of one computation read and write, besides what lasts for their batches.
+    """The tensors that captures of one computation read and write, except those that last for their batches.
 
-    fixed: the places of these among `tensors`. results: of the first call.
+    fixed: places of the lasting tensors among `tensors`. results: the results of the first call.
     """
 
     def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int], results: Results) -> None:
@@ -79,29 +80,29 @@ class Buffers:
         self._results, self._groups = tuple(map(torch.empty_like, results)), _by_dtype(results)
 
     def among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of a batch, with those in the place of others that are filled before each call."""
+        """The tensors of a batch, where buffers replace the tensors that change from call to call."""
         inputs = list(tensors)
         for at, copy in zip(self._changing, self._given.tensors, strict=True):
             inputs[at] = copy
         return inputs
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy what changes from call to call."""
+        """Copy the tensors that change from call to call into the buffers."""
         self._given.fill([tensors[at] for at in self._changing])
 
     def take(self, results: Results) -> None:
-        """Copy the results of a call."""
+        """Copy the results of a call into the buffers."""
         _copy(self._results, results, self._groups)
 
     def give(self) -> Results:
-        """The results of the last call, in memory of their own."""
+        """The results of the last call, in new memory."""
         results = tuple(map(torch.empty_like, self._results))
         _copy(results, self._results, self._groups)
         return results
 
 
 class Capture:
-    """One recording, captured for the batch that `values` and the operands that last, those `fixed`, belong to."""
+    """One recording, captured for one batch: for `values` and the lasting operands, whose places are `fixed`."""
 
     def __init__(
         self,
@@ -112,20 +113,20 @@ class Capture:
         buffers: Buffers,
         by: KernelRecorder,
     ) -> None:
-        self._held = values, [tensors[at] for at in sorted(fixed)]  # for what is captured knows their addresses
+        self._held = values, [tensors[at] for at in sorted(fixed)]  # keeps them alive: the capture has their addresses
         self._buffers, inputs = buffers, buffers.among(tensors)
         self._launch = by.capture(lambda: buffers.take(recording.play(values, inputs)))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
-        """The results for operands of which those that last are the same."""
+        """The results for operands whose lasting ones are the same."""
         self._buffers.fill(tensors)
         self._launch()
         return self._buffers.give()
 
 
 class _Copies:
-    """Tensors of the forms of others, strides included, to be filled with other numbers: those of one type at once,
-    for a launch takes longer than the copy."""
+    """Tensors with the shapes and strides of others, to be filled with other numbers. All tensors of one dtype are
+    copied at once, because a launch takes longer than the copy."""
 
     def __init__(self, like: Sequence[Tensor]) -> None:
         self._plain = [tensor.is_contiguous() for tensor in like]
@@ -142,62 +143,62 @@ class _Copies:
 
 
 def _memory(tensor: Tensor) -> Tensor:
-    """The memory from the first to the last element; of those that are expanded, each counts once."""
+    """The memory from the first to the last element; an expanded element counts once."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.detach().as_strided((span * bool(tensor.numel()),), (1,), tensor.storage_offset())
 
 
 def _copy(into: Sequence[Tensor], sources: Sequence[Tensor], groups: list[list[int]]) -> None:
-    """Copy tensors, those of one group at once."""
-    for those in groups:
-        torch._foreach_copy_([into[at] for at in those], [sources[at] for at in those])
+    """Copy tensors, all of a group at once."""
+    for places in groups:
+        torch._foreach_copy_([into[at] for at in places], [sources[at] for at in places])
 
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The numbers of the tensors, those of one type together."""
+    """The places of the tensors, grouped by dtype."""
     dtypes = [tensor.dtype for tensor in tensors]
     return [[at for at, kind in enumerate(dtypes) if kind == dtype] for dtype in dict.fromkeys(dtypes)]
 
 
 def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
-    """Whether a recording may be captured: it gives the same for the same and changes nothing that it is given."""
+    """Whether a recording may be captured: equal inputs give equal results, and it changes none of its inputs."""
     return recording.pure and not recording.changes_inputs and all(t.layout == torch.strided for t in tensors)
 
 
-def places_among(tensors: Sequence[Any], lasting: StableOperands) -> frozenset[int]:
-    """Where those that last are among the operands that are tensors."""
+def places_among(tensors: Sequence[Any], stable: StableOperands) -> frozenset[int]:
+    """Places of the lasting operands among the operands that are tensors."""
     places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
-    return frozenset(number for number, at in enumerate(places) if at in lasting.places)
+    return frozenset(number for number, at in enumerate(places) if at in stable.places)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recording repeated computations: when, and which recording is played. A vectorized step runs the same few dozen
-# kernels every time, and for small clients most of its time goes into dispatching them through `vmap` and autograd.
-# So from its second call on a computation is recorded (`ops.tape`), and played from the third. Recordings are known
-# by the functions and sizes that they are of, not by clients.
+# Recording repeated computations: when to record, and which recording to play. A vectorized step runs the same few
+# dozen kernels every time, and for small clients most of its time goes into dispatching them through `vmap` and
+# autograd. So a computation is recorded at its second call (`ops.tape`), and played from the third. A recording is
+# identified by its functions and sizes, not by clients.
 
 
 When = Literal["auto", "always", "never"]
 Identity = tuple[Callable[..., object] | None, ...]
 Roots = Sequence[object]
 # The call that is recorded. Measured on Cora (FedAvg, 3 to 100 clients): recording takes twice as long as the call,
-# playing half as long, so that three more calls make up for it; what is called only once costs nothing.
+# playing half as long, so that three more calls make up for it. A computation with one call costs nothing.
 _CALL = 2
-_KEPT, _BYTES_KEPT = 256, 64 << 20  # computations
-_CAPTURED = 64  # batches of one computation
+_MOST_COMPUTATIONS, _MOST_BYTES = 256, 64 << 20
+_MOST_CAPTURES = 64  # batches of one computation
 _LOG = logging.getLogger(__name__)
 _ACTIVE: "ContextVar[Recordings | None]" = ContextVar("recordings", default=None)
 
 
 class ResultForm:
-    """How a result is put together: its tree, and what in it is no tensor."""
+    """The structure of a result: its tree, and its values that are not tensors."""
 
     def __init__(self) -> None:
-        self._spec: Any = None  # of a plain list, too
+        self._spec: Any = None  # None also for a plain list
         self._fixed: list[Any] = []
 
     def flat(self, result: object) -> tuple[Tensor, ...]:
-        """The tensors of a result, whose form is noted."""
+        """The tensors of a result; remembers the result's structure."""
         values, spec = pytree.tree_flatten(result)
         self._spec = None if spec == pytree.tree_structure([None] * len(values)) else spec
         self._fixed = [None if isinstance(value, Tensor) else (value,) for value in values]
@@ -218,16 +219,18 @@ class _Computation:
         self.calls = 0
         self.given_up = False
         self.recording: Recording | None = None
-        self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None where it cannot be
-        self.buffers: dict[frozenset[int], Buffers] = {}  # of its captures, by what lasts
+        self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None if capturing failed
+        self.buffers: dict[frozenset[int], Buffers] = {}  # buffers of the captures, by places of lasting operands
         self.form = ResultForm()
 
 
 class Recordings:
-    """What an engine has recorded. when: "auto" once that pays, "always" at the first call, "never". by: captures
-    recordings where that is quicker than calling their kernels one by one.
+    """All recordings of an engine.
 
-    recorded, played, captured: how often something was.
+    when: "auto" records at the second call, "always" at the first, "never" not at all. by: captures recordings if that
+    is quicker than launching their kernels one by one.
+
+    recorded, played, captured: numbers of recordings made, of plays and of captures.
     """
 
     def __init__(self, when: When = "auto", by: KernelRecorder | None = None) -> None:
@@ -253,7 +256,7 @@ class Recordings:
 
     @property
     def bytes(self) -> int:
-        """What all recordings hold."""
+        """Bytes that all recordings take."""
         return sum(c.recording.bytes for c in self._computations.values() if c.recording is not None)
 
     def run(
@@ -263,7 +266,7 @@ class Recordings:
         key: Any,
         roots: Roots,
         operands: Any,
-        lasting: StableOperands | None = None,
+        stable: StableOperands | None = None,
     ) -> Any:
         """See `traced`."""
         computation, values = self._find(identity, key, roots)
@@ -276,11 +279,11 @@ class Recordings:
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
-                outputs = self._played(computation, recording, values, operands, tensors, lasting)
+                outputs = self._played(computation, recording, values, operands, tensors, stable)
             else:
                 outputs = tape.run(recording, (roots, tensors))
         except Exception as error:
-            if recording.changes_inputs:  # it may have changed some
+            if recording.changes_inputs:  # it may have changed some of them
                 raise
             self._give_up(computation, error)
             return function(*operands)
@@ -294,39 +297,39 @@ class Recordings:
         values: Any,
         operands: Any,
         tensors: Sequence[Tensor],
-        lasting: StableOperands | None,
+        stable: StableOperands | None,
     ) -> tuple[Tensor, ...]:
-        """What a recording gives, captured where that can be."""
+        """The results of a recording, captured if possible."""
         captures = computation.captures
-        if self._by is None or lasting is None or captures is None:
+        if self._by is None or stable is None or captures is None:
             return recording.play(values, tensors)
-        if lasting.name not in captures:
+        if stable.name not in captures:
             if not capturable(recording, tensors):
                 computation.captures = None
                 return recording.play(values, tensors)
-            fixed, buffers = places_among(operands, lasting), computation.buffers
+            fixed, buffers = places_among(operands, stable), computation.buffers
             try:
                 if fixed not in buffers:
                     buffers[fixed] = Buffers(tensors, fixed, recording.play(values, tensors))
-                captures[lasting.name] = Capture(recording, values, tensors, fixed, buffers[fixed], self._by)
+                captures[stable.name] = Capture(recording, values, tensors, fixed, buffers[fixed], self._by)
                 self.captured += 1
             except Exception as error:
                 computation.captures = None
                 _LOG.info("%s is launched kernel by kernel, more slowly: %s", _names(computation), error)
                 return recording.play(values, tensors)
-            if len(captures) > _CAPTURED:
+            if len(captures) > _MOST_CAPTURES:
                 captures.popitem(last=False)
-        captures.move_to_end(lasting.name)
-        return captures[lasting.name](tensors)
+        captures.move_to_end(stable.name)
+        return captures[stable.name](tensors)
 
     def _find(self, identity: Identity, key: object, roots: Roots) -> tuple[_Computation, list[Any]]:
-        """The computation, and what its recording, if there is one, derives from the roots."""
+        """The computation, and the values that its recording, if there is one, derives from the roots."""
         while True:
             computation = self._computations.get(key)
             if computation is None:
                 computation = self._computations[key] = _Computation(identity)
-                if len(self._computations) > _KEPT:
-                    self._computations.popitem(last=False)  # the one that was not asked for the longest
+                if len(self._computations) > _MOST_COMPUTATIONS:
+                    self._computations.popitem(last=False)  # the least recently used
             else:
                 self._computations.move_to_end(key)
             if computation.recording is None:
@@ -338,10 +341,10 @@ class Recordings:
                 return computation, []
             if other is None:
                 return computation, values
-            key = key, other  # among batches of the same sizes, those of which other sizes are derived
+            key = key, other  # a batch of the same sizes, from which values of other sizes are derived
 
     def _record(self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any) -> Any:
-        # a tensor that is given twice may be two different ones the next time
+        # a tensor that occurs twice may be two different tensors in the next call
         arguments = [operand.detach() if isinstance(operand, Tensor) else operand for operand in operands]
         tape = Tape(roots, [operand for operand in arguments if isinstance(operand, Tensor)])
         with tape:
@@ -351,7 +354,7 @@ class Recordings:
             self.recorded += 1
         else:
             self._give_up(computation, tape.flaw)
-        while self.bytes > _BYTES_KEPT and len(self._computations) > 1:
+        while self.bytes > _MOST_BYTES and len(self._computations) > 1:
             self._computations.popitem(last=False)
         return result
 
@@ -376,12 +379,12 @@ def traced(
     """`function(*operands)`, recorded once that pays and played from then on.
 
     identity: the functions that decide what `function` computes; a new function object counts as a new computation.
-    names:    what the operands are called, and which of them differ between clients.
-    roots:    objects of which the function derives things (`ops.tape.derived`); their `sizes` are part of the
+    names:    the operands' names, and which operands differ between clients.
+    roots:    objects from which the function derives values (`ops.tape.derived`); their `sizes` are part of the
         computation.
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
-    lasting:  those that do not, by which a capture is known (`Capture`).
-    forms:    `form_of` each operand, where that is known.
+    lasting:  the operands that do not change; their name identifies a capture (`Capture`).
+    forms:    `form_of` each operand, if that is known.
     """
     recordings = _ACTIVE.get()
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -391,7 +394,7 @@ def traced(
 
 
 def form_of(operand: object) -> Any:
-    """What must be alike of an operand wherever a recording is played."""
+    """The properties of an operand that must be equal wherever a recording is played."""
     return sizes(operand) if isinstance(operand, Tensor) else (type(operand), repr(operand))
 
 

@@ -1,4 +1,4 @@
-"""Compressed sparse rows: one matrix, and many joined into one."""
+"""Compressed sparse rows: one matrix, and many matrices joined into one."""
 
 import inspect
 import warnings
@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from fedweave.ops.tape import derived, kernel
 from fedweave.ops.touched import TouchedRows, materialize
 
-for _said in ("Sparse CSR tensor support is in beta", "Sparse invariant checks are implicitly disabled"):
-    warnings.filterwarnings("ignore", message=_said)
+for _message in ("Sparse CSR tensor support is in beta", "Sparse invariant checks are implicitly disabled"):
+    warnings.filterwarnings("ignore", message=_message)
 
 
 class Csr(NamedTuple):
@@ -37,7 +37,7 @@ class Csr(NamedTuple):
 
     @classmethod
     def of(cls, matrix: sp.spmatrix | sp.sparray) -> "Csr":
-        """From any SciPy sparse matrix; duplicates are summed, values become float32 unless they are float64."""
+        """Convert any SciPy sparse matrix; duplicates are summed, values become float32 unless they are float64."""
         m = sp.csr_matrix(matrix)
         m.sum_duplicates()
         kind = np.float64 if m.dtype == np.float64 else np.float32
@@ -50,7 +50,7 @@ class Csr(NamedTuple):
         return sp.csr_matrix(parts, shape=(self.rows, self.cols))
 
     def transposed(self) -> "Csr":
-        """[cols, rows]."""
+        """The transpose [cols, rows]."""
         rows = torch.arange(self.rows, dtype=torch.int32, device=self.starts.device)
         row = torch.repeat_interleave(rows, self.starts.diff().long())
         order = torch.argsort(self.columns, stable=True)
@@ -59,7 +59,7 @@ class Csr(NamedTuple):
         return Csr(starts, row[order], self.values[order], self.cols, self.rows)
 
     def apart(self, rows: int) -> "tuple[Csr, ...]":
-        """Each `rows` of them as a matrix; their values are views of this one's."""
+        """Split into matrices of `rows` rows; their values are views of this one's values."""
         count, ends = self.rows // rows, self.starts[::rows].tolist()
         sizes = [after - before for before, after in pairwise(ends)]
         starts = (self.starts[:-1].view(count, rows) - self.starts[:-1:rows, None]).unbind()
@@ -68,7 +68,7 @@ class Csr(NamedTuple):
         return tuple(Csr(*part, rows, self.cols) for part in parts)
 
     def of_blocks(self, rows: int) -> "Csr":
-        """Of a block-diagonal matrix the blocks [rows, rows] below each other."""
+        """The blocks [rows, rows] of a block-diagonal matrix, below each other."""
         sizes = self.starts[::rows].diff().long()
         first = torch.repeat_interleave(torch.arange(len(sizes), dtype=torch.int32, device="cpu") * rows, sizes)
         return self._replace(columns=self.columns - first, cols=rows)
@@ -84,7 +84,7 @@ class Csr(NamedTuple):
 
 
 def csr_tensor(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A torch CSR tensor where its parts lie."""
+    """A torch CSR tensor on the device of its parts."""
     return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False, device=values.device)
 
 
@@ -113,7 +113,7 @@ class PaddedRows:
 
 
 def _counts(numbers: Tensor, most: int) -> Tensor:
-    """How often each number below `most` occurs, int64 [most]; nobody waits for `bincount` to size its result."""
+    """How often each number below `most` occurs, int64 [most]; on a GPU without a wait, which `bincount` would need."""
     if numbers.device.type == "cpu":
         return torch.bincount(numbers, minlength=most)
     return numbers.new_zeros(most, dtype=torch.int64).scatter_add_(0, numbers, torch.ones_like(numbers))
@@ -123,7 +123,7 @@ def _counts(numbers: Tensor, most: int) -> Tensor:
 def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tensor:
     """The transpose of a product with rows of equal length: out [rows, k] with out[columns[i, j]] += values[i, j]
     dense[i]; dense [m, k], columns int64 and values [m, j]. Not differentiable by itself."""
-    # as one product with a matrix made for it; zeros are left out where a count of the others need not be waited for
+    # computed as one product with a matrix; on the host without its zeros, whose count a GPU would have to wait for
     column = columns.reshape(-1)
     host = values.device.type == "cpu"
     entry = torch.nonzero(values.reshape(-1))[:, 0] if host else torch.arange(len(column), device=column.device)
@@ -139,7 +139,7 @@ def gathered(dense: Tensor, columns: Tensor, values: Tensor, rows: int) -> Tenso
 class StackedCsr:
     """P clients' matrices, each padded with empty rows and columns to [rows, cols].
 
-    The members stay on the host. What is derived from them is put together there, once for a batch, and then placed on
+    The members stay on the host. Everything derived from them is computed there, once for a batch, and then placed on
     `device`.
     """
 
@@ -149,7 +149,7 @@ class StackedCsr:
 
     @classmethod
     def cut(cls, whole: Csr, clients: int, device: torch.device | str = "cpu") -> "StackedCsr":
-        """Of the members below each other, [P rows, cols], in one piece; each is taken out when it is asked for."""
+        """Make it from all members below each other in one matrix, [P rows, cols]; members are split on first use."""
         instance = cls.__new__(cls)
         instance.whole, instance.rows, instance.cols, instance.device = (
             whole,
@@ -162,7 +162,7 @@ class StackedCsr:
 
     @cached_property
     def members(self) -> tuple[Csr, ...]:
-        """Each client's."""
+        """The clients' matrices."""
         return self.whole.apart(self.rows)
 
     @cached_property
@@ -194,18 +194,18 @@ class StackedCsr:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """dtype of the values."""
         return (self.members[0] if "members" in vars(self) else self.whole).values.dtype
 
     @property
     def values(self) -> tuple[Tensor, ...]:
-        """All that the members have, in one piece or in theirs."""
+        """All values: one tensor if the members are in one matrix, else one tensor per member."""
         if "members" in vars(self):
             return tuple(member.values for member in self.members)
         return (self.whole.values,)
 
     def _owners(self) -> Tensor:
-        """Whose each entry is, int64 [nnz]."""
+        """The client of each entry, int64 [nnz]."""
         ends = self.whole.starts[torch.arange(self.clients + 1, device="cpu") * self.rows]
         return torch.repeat_interleave(torch.arange(self.clients, device="cpu"), ends.long().diff())
 
@@ -239,8 +239,8 @@ class StackedCsr:
     @property
     @derived
     def touched(self) -> "tuple[Tensor, StackedCsr]":
-        """The columns that each member has entries in, int64 [P, m] padded with `cols`, and the members with only those
-        columns, [rows, m]."""
+        """The columns in which each member has entries, int64 [P, m] padded with `cols`, and the members with only
+        those columns, [rows, m]."""
         codes, at = torch.unique(self._owners() * self.cols + self.whole.columns, return_inverse=True)
         owner = torch.div(codes, self.cols, rounding_mode="floor")
         counts = torch.bincount(owner, minlength=self.clients)
@@ -253,28 +253,28 @@ class StackedCsr:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What batching rules (`torch.autograd.Function.vmap`) share: P clients' tensors as one.
+# Helpers of batching rules (`torch.autograd.Function.vmap`): P clients' tensors as one.
 
 
-Context: TypeAlias = Any  # PyTorch's of one operation; what it remembers between the passes is set as attributes
+Context: TypeAlias = Any  # PyTorch's context of one operation; the passes share values as its attributes
 
 
-Dims: TypeAlias = tuple[Any, ...]  # of each operand: where it has clients, None if it is the same for all
+Dims: TypeAlias = tuple[Any, ...]  # for each operand the axis of clients, or None if it is the same for all
 Operands: TypeAlias = tuple[Any, ...]
 
 
 class Batch(Protocol):
-    """What a batching rule is told: of how many clients."""
+    """PyTorch's information for a batching rule."""
 
     @property
     def batch_size(self) -> int:
-        """How many."""
+        """Number of clients."""
         ...
 
 
 class Operation(torch.autograd.Function):
-    """An autograd function whose arguments' names are looked up once: PyTorch asks for them at each call, which takes
-    as long as a small kernel."""
+    """An autograd function that looks up its arguments' names once. PyTorch asks for them at each call, which takes as
+    long as a small kernel."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -284,12 +284,12 @@ class Operation(torch.autograd.Function):
 
         @classmethod
         def apply(cls, *operands: object) -> Tensor:
-            """Its result on these operands."""
+            """The result of the operation on these operands."""
             ...
 
 
 def over_clients(clients: int, dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
-    """The tensors with clients first, [P, …]; `dims` says where each has them, None being the same for all."""
+    """The tensors with clients first, [P, …]; `dims` has each tensor's axis of clients, or None if all share it."""
     return [
         tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip(tensors, dims, strict=False)
@@ -303,8 +303,8 @@ def shifted(index: Tensor, count: int) -> Tensor:
 
 
 def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function from tensors with any leading axes to a tensor, not to be differentiated, as a function of one
-    client's: one computation for all clients of a batch, and one call in a recording."""
+    """Make a function of one client's tensors from `function`, which accepts any leading axes and returns a tensor
+    without a gradient. It is one computation for all clients of a batch, and one call in a recording."""
     whole = kernel(function)
 
     class Together(Operation):
@@ -346,9 +346,9 @@ def weighted_gather(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 def padded_nonzero(member: Tensor, fill: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The columns of the ones in each row of `member`, int64 [s, n] of 0 and 1.
 
-    Returns int64 [s, m], rising, padded with `fill` [s, 1], with m the most ones in a row, `rounded`; and int64 [s, n],
-    the number of ones up to and including each column. most: that no row has more ones than this, which m follows from
-    on accelerators (see `counted`).
+    Returns int64 [s, m], rising, padded with `fill` [s, 1], with m the largest number of ones in a row, `rounded`; and
+    int64 [s, n], the number of ones up to and including each column. most: an upper bound of the ones in a row;
+    accelerators compute m from it (see `counted`).
     """
     rank = member.cumsum(1)
     size = rounded(counted(rank[:, -1], min(most, member.shape[1])))
@@ -359,15 +359,15 @@ def padded_nonzero(member: Tensor, fill: Tensor, most: int) -> tuple[Tensor, Ten
 
 
 def counted(sizes: Tensor, most: int) -> int:
-    """The longest of some lists' `sizes`, to pad all of them to: on the CPU the largest; on accelerators `most`, which
-    none exceeds, for nobody waits there inside a step until sizes are known."""
+    """The length to which lists with these `sizes` are padded: the largest size on the CPU. Accelerators use `most`, an
+    upper bound, because a step must not wait there until sizes are known."""
     return int(sizes.max()) if sizes.device.type in COUNTING else most
 
 
 def rounded(size: int, least: int = 64, parts: int = 2) -> int:
     """`size` rounded up to a multiple of `least`, and to one of `parts` (a power of 2) sizes between two powers of 2.
 
-    A recording (`ops.recording`) holds for one combination of sizes, so that few sizes mean few recordings.
+    A recording (`ops.recording`) holds for one combination of sizes, so few sizes mean few recordings.
     """
     step = max(least, (1 << max(0, size.bit_length() - 1)) // parts)
     return -(-size // step) * step
@@ -496,7 +496,7 @@ class Sparse:
 
     @property
     def device(self) -> torch.device:
-        """Where its products lie."""
+        """The device of its products."""
         return self.blocks.device
 
     def to(self, device: torch.device | str) -> "Sparse":
@@ -504,7 +504,7 @@ class Sparse:
         return Sparse(self.blocks.to(device), self.client_index.to(device))
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        if isinstance(dense, TouchedRows) and dense.matrix is self.blocks:  # other rows meet no entry
+        if isinstance(dense, TouchedRows) and dense.matrix is self.blocks:  # no entry reads the other rows
             return _Product.apply(self.client_index, dense.values, self.blocks.touched[1], False)
         return _Product.apply(self.client_index, materialize(dense), self.blocks, False)
 
@@ -513,12 +513,12 @@ class Sparse:
         return _Product.apply(self.client_index, dense, self.blocks, True)
 
     def picked(self, rows: Tensor) -> "Picked":
-        """The rows int64 [m] of the matrix, for products in which few of them are wanted."""
+        """The rows int64 [m] of the matrix, for products that need few rows."""
         return Picked(self.blocks, self.client_index, rows)
 
 
 class Picked(Sparse):
-    """Some rows of a client's matrix; picked anew for every product, where `Sparse` prepares for many."""
+    """Some rows of a client's matrix, picked again for every product; `Sparse` prepares a matrix for many products."""
 
     def __init__(self, blocks: StackedCsr, client_index: Tensor, rows: Tensor) -> None:
         super().__init__(blocks, client_index)

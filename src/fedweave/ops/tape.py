@@ -1,8 +1,7 @@
-"""Which objects, and which memory, are the same, where just that is the question; nobody else in the package asks it.
+"""Identity of objects and of memory; only this module of the package compares them.
 
-Kernels' operands are told apart as the objects that they are, a reply may share memory with a client's private state
-whatever either is called, and PyTorch alone counts who wrote into what a step was shown. Everything else is known by
-name and version.
+Kernels' operands are identified as objects. A reply may share memory with a client's private state under any name. Only
+PyTorch counts the writes into a tensor that a step received. Everything else is identified by name and version.
 """
 
 import re
@@ -26,7 +25,7 @@ writes: Callable[[Tensor], int] = attrgetter("_version")
 
 
 class ByObject(Generic[Value]):
-    """{object: value} of objects that need not be hashable; it keeps them alive, so that none takes another's place."""
+    """{object: value} for objects that may not be hashable; keeps the objects alive, so that their ids stay theirs."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[object, Value]] = {}
@@ -45,7 +44,7 @@ class ByObject(Generic[Value]):
 
 
 def once(make: Callable[[Thing], Value], things: Mapping[Key, Thing]) -> dict[Key, Value]:
-    """{key: `make(thing)`}, made once of what stands under several keys."""
+    """{key: `make(thing)`}, where an object under several keys is made once."""
     cache = ByObject[Value]()
     for thing in things.values():
         if thing not in cache:
@@ -54,36 +53,36 @@ def once(make: Callable[[Thing], Value], things: Mapping[Key, Thing]) -> dict[Ke
 
 
 class Stamp(NamedTuple):
-    """A tensor as it was at some time."""
+    """A tensor and the number of writes into it at some time."""
 
     tensor: Tensor
     written: int
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Stamp":
-        """As it is now."""
+        """The tensor and its number of writes now."""
         return cls(tensor, writes(tensor))
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the same one, and nobody has written into it since."""
+        """Whether this is the same tensor, without writes since."""
         return self.tensor is tensor and self.written == writes(tensor)
 
 
 def storage(tensor: Tensor) -> int:
-    """A number of what a tensor and its views keep their numbers in; the same for these alone."""
+    """A number of a tensor's storage; only the tensor and its views have it."""
     number: int = tensor.untyped_storage()._cdata
     return number
 
 
 def address(tensor: Tensor) -> int:
-    """Where that begins, the same for all that share memory, also with NumPy."""
+    """The address of a tensor's storage, the same for all that share memory, also with NumPy."""
     return tensor.untyped_storage().data_ptr()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recordings: the calls of a computation, compiled to one Python function that makes them again. Before, the calls
-# become fewer that give the same: `vmap` and autograd take views of views, half of all calls, each of which costs as
-# much as a small kernel; and an algorithm's parts each compute what they need, whether or not another part has.
+# Recordings: the calls of a computation, compiled to one Python function that makes them again. First the calls are
+# reduced to fewer with the same results. `vmap` and autograd take views of views, half of all calls, and each costs as
+# much as a small kernel. An algorithm's parts may compute the same value several times.
 
 
 _VALUE = re.compile(r"\bv(\d+)\b")
@@ -102,8 +101,8 @@ _DIRECT = {
 
 
 class MemoryPlace(NamedTuple):
-    """Where a value lies when it is made: `memory` is equal for values that share it. Of what is no plain tensor only
-    that is known."""
+    """The memory of a value when it is made: `memory` is equal for values that share it. The other fields are empty for
+    values that are no plain tensors."""
 
     memory: object
     size: tuple[int, ...] = ()
@@ -112,10 +111,11 @@ class MemoryPlace(NamedTuple):
 
 
 class TapedCall(NamedTuple):
-    """`target = text`, where a value is called v and its number, and the numbers that it reads, writes to and gives.
+    """`target = text`, where a value is called v and its number, and the numbers of the values in it.
 
-    pure:    whether the same text gives the same again, as long as nobody writes to what it reads.
-    view_of: the number of the value in whose memory its only result lies, if that is all that it does.
+    reads:   values that the call reads. writes: values that it writes to. gives: values that it makes.
+    pure:    whether the same text gives the same again, unless a call writes to a value that it reads.
+    view_of: the number of the value whose memory holds the only result, if the call only takes a view.
     """
 
     target: str
@@ -133,7 +133,7 @@ class TapedCall(NamedTuple):
 
 
 def quickest(function: object, plain: bool) -> Any:
-    """The shortest way to a kernel of torch; plain: it is called without keywords. Other functions are as they are."""
+    """The quickest callable for a kernel of torch; plain: it is called without keywords. Others are returned as is."""
     if not isinstance(function, torch._ops.OpOverload):
         return function
     direct = plain and function.namespace == "aten" and function.__name__ in _DIRECT
@@ -141,15 +141,15 @@ def quickest(function: object, plain: bool) -> Any:
 
 
 def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: Iterable[int]) -> list[TapedCall]:
-    """Calls that give the same `results` and write the same: every view is taken at once of the value in whose memory
-    it lies, and what is computed twice is computed once. Results share memory with nothing that they did not before."""
+    """Calls that give the same `results` and make the same writes. Every view is taken directly of the value in whose
+    memory it lies, and equal computations run once. Results share memory with nothing new."""
     calls = list(calls)
     written = frozenset(number for call in calls for number in call.writes)
-    separate = written | frozenset(results)  # what must not become one with something else
+    separate = written | frozenset(results)  # values that must not be merged with others
     memory = {places[number].memory for number in separate}
-    roots: dict[int, int] = {}  # of every view
-    same: dict[int, int] = {}  # what stands for a value
-    first: dict[object, tuple[int, ...]] = {}  # what the first call of a kind gives
+    roots: dict[int, int] = {}  # view -> the value in whose memory it lies
+    same: dict[int, int] = {}  # value -> the equal value that replaces it
+    first: dict[object, tuple[int, ...]] = {}  # kind of call -> the values that its first call gives
     remaining = []
     for call in calls:
         gives = tuple(sorted(call.gives))
@@ -188,12 +188,12 @@ def _renamed(call: TapedCall, same: dict[int, int]) -> TapedCall:
     return call._replace(text=text, reads=reads, writes=writes)
 
 
-_BYTES_PER_CALL = 300  # of the compiled function and what it names, measured
+_BYTES_PER_CALL = 300  # measured, with the compiled function and the objects in it
 
 
 class Derivation(NamedTuple):
-    """How values are made of what a batch holds: `get(owner, *names)`, where `owner` is a value's number; the numbers
-    of its parts, and their sizes."""
+    """How values are derived from a batch's data: `get(owner, *names)`, where `owner` is a value's number; `gives` has
+    the numbers of the result's parts, and `sizes` their sizes."""
 
     get: Callable[..., object]
     owner: int
@@ -203,10 +203,10 @@ class Derivation(NamedTuple):
 
 
 class Recording:
-    """A computation to be played on other roots and tensors of the same sizes.
+    """A computation that can be played on other roots and tensors of the same sizes.
 
-    replay: (*roots, *what is derived from them, *tensors) -> results. bytes: that it takes. changes_inputs: whether it
-    writes into the tensors that it is given. pure: whether it gives the same for the same.
+    replay: (*roots, *values derived from them, *tensors) -> results. bytes: its memory. changes_inputs: whether it
+    writes into its input tensors. pure: whether equal inputs give equal results.
     """
 
     def __init__(
@@ -221,13 +221,14 @@ class Recording:
         self.changes_inputs, self.pure = changes_inputs, pure
 
     def derive(self, roots: Sequence[object]) -> tuple[list[object], Any]:
-        """The roots with what is derived from them, and None; or nothing, and its sizes if they are not as recorded."""
+        """The roots with the values derived from them, and None; or [] and the new sizes if they differ from the
+        recorded sizes."""
         values, new_sizes = dict(enumerate(roots)), []
-        for get, owner, names, gives, recorded in self._derivations:
-            these = parts(get(values[owner], *names))
-            values.update(zip(gives, these, strict=True))
-            new_sizes.append(tuple(map(sizes, these)))
-            if new_sizes[-1] != recorded:
+        for get, owner, names, gives, recorded_sizes in self._derivations:
+            values_here = parts(get(values[owner], *names))
+            values.update(zip(gives, values_here, strict=True))
+            new_sizes.append(tuple(map(sizes, values_here)))
+            if new_sizes[-1] != recorded_sizes:
                 return [], tuple(new_sizes)
         return list(values.values()), None
 
@@ -237,7 +238,7 @@ class Recording:
             return self._replay(*values, *tensors)
 
     def __call__(self, roots: Sequence[object], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The results, as a part of another recording."""
+        """The results, when this is a part of another recording."""
         values, other = self.derive(roots)
         if other is not None:
             raise RuntimeError("a part has other sizes than when it was recorded")
@@ -253,9 +254,9 @@ def compiled(
     inputs: list[int],
     results: list[int],
 ) -> Recording:
-    """A recording of `calls`, as far as the results depend on them or they write into the inputs.
+    """A recording of those `calls` that the results depend on or that write into the inputs.
 
-    named: what the calls' lines name. places: where each value lies.
+    named: {name in the calls' lines: object}. places: the memory of each value.
     """
     needed = _needed(simplified(calls, places, results), places, inputs, results)
     named["as_strided"] = torch.as_strided
@@ -270,14 +271,14 @@ def compiled(
 
 
 def sizes(value: object) -> Any:
-    """What must be alike, of a tensor, a root or something derived, wherever a recording is played."""
+    """The properties of a tensor, a root or a derived value that must be equal wherever a recording is played."""
     if isinstance(value, Tensor):
         return value.shape, value.stride() if value.layout == torch.strided else value.layout, value.dtype, value.device
     return type(value), getattr(value, "sizes", None)
 
 
 def parts(value: object) -> tuple[object, ...]:
-    """What a call gives, as a tuple."""
+    """The results of a call, as a tuple."""
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
@@ -295,7 +296,7 @@ def _needed(
 
 
 def _source(calls: list[TapedCall], arguments: list[int], results: list[int]) -> Iterator[str]:
-    """The lines of the function; values are let go when nothing needs them any more."""
+    """The lines of the function; a value is deleted after its last use."""
     last = {number: at for at, call in enumerate(calls) for number in call.reads | call.gives}
     yield f"def replay({', '.join(f'v{number}' for number in arguments)}):"
     for at, call in enumerate(calls):
@@ -306,7 +307,7 @@ def _source(calls: list[TapedCall], arguments: list[int], results: list[int]) ->
 
 # ----------------------------------------------------------------------------------------------------
 # Taping the kernels of a computation as they run, to make a `Recording` of them. A `Tape` sees every kernel below
-# `vmap` and autograd, with the tensors that it takes and gives. Being the same calls in the same order, a recording
+# `vmap` and autograd, with its input and output tensors. A recording makes the same calls in the same order, so it
 # gives the same bits, without the time that Python, `vmap` and autograd take in between.
 
 
@@ -318,8 +319,8 @@ _BY_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 def kernel(function: F) -> F:
     """A function that a recording holds as one call.
 
-    It takes tensors, numbers and what is `derived`, gives a new tensor or a tuple of them, of shapes that follow from
-    its arguments' shapes, and changes none of them.
+    It takes tensors, numbers and `derived` values, and gives a new tensor or a tuple of new tensors. Their shapes
+    depend only on the arguments' shapes, and the function changes no argument.
     """
 
     @wraps(function)
@@ -331,9 +332,9 @@ def kernel(function: F) -> F:
 
 
 def derived(make: F) -> F:
-    """`make(owner, *names)`, made once and kept with its owner: what the data of a batch become for its kernels.
+    """`make(owner, *names)`, made once and stored in its owner: a form of a batch's data that kernels need.
 
-    A recording asks for it anew, under these names, of the batch that it is played on.
+    A recording asks for it again, by these names, for the batch on which it is played.
     """
 
     @wraps(make)
@@ -351,9 +352,9 @@ def derived(make: F) -> F:
 
 @contextmanager
 def deriving() -> Iterator[None]:
-    """Where what is `derived` is made, once for a batch, so that it may read the host's arrays and wait for a device.
+    """Run the code that makes a `derived` value, once for a batch; it may read the host's arrays and wait for a device.
 
-    It may be asked for first inside a transform, which would wrap its tensors, or while a tape runs.
+    The first request may come inside a transform, which would wrap its tensors, or while a tape runs.
     """
     with torch._C._DisableFuncTorch(), _untaped():
         yield
@@ -370,7 +371,7 @@ def _untaped() -> AbstractContextManager[Any]:
 
 
 class Unrecordable(Exception):
-    """Why a computation cannot be recorded. expected: it lies in the nature of the computation."""
+    """The reason why a computation cannot be recorded. expected: the nature of the computation excludes it."""
 
     def __init__(self, reason: str, expected: bool = False) -> None:
         super().__init__(reason)
@@ -378,27 +379,27 @@ class Unrecordable(Exception):
 
 
 class Tape(TorchDispatchMode):
-    """Tapes what runs while it is entered.
+    """Tapes the kernels that run while it is entered.
 
-    Every tensor, and every other object that kernels take, is a value with a number; first come `roots`, of which
-    things are derived, then `tensors`. flaw: why there can be no recording, None so far.
+    Every tensor, and every other object that kernels take, is a value with a number. First come `roots`, from which
+    values are derived, then `tensors`. flaw: the reason why there can be no recording, or None.
     """
 
     def __init__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flaw: Exception | None = None
         self._places: list[MemoryPlace] = []  # of each value
-        self._tensors: Any = WeakTensorKeyDictionary()  # their numbers
-        self._objects = ByObject[int]()  # those of other objects
+        self._tensors: Any = WeakTensorKeyDictionary()  # tensor -> number
+        self._objects = ByObject[int]()  # other object -> number
         self._calls: list[TapedCall] = []
         self._derivations: list[Derivation] = []
-        self._named: dict[str, Any] = {}  # what the calls name
+        self._named: dict[str, Any] = {}  # name in the calls' lines -> object
         self._names = ByObject[str]()
         self._roots, self._inputs = [self._new(root) for root in roots], [self._new(tensor) for tensor in tensors]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else the first use imports torch's compiler, which takes a second
+        return False  # otherwise the first use imports torch's compiler, which takes a second
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a kernel of torch."""
@@ -407,21 +408,21 @@ class Tape(TorchDispatchMode):
         return out
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Run what is to be one call."""
+        """Run a function that counts as one call."""
         with _untaped():
             out = function(*args)
-        written = args if getattr(function, "changes_inputs", False) else ()
-        self._note(self._note_call, function, args, {}, out, written, getattr(function, "pure", True))
+        targets = args if getattr(function, "changes_inputs", False) else ()
+        self._note(self._note_call, function, args, {}, out, targets, getattr(function, "pure", True))
         return out
 
     def note_derived(
         self, get: Callable[..., Any], owner: object, names: tuple[Any, ...], values: tuple[Any, ...]
     ) -> None:
-        """Note that `get(owner, *names)`, which is `derived`, has the parts `values`."""
+        """Note that `get(owner, *names)`, a `derived` value, has the parts `values`."""
         self._note(self._note_derivation, get, owner, names, values)
 
     def recording(self, results: Sequence[Tensor]) -> Recording | None:
-        """What was taped, to compute `results` again; None where there is a `flaw`."""
+        """The recording that computes `results` again; None if there is a `flaw`."""
         recordings: list[Recording] = []
         self._note(lambda: recordings.append(self._compiled([self._number(result) for result in results])))
         return recordings[0] if recordings else None
@@ -448,18 +449,18 @@ class Tape(TorchDispatchMode):
             raise Unrecordable(f"{function} makes numbers or shapes depend on values", expected=True)
         view_of = self._number(args[0]) if function.is_view and _looks_at(args[0], out) else None
         pure = torch.Tag.nondeterministic_seeded not in function.tags
-        written = _written(function._schema, args, kwargs)
-        self._note_call(function, args, kwargs, out, written, pure, view_of)
+        targets = _written(function._schema, args, kwargs)
+        self._note_call(function, args, kwargs, out, targets, pure, view_of)
 
     def _note_call(
-        self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, written: Sequence[Any], *kind: Any
+        self, function: Any, args: Any, kwargs: dict[str, Any], out: Any, targets: Sequence[Any], *kind: Any
     ) -> None:
-        """kind: whether the call is pure and what it is a view of, as `TapedCall` has it."""
+        """kind: whether the call is pure, and the number of the value that it is a view of (`TapedCall`)."""
         reads: set[int] = set()
         writes: set[int] = set()
         arguments = [self._text(value, reads) for value in args]
         arguments += [f"{name}={self._text(value, reads)}" for name, value in kwargs.items()]
-        self._text(written, writes)
+        self._text(targets, writes)
         self._add(f"{self._name(quickest(function, not kwargs))}({', '.join(arguments)})", reads, writes, out, *kind)
 
     def _add(self, text: str, reads: set[int], writes: set[int], out: Any, *kind: Any) -> None:
@@ -486,7 +487,7 @@ class Tape(TorchDispatchMode):
         return f"v{number}"
 
     def _target(self, out: object, gives: set[int]) -> str:
-        """What a call's result is assigned to; the numbers of new values in it are added to `gives`."""
+        """The target of a call's assignment; the numbers of new values in it are added to `gives`."""
         if isinstance(out, bool | int | float | str):
             raise Unrecordable("a kernel gives a number", expected=True)
         if isinstance(out, list | tuple) and out:
@@ -498,7 +499,7 @@ class Tape(TorchDispatchMode):
         return f"v{number}"
 
     def _name(self, thing: object) -> str:
-        """What the compiled function calls a thing that is always the same."""
+        """The name of a constant object in the compiled function."""
         if thing not in self._names:
             self._names[thing] = name = f"c{len(self._names)}"
             self._named[name] = thing
@@ -531,7 +532,7 @@ def _place(value: object) -> MemoryPlace:
 
 
 def _looks_at(value: Tensor, out: object) -> bool:
-    """Whether a kernel's result is numbers of its argument, in that one's memory."""
+    """Whether a kernel's result is a view of its argument with the same dtype."""
     alike = isinstance(out, Tensor) and out.dtype == value.dtype and not out.is_complex()
     return alike and _place(out).memory == _place(value).memory
 

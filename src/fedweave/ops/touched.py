@@ -1,4 +1,4 @@
-"""Tensors of which most entries are 0, and travel without these."""
+"""Tensors that are mostly 0 or mostly equal at all clients, and are sent or stored without these entries."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -12,10 +12,10 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Sparsified:
-    """A tensor that is serialized as its entries that are not 0: their places in the flattened tensor (int32) and their
-    values. To everything else it is the tensor itself.
+    """A tensor that is serialized as its nonzero entries: their places in the flattened tensor (int32) and their
+    values. All other code sees the tensor itself.
 
-    dense: the tensor. count: how many of its entries are not 0, where that is known; else it is counted.
+    dense: the tensor. count: number of its nonzero entries; None counts them when they are needed.
     """
 
     def __init__(self, dense: Tensor, count: int | None = None) -> None:
@@ -33,22 +33,22 @@ class Sparsified:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the tensor."""
         return self.dense.device
 
     @property
     def count(self) -> int:
-        """How many entries travel."""
+        """Number of nonzero entries, which are sent."""
         return int(torch.count_nonzero(self.dense)) if self._count is None else self._count
 
     @property
     def nbytes(self) -> int:
-        """Of `packed`."""
+        """Bytes of `packed`."""
         return self.count * self.bytes_each
 
     @property
     def bytes_each(self) -> int:
-        """Of an entry that travels."""
+        """Bytes of one entry in `packed`."""
         return 4 + self.dtype.itemsize
 
     def packed(self) -> Tensor:
@@ -59,7 +59,7 @@ class Sparsified:
 
     @property
     def form(self) -> str:
-        """What `unpacked` needs to know besides: "float32 3 4"."""
+        """The dtype and shape, which `unpacked` also needs: "float32 3 4"."""
         return " ".join([str(self.dtype).removeprefix("torch."), *map(str, self.shape)])
 
     @staticmethod
@@ -67,7 +67,7 @@ class Sparsified:
         """Bytes of the tensor that `unpacked` makes.
 
         Raises:
-            ValueError: a size is negative, as if others took the less.
+            ValueError: a size is negative, which would lower a sum of sizes.
         """
         kind, *shape = form.split()
         if any(int(n) < 0 for n in shape):
@@ -76,7 +76,7 @@ class Sparsified:
 
     @classmethod
     def unpacked(cls, packed: Tensor, form: str) -> "Sparsified":
-        """Undo `packed`; whoever reads what others sent checks `bytes_of` all leaves first, which this allocates.
+        """Undo `packed`. A reader of foreign bytes first checks `bytes_of` all leaves, because this allocates them.
 
         Raises:
             ValueError: the bytes do not fit the form.
@@ -107,7 +107,7 @@ class Sparsified:
 
 
 def counted(stacked: Mapping[str, Any]) -> Tensor:
-    """How many entries of each row of some leaves [P, …], dense, travel: int64 [P, leaves]."""
+    """Number of nonzero entries in each row of some dense leaves [P, …]: int64 [P, leaves]."""
     flat = [leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in stacked.values()]
     return torch.stack([(rows != 0).sum(1) for rows in flat], 1)
 
@@ -120,18 +120,18 @@ pytree.register_pytree_node(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tensors of which each client changed only some rows in a way of its own.
+# Tensors that each client changed in its own way in only some rows.
 
 
 class TouchedRows:
-    """A tensor [F, ...] of which a client changed only some rows in a way of its own.
+    """A tensor [F, ...] that a client changed in its own way in only some rows.
 
     Rows that no feature of the client touches see no data gradient, so the same elementwise update moves them at every
-    client: `rest` [F, ...] holds them once for all. `rows` int64 [m] names the client's own rows (F marks padding),
-    `values` [m, ...] holds them. To everything else it is the whole tensor, except that it cannot be changed in place.
-    A scalar `rest`, without rows, is the same at all clients.
+    client: `rest` [F, ...] holds them once for all. `rows` int64 [m] has the numbers of the client's own rows (F marks
+    padding), `values` [m, ...] holds them. All other code sees the whole tensor, except that it cannot be changed in
+    place. A scalar `rest`, without rows, is the same at all clients.
 
-    matrix: the sparse matrices of a batch of clients (`ops.sparse.StackedCsr`) whose touched columns `rows` are; None
+    matrix: the sparse matrices of a batch of clients (`ops.sparse.StackedCsr`) whose touched columns are `rows`; None
         if that is not known.
     """
 
@@ -150,7 +150,7 @@ class TouchedRows:
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the tensor."""
         return self.rest.device
 
     def materialize(self) -> Tensor:
@@ -167,7 +167,7 @@ class TouchedRows:
         return function(*whole[0], **whole[1])
 
     def __getattr__(self, name: str) -> Any:
-        """Any tensor method is that of the whole tensor."""
+        """Look up any tensor method on the whole tensor."""
         if name.endswith("_"):
             raise AttributeError(f"{name}: partly stored tensors cannot be changed in place; assign a new one")
         return getattr(self.materialize(), name)
@@ -189,13 +189,13 @@ for _name in ("neg", "abs", "len", "getitem", "lt", "le", "gt", "ge", "float", "
 
 
 def materialize(leaf: object) -> Any:
-    """The leaf itself, or the whole tensor of one that is stored or sent in another form."""
+    """The leaf itself, or the whole tensor of a leaf that is stored or sent in another form."""
     return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
 
 
 def moved(leaf: object, device: torch.device | str) -> Any:
-    """A leaf on a device, stored as it was; of other kinds than tensors the leaf itself. A partly stored one that moves
-    no longer refers to a batch's matrix."""
+    """A leaf on a device, in its storage form; a leaf that is no tensor is returned unchanged. A partly stored leaf
+    that moves loses its reference to a batch's matrix."""
     if isinstance(leaf, TouchedRows):
         parts = [part.to(device) for part in (leaf.rest, leaf.rows, leaf.values)]
         return leaf if parts[0] is leaf.rest else TouchedRows(*parts)
@@ -210,15 +210,15 @@ def shared_scalar(value: Tensor, clients: int) -> TouchedRows:
 
 
 def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Rows int64 [m] (or [P, m]) of a tensor [F, ...], zero where they say F: [m, ...] (or [P, m, ...])."""
+    """Rows int64 [m] (or [P, m]) of a tensor [F, ...]; the number F gives zeros: [m, ...] (or [P, m, ...])."""
     return torch.cat([tensor, torch.zeros_like(tensor[:1])])[rows]
 
 
 def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
     """`function` of leaves of one shape, element by element.
 
-    Partly stored leaves give a partly stored one if they store the same rows, those of one matrix, and everything else
-    that goes into the result is the same for all clients.
+    The result is partly stored if all partly stored leaves store the same rows of the same matrix, and everything else
+    that enters the result is the same for all clients.
     """
     partly = [leaf for leaf in operands if isinstance(leaf, TouchedRows)]
     first = partly[0] if partly else None
@@ -234,7 +234,7 @@ def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
 
 
 def total(leaf: Any) -> Tensor:
-    """Sum over all elements of a leaf, a float64 scalar, added up in float64 so that no grouping shows in float32."""
+    """Sum over all elements of a leaf, a float64 scalar; float64 hides the order of summation from float32."""
     if not isinstance(leaf, TouchedRows):
         result: Tensor = leaf.sum(dtype=torch.float64)
         return result
@@ -244,7 +244,7 @@ def total(leaf: Any) -> Tensor:
 
 
 def materialize_stacked(leaf: object) -> Any:
-    """The leaf itself, or the whole tensors [P, F, ...] of a partly stored one of P clients: `rest` [F, ...], `rows`
+    """The leaf itself, or the whole tensors [P, F, ...] of P clients' partly stored leaf: `rest` [F, ...], `rows`
     [P, m], `values` [P, m, ...]."""
     if not isinstance(leaf, TouchedRows):
         return leaf

@@ -1,8 +1,8 @@
-"""What each client of a finished run brought to its global model.
+"""Each client's contribution to the global model of a finished run.
 
-The run is repeated, which gives the same numbers, and listened to. `incentives.shapley` says what a coalition of a
-round's clients is worth; what the clients of several rounds brought adds up (Wang et al. 2020, "A principled approach
-to data valuation for federated learning", definition 2).
+The run is repeated, which gives the same numbers, and observed. `incentives.shapley` values the coalitions of a round's
+clients; contributions of several rounds add up (Wang et al. 2020, "A principled approach to data valuation for
+federated learning", definition 2).
 """
 
 import json
@@ -50,27 +50,29 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import RMSE, judged_by, positive_of
 from fedweave.report.reading import Run, read_run
 
-REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
+REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
 TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
-COPIES = b"copies"  # metadata of a table: {round: [whose update is nearly another's, whose; "" the last global one]}
+COPIES = b"copies"  # metadata of a table: {round: [client with a copied update, its source; "" the last global update]}
 VOID = b"void rounds"  # metadata of a table: {round: why it has no values}
-_EQUAL = 1e-6  # shares of the same examples differ by less: they are whole numbers divided, or their means as words
-SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
+_EQUAL = 1e-6  # smaller differences of shares are rounding: whole numbers divided, or means from a secure aggregation
+SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: measure
 
 
 def measured(directory: Path, rounds: str = "last", metric: str = "auto", permutations: int = 200) -> "pa.Table":
-    """A row per round and client: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients),
-    "individual", the client's "cosine" with the round's update and "cosine_shapley", the Shapley value of coalitions'
-    cosines that it stands for (Xu et al. 2021), and its "equal_share", "union_share",
-    "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
+    """A row per round and client.
 
-    metric: what a model is worth by; "auto" is what judges the run (`metrics.selection.Judging`).
+    Columns: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients), "individual", the client's
+    "cosine" with the round's update and "cosine_shapley", the Shapley value of coalitions' cosines that the cosine
+    approximates (Xu et al. 2021), and "equal_share", "union_share", "individual_share" and "shapley_share" of a budget
+    (NaN where these gains have no positive sum).
 
-    The table's metadata say on which examples gains were measured, and in what (`incentives.shapley`).
+    metric: the metric of a model's value; "auto" is the run's selection metric (`metrics.selection.Judging`).
+
+    The table's metadata have the examples on which gains were measured, and the metric (`incentives.shapley`).
 
     Raises:
         UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no test
-            examples, or a round is none of its.
+            examples, or it has no such round.
     """
 
     def rows_of(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
@@ -80,7 +82,7 @@ def measured(directory: Path, rounds: str = "last", metric: str = "auto", permut
 
 
 def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> "pa.Table":
-    """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
+    """Only the column "leave_one_out" of `measured`, which is faster: a model per client and round."""
 
     def rows_of(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
         with torch.no_grad():
@@ -92,7 +94,7 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
 
 
 def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., list[Record]]") -> "pa.Table":
-    """The rows that `rows_of` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
+    """The rows that `rows_of` (number, the server's round, its value function, the seed) makes of each of `rounds`."""
     config = finished(directory)
     if config.between_sites:
         return between_sites(directory, rounds, metric, config.general.rounds)
@@ -102,47 +104,47 @@ def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., li
     means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
     if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
         raise UserError(
-            f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
-            "clients'; contributions are measured for such algorithms, for instance fedavg.",
+            f"{config.algorithm.name} in {directory} is not evaluated by a global model that is a weighted mean of its "
+            "clients' models; contributions are measured for such algorithms, for instance fedavg.",
             code="user.not-judged",
         )
-    reached = Checkpoint.load(directory / CHECKPOINT)
-    check_again(directory, config, built, reached)
-    check_finite(algorithm.one_model(reached.state))  # no repetition could be held against another
+    checkpoint = Checkpoint.load(directory / CHECKPOINT)
+    check_again(directory, config, built, checkpoint)
+    check_finite(algorithm.one_model(checkpoint.state))  # a repetition could not be compared with it
     where, _ = judging(built.fed)
-    last, copied = None, dict[int, list[tuple[str, str]]]()
+    last, copied_updates = None, dict[int, list[tuple[str, str]]]()
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []
     for number, round, state in _heard(
-        algorithm, built.fed, reached.round
-    ):  # to the end, whose model tells whether it is the run
-        if number == reached.round:
-            _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
+        algorithm, built.fed, checkpoint.round
+    ):  # to the last round, whose model shows whether the repetition equals the run
+        if number == checkpoint.round:
+            _check_repeated(algorithm.one_model(state), algorithm.one_model(checkpoint.state), directory)
         if number in wanted:
             names = round.replies.clients
             alike = copies(round.updates, last)
             if pairs := [(names[one], "") if other < 0 else (names[other], names[one]) for one, other in alike]:
-                copied[number] = pairs
-            _, graphs = judging(built.fed)  # of the data as they are now
+                copied_updates[number] = pairs
+            _, graphs = judging(built.fed)  # with the data as they are now
             rows += rows_of(number, round, worth(round, net, graphs, metric, positive), config.general.seed)
         last = ravel(round.delta)
     return pa.Table.from_pylist(rows).replace_schema_metadata(
-        {MEASURED_ON: where, GAINS_IN: metric, COPIES: json.dumps(copied).encode()}
+        {MEASURED_ON: where, GAINS_IN: metric, COPIES: json.dumps(copied_updates).encode()}
     )
 
 
 def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.Table":
-    """What the part coalition_value has measured while sites trained, with shares of it.
+    """The measurements of the part coalition_value while sites trained, with shares of a budget.
 
     Raises:
-        UserError: it was no part of the run, or measured nothing in these rounds or in this metric.
+        UserError: the run did not have the part, or it measured nothing in these rounds or in this metric.
     """
     run, wanted = read_run(directory), _numbers(rounds, last)
     known = {column: run.known(name) for column, name in TRIED_AS.items()}
     if not known["shapley"] or metric not in ("auto", "accuracy"):
         raise UserError(
-            f"{directory} was trained between sites, where nobody can train again without the members' data; what they "
-            "brought is measured as they train, in accuracy, by the part coalition_value: algorithm.parts = "
+            f"{directory} was trained between sites and cannot be repeated without the members' data. The part "
+            "coalition_value measures contributions, in accuracy, as sites train: set algorithm.parts = "
             "['coalition_value']. Or run the same experiment in one process, if all data may be there.",
             code="contributions.unmeasured",
         )
@@ -167,7 +169,7 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     if void and not rows:
         raise UserError(
             f"{directory}: round {next(iter(void))} has no values: {next(iter(void.values()))}. A member counts wrong "
-            "or lies; compare what each site's journal says of its counts.",
+            "or sends false counts; compare what each site's journal says of its counts.",
             code="contributions.void",
         )
     if not rows:
@@ -175,17 +177,17 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
             f"nothing was measured in round {rounds} of {directory}; see the part's `every`, or --rounds all."
         )
     where = b"all members' test examples, which each counted for itself"
-    copied: dict[int, list[tuple[str, str]]] = {}
+    copied_updates: dict[int, list[tuple[str, str]]] = {}
     for client, of_client in run.known(COPIED).items():
         for number in sorted(of_client.keys() & wanted):
-            copied.setdefault(number, []).append((client, [*known["shapley"]][int(of_client[number])]))
+            copied_updates.setdefault(number, []).append((client, [*known["shapley"]][int(of_client[number])]))
     metadata = {MEASURED_ON: where, GAINS_IN: b"accuracy", VOID: json.dumps(void).encode()}
-    metadata[COPIES] = json.dumps(copied).encode()
+    metadata[COPIES] = json.dumps(copied_updates).encode()
     return pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
 
 
 def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
-    """The metric of which gains are, and the number of the positive class."""
+    """The metric of the gains, and the number of the positive class."""
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
     measured = {key.rpartition("/")[2] for key in metrics}
@@ -193,14 +195,14 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
     if name not in choices or (of_two and RMSE not in measured):
         raise UserError(
-            f"--metric {metric}: choose {', '.join(choices)}; those of one class where such a one judges the run "
-            "([evaluation] metric)."
+            f"--metric {metric}: choose {', '.join(choices)}. Metrics of one class need a run with such a selection "
+            "metric ([evaluation] metric)."
         )
     return name, 1 if positive is None else positive
 
 
 def withheld(sums: "pa.Table") -> dict[str, str]:
-    """{kind of shares in `over_rounds` by which nobody can be paid: why}."""
+    """{kind of shares in `over_rounds` that cannot divide a budget: why}."""
     reasons: dict[str, str] = {}
     for name in (name for name in sums.column_names if name.endswith("_share")):
         shares = dict(zip(sums["client"].to_pylist(), sums[name].to_pylist(), strict=True))
@@ -216,8 +218,8 @@ def withheld(sums: "pa.Table") -> dict[str, str]:
 
 
 def void_rounds(run: Run) -> dict[int, str]:
-    """{round: why its values of coalitions do not hold}: the server found counts that cannot be right, or the model
-    after the round got another share of the test examples right there than in the evaluation."""
+    """{round: why its values of coalitions do not hold}: the server received impossible counts, or the model after the
+    round had another accuracy there than in the evaluation."""
     rounds: dict[int, str] = {}
     for of_client in run.known(FAULT).values():
         rounds |= {number: FAULTS[int(code)] for number, code in of_client.items()}
@@ -233,18 +235,18 @@ def void_rounds(run: Run) -> dict[int, str]:
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
-    """Refuse a repetition that ends at other weights than the run did."""
+    """Raise an error if a repetition ends at other weights than the run did."""
     if not float(norm(sub(w, before))) <= REPEATED * float(norm(before)):
         raise UserError(
             f"training {directory} again ends at another model than it holds: its config.toml or checkpoint was "
-            "changed, or it is of another version of fedweave. Nobody can be paid by it; run it again.",
+            "changed, or it is of another version of fedweave. Do not pay by it; run it again.",
             code="user.other-model",
         )
 
 
 def over_rounds(table: "pa.Table") -> "pa.Table":
-    """Sums over rounds per client; of cosines the mean, of standard errors, which are independent, the root of the sum
-    of squares. Shares are those that follow from the sums."""
+    """Totals over rounds per client: the mean of cosines, the root of summed squares for standard errors, which are
+    independent, and otherwise sums. Shares are computed from the sums."""
     names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
     if "error" in names:
         table = table.set_column(table.column_names.index("error"), "error", pc.power(table["error"], 2))
@@ -255,7 +257,7 @@ def over_rounds(table: "pa.Table") -> "pa.Table":
         result = result.set_column(result.column_names.index("error"), "error", pc.sqrt(result["error"]))
     for scheme, name in SHARED.items():
         if name and name not in names:
-            continue  # of runs between sites
+            continue  # not measured between sites
         gains = torch.from_numpy(result[name].to_numpy().copy()) if name else torch.ones(len(result), device="cpu")
         result = result.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
     return result
@@ -272,23 +274,23 @@ def _numbers(text: str, last: int) -> set[int]:
 
 
 def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[int, Round, Tree]]":
-    """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
+    """Run again, without evaluation: every round's number, the server's view of the round, and the state after it."""
 
     @dataclass(frozen=True)
     class Listener(Part):
-        """Tells what the server heard in a round."""
+        """Passes the server's view of a round on."""
 
         tell: Callable[[Round], None]
 
         def update(self, state: Tree, round: Round) -> Tree:
-            """Tell of the round."""
+            """Pass the round on."""
             self.tell(round)
             return state
 
-    heard: list[Round] = []
-    listening = replace(algorithm, parts=(*algorithm.parts, Listener(heard.append)))
+    rounds_heard: list[Round] = []
+    listening = replace(algorithm, parts=(*algorithm.parts, Listener(rounds_heard.append)))
     for step in train(listening, fed, rounds, eval_every=0):
-        yield step.round, heard.pop(), step.state
+        yield step.round, rounds_heard.pop(), step.state
 
 
 def _of_round(number: int, round: "Round", value: "Value", permutations: int, seed: int) -> list[Record]:

@@ -1,10 +1,10 @@
-"""Statements of account of a run: its lines from what the server knew of each client, and a seal to check them by.
+"""Statements of account of a run: lines from the server's measurements of each client, and a seal that verifies them.
 
-The run's hash is SHA-256 of its configuration and of every member's ledger, so that a member can tell from its own
-ledger that a statement is about the run that it took part in.
+The run's hash is SHA-256 of its configuration and of every member's ledger. A member's own ledger therefore shows
+whether a statement is about the run that the member took part in.
 
-A member works its pay out again from its own lines alone (`dues`): FairGraphFL pays in proportion to r_i + μ_i
-(`payoffs.unscaled`), and a member's lines have all its r_i. What they lack is the sum over all members, one number a
+A member recomputes its pay from its own lines (`dues`): FairGraphFL pays in proportion to r_i + μ_i
+(`payoffs.unscaled`), and a member's lines contain all r_i. They lack only the sum over all members, one number a
 round.
 """
 
@@ -64,11 +64,11 @@ from fedweave.report.document import Document, Grid, Section, grid
 from fedweave.report.ledger import period
 from fedweave.report.reading import Run
 
-_CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an amount, and rounding of floats
+_CENT = 1 + 1e-6  # largest error of an amount: a largest remainder's rounding, and rounding of floats
 
 
 def dues(member_lines: pa.Table) -> dict[int, float]:
-    """{round: r + μ} of the lines of one member, up to the first line without a value, which later means would lack."""
+    """{round: r + μ} of one member's lines, up to the first line without a value, because later means need it."""
     lines = list(takewhile(lambda line: line["value"] is not None, member_lines.sort_by("round").to_pylist()))
     r = torch.tensor([line["value"] for line in lines], dtype=torch.float64, device="cpu")
     means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
@@ -77,7 +77,7 @@ def dues(member_lines: pa.Table) -> dict[int, float]:
 
 
 def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
-    """{round: Σ (r + μ)} of a whole statement, of the rounds in which every member's pay follows from it."""
+    """{round: Σ (r + μ)} of a whole statement, for the rounds in which every member's pay follows from it."""
     of_members = {
         name: table.filter(pc.equal(table["member"], name)) for name in pc.unique(table["member"]).to_pylist()
     }
@@ -92,10 +92,10 @@ def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
 
 
 def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms) -> list[int]:
-    """Check the pay in a member's lines against `totals` (`sums`); return the rounds of which that says nothing.
+    """Check the pay in a member's lines against `totals` (`sums`); return the rounds that cannot be checked.
 
     Raises:
-        UserError: a line has another amount than follows; names round and amounts.
+        UserError: a line has another amount than its value gives; names round and amounts.
     """
     due, unknown = dues(member_lines), []
     for line in member_lines.to_pylist():
@@ -123,10 +123,12 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 
 class Account(NamedTuple):
-    """A statement: its lines (`incentives.payoffs.SCHEMA`), terms, run's hash and digest; what the run's hash is made
-    of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; what
-    leave-one-out values are gains in, "" where there are none; and what to read before anything is paid
-    (`one_class`)."""
+    """A statement of account.
+
+    table: its lines (`incentives.payoffs.SCHEMA`). terms, run, digest: terms, the run's hash and the digest. config,
+    ledgers: the hashes that make the run's hash. sums: divisor of each round's pay (`sums`), 0 without pay. gains: the
+    metric of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`).
+    """
 
     table: pa.Table
     terms: Terms
@@ -144,7 +146,7 @@ class Account(NamedTuple):
         return tuple(number for number, total in self.sums.items() if not total)
 
     def seal(self) -> Record:
-        """All but the lines, as a JSON document."""
+        """Everything but the lines, as a JSON document."""
         return ({"warning": self.warning} if self.warning else {}) | {
             "budget": str(self.terms.budget),
             "currency": self.terms.currency,
@@ -162,34 +164,34 @@ def account(run: Run) -> Account:
     """The statement of a run whose algorithm pays.
 
     Raises:
-        UserError: it does not, or nobody was paid in any round.
+        UserError: the algorithm does not pay, or no round has pay.
     """
     terms = terms_of(run.config, run.directory)
     every = [_whole_run(run)] if in_total(run.config) else _rounds(run)
     entries = [entry for entry in every if float(entry.pay.sum()) > 0]
     if not entries:
         raise UserError(
-            f"in {run.directory} nobody is owed anything yet; choose an algorithm with payoffs, such as fairgraphfl."
+            f"in {run.directory} no member is owed anything yet; choose an algorithm with payoffs, such as fairgraphfl."
         )
     table = statement(terms, entries)
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
     whole = run_hash(config, ledgers)
     nothing = {entry.number: 0.0 for entry in every if not float(entry.pay.sum()) > 0}
     divided = dict(sorted((sums(table, terms) | nothing).items()))
-    sealed = digest(table, terms, whole, divided)
-    return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run), one_class(run))
+    whole_digest = digest(table, terms, whole, divided)
+    return Account(table, terms, whole, whole_digest, config, ledgers, divided, _gains(run), one_class(run))
 
 
 def in_total(config: ConfigDocument) -> bool:
-    """Whether members are owed parts of one budget for the whole run ([pay])."""
+    """Whether [pay] sets one budget for the whole run."""
     return bool(section(config, "pay").get("budget"))
 
 
 def _whole_run(run: Run) -> StatementRound:
-    """What each member is owed for all rounds, as [pay] says; of the last round by number.
+    """Each member's pay for all rounds by the rule of [pay]; it has the last round's number.
 
     Raises:
-        UserError: what pay follows from was not measured, or nothing brought anything.
+        UserError: the basis of the pay was not measured, or it has no positive sum.
     """
     pay, known = PaySettings(**section(run.config, "pay")), {name: run.known(name) for name in ("shapley", WEIGHT)}
     void = void_rounds(run)
@@ -223,7 +225,7 @@ def _whole_run(run: Run) -> StatementRound:
 
 
 def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.Tensor, size: torch.Tensor) -> str:
-    """A member's line in words."""
+    """The reason in a member's line."""
     basis = {"shapley": f"gain {float(gain):.4f}", "size": f"size {float(size):.4f}", "equal": "the same as all"}[
         pay.by
     ]
@@ -233,12 +235,12 @@ def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.
 
 
 def one_class(run: Run) -> str:
-    """A sentence where the model that members are paid for predicts one class for all test examples, of several."""
-    found = run.summary["metrics"]
-    if found.get("global/classes_predicted", found.get("local/classes_predicted")) != 1:
+    """A warning if the model behind the payment predicts one class for all test examples, which have several."""
+    metrics = run.summary["metrics"]
+    if metrics.get("global/classes_predicted", metrics.get("local/classes_predicted")) != 1:
         return ""
-    if found.get("global/accuracy", found.get("local/accuracy")) == 1:
-        return ""  # there was nothing else to predict
+    if metrics.get("global/accuracy", metrics.get("local/accuracy")) == 1:
+        return ""  # all test examples are of this class
     return (
         f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "
         "examples, and contributions count in full all the same."
@@ -246,11 +248,10 @@ def one_class(run: Run) -> str:
 
 
 def terms_of(config: ConfigDocument, directory: Path) -> Terms:
-    """Budget and currency as the configuration of the run in `directory` has them, of the algorithm or of its part
-    "payoff".
+    """Budget and currency in the configuration of the run in `directory`: [pay], the algorithm or its part "payoff".
 
     Raises:
-        UserError: it has none.
+        UserError: the configuration has no budget.
         ConfigError: the budget is not an amount in whole cents.
     """
     if in_total(config):
@@ -265,8 +266,8 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
     add = "choose fairgraphfl or add the parts 'agent_value' and 'payoff' (small graphs), or 'size_value' and 'payoff'"
     remedy = add if "parts" in algorithm else "choose one that does"
     raise UserError(
-        f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}, or set [pay] "
-        "budget."
+        f"the algorithm {name!r} of {directory} pays no member, so there is no statement to write; {remedy}, or set "
+        "[pay] budget."
     )
 
 
@@ -279,9 +280,9 @@ def _members(run: Run) -> list[str]:
 
 
 def _rounds(run: Run) -> list[StatementRound]:
-    """What each round with payoffs has to say of those who took part, in order."""
+    """The entries of each round with payoffs for the members that took part, in order."""
     measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
-    if (run.directory / CONTRIBUTIONS).is_file():  # of `fedweave contributions`
+    if (run.directory / CONTRIBUTIONS).is_file():  # the file of `fedweave contributions`
         for row in read_table(run.directory, CONTRIBUTIONS).to_pylist():
             measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]
     paid = measured[PAYOFF]
@@ -310,17 +311,17 @@ def _column(known: dict[str, dict[int, float]], members: list[str], number: int)
 
 
 def config_hash(config: ConfigDocument) -> str:
-    """SHA-256 of a configuration, written as `fedweave run` writes it."""
+    """SHA-256 of a configuration, in the form that `fedweave run` writes."""
     return hashlib.sha256(dumps(config).encode()).hexdigest()
 
 
 def of_client(ledger: pa.Table, name: str) -> pa.Table:
-    """A client's rows of a ledger, in their order."""
+    """A client's rows of a ledger, in order."""
     return ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), name))
 
 
 def ledger_hash(ledger: pa.Table, member: str) -> str:
-    """SHA-256 of a member's rows of a ledger, in their order, without the seconds that they took."""
+    """SHA-256 of a member's rows of a ledger, in order, without their durations."""
     rows = of_client(ledger, member).select(_OF_LEDGER)
     lines = (json.dumps(list(row.values()), ensure_ascii=True, separators=(",", ":")) for row in rows.to_pylist())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -359,8 +360,11 @@ _SEALED = (
 
 
 def document(whole: Account, table: pa.Table, about: str, command: str, run: Run, issued: date) -> Document:
-    """The lines `table`, all of a statement or one member's; about: what the run is called. run: whose ledger's times
-    are the period, and whose [pay] has the members' legal names; issued: the day on which it is written."""
+    """A statement with the lines `table`: all lines of the statement or one member's.
+
+    about: name of the run. run: gives the period from its ledger and the members' legal names from [pay]. issued: the
+    day of issue.
+    """
     rows, member_totals = table.to_pylist(), totals(table).to_pylist()
     rounds = len({row["round"] for row in rows})
     measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
@@ -412,7 +416,7 @@ def _called(member: str, names: Mapping[str, str]) -> str:
 
 
 def _to_sign(member_totals: list[Record], names: Mapping[str, str]) -> list[dict[str, str]]:
-    """A line for each who signs on paper."""
+    """A line for each signature on paper."""
     who = ["who issues this", *(_called(row["member"], names) for row in member_totals)]
     return [dict(zip(_PAPER, (one, "", ""), strict=True)) for one in who]
 
@@ -461,18 +465,18 @@ def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Checks of a statement of account against its seal: by whoever has the run, or by a member with its own part alone. A
-# member's copy has all that it needs to check its lines, and nothing of another member's: beside the lines and the
-# seal the configuration, the member's own rows of the ledger and, of a run between sites, the run's number and sites,
+# Checks of a statement of account against its seal, by an owner of the run or by a member from its own part only. A
+# member's copy has everything that checks its lines, and no data of other members: the lines and the seal, the
+# configuration and the member's own rows of the ledger. For a run between sites it also has the run's number and sites,
 # so that `fedweave audit SITE --against` takes the copy for the run.
 
 
 DIFFERS = "statement.differs"
-SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once contributions were measured
+SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # LEAVE_ONE_OUT is a column only after `fedweave contributions`
 
 
 class Seal(NamedTuple):
-    """What a statement says but for its lines (`Account.seal`)."""
+    """Everything in a statement but its lines (`Account.seal`)."""
 
     terms: Terms
     digest: Digest
@@ -486,7 +490,7 @@ def read_seal(folder: Path) -> Seal:
     """The seal of the statement in `folder`.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: there is no statement, or the seal is damaged.
     """
     if not (folder / SEAL).is_file():
         raise UserError(
@@ -506,39 +510,39 @@ def _read(seal: Record) -> Seal:
         bytes.fromhex(word)
     sums = {int(number): float(total) for number, total in seal.get("sums", {}).items()}  # older seals have none
     if not all(0 <= total < math.inf for total in sums.values()):
-        raise ValueError("a sum is none")
+        raise ValueError("a sum is negative or not finite")
     terms = Terms(seal["budget"], seal["currency"])
     return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
 
 
 def check_same(folders: Sequence[Path]) -> str:
-    """Compare the seals that members hold, which have no line of anybody: of one statement they are the same; returns
-    that in words, with the members whose seal was not compared.
+    """Compare the seals in members' copies, which contain no lines: seals of one statement are equal. Returns this
+    result in words, with the members whose seals were not compared.
 
     Raises:
-        UserError: a seal contradicts itself, or is not what most members have; names these, and the first difference.
+        UserError: a seal contradicts itself, or differs from most seals; names these members, and the first difference.
     """
-    held = {_whose(folder): read_seal(folder) for folder in folders}
-    if len(held) < 2:
+    seals = {_whose(folder): read_seal(folder) for folder in folders}
+    if len(seals) < 2:
         raise UserError("name the copies of two members or more: --compare DIR --compare DIR.")
-    for seal in held.values():
+    for seal in seals.values():
         check(pa.Table.from_pylist([], SCHEMA), "", seal.digest, seal.terms, seal.run, seal.sums)
-    digests = [seal.digest.digest for seal in held.values()]
+    digests = [seal.digest.digest for seal in seals.values()]
     most = max(digests, key=digests.count)
-    odd = [name for name, seal in held.items() if seal.digest.digest != most]
+    odd = [name for name, seal in seals.items() if seal.digest.digest != most]
     if odd and 2 * digests.count(most) <= len(digests):
-        raise UserError(f"the statements of {listed([*held])} differ, and no one is what most have.", code=DIFFERS)
+        raise UserError(f"the statements of {listed([*seals])} differ, and no majority has the same.", code=DIFFERS)
     if odd:
-        same = next(seal for seal in held.values() if seal.digest.digest == most)
-        why = "; ".join(f"{name}: {_difference(held[name], same)}" for name in odd)
-        raise UserError(f"not what most members were given: {why}. Ask who wrote them.", code=DIFFERS)
-    left = sorted(name for name in next(iter(held.values())).ledgers if name not in held)
+        same = next(seal for seal in seals.values() if seal.digest.digest == most)
+        why = "; ".join(f"{name}: {_difference(seals[name], same)}" for name in odd)
+        raise UserError(f"another statement than most members have: {why}. Ask who wrote them.", code=DIFFERS)
+    left = sorted(name for name in next(iter(seals.values())).ledgers if name not in seals)
     more = f"; not compared: {listed(left)}" if left else ""
-    return f"the statements of {listed([*held])} are the same, digest {most[:16]}{more}"
+    return f"the statements of {listed([*seals])} are the same, digest {most[:16]}{more}"
 
 
 def _whose(folder: Path) -> str:
-    """The member whose copy a folder is; its path, if it does not say."""
+    """The member whose copy a folder holds; the folder's path if that is not clear."""
     names = [path.stem.removeprefix("statement-") for path in sorted(folder.glob("statement-*.parquet"))]
     return names[0] if len(names) == 1 else str(folder)
 
@@ -550,16 +554,16 @@ def _difference(one: Seal, other: Seal) -> str:
         if one.sums.get(number) != other.sums.get(number):
             mine, theirs = (each.sums.get(number) for each in (one, other))
             return f"in round {number} pay is divided by {mine}, and by {theirs} elsewhere"
-    return "its lines are others"
+    return "its lines differ"
 
 
 def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> None:
-    """Check a member's lines of a statement against its seal, that against the configuration and the member's ledger,
-    and what is paid against the payoffs, all of which stand in `run`.
+    """Check a member's lines of a statement against its seal, the seal against the configuration and the member's
+    ledger in `run`, and the pay against the payoffs in `run`.
 
     Raises:
-        UserError: a line was changed or left out, or the statement is about another run; says which part does not
-            agree.
+        UserError: a line was changed or left out, or the statement is about another run; the error names the part that
+            does not agree.
     """
     _check_sealed(member_lines, seal, member, (run.config, run.ledger), run.directory)
     due = of_member(account(run).table, member)
@@ -574,24 +578,24 @@ def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> N
         )
 
 
-def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
-    """Check a member's lines with nothing but its copy in `folder` (`write_copy`): against the seal, that against the
-    configuration and the member's ledger, and what is paid against the values in the lines.
+def check_copy(member_lines: pa.Table, seal: Seal, member: str, folder: Path) -> None:
+    """Check a member's lines only with its copy in `folder` (`write_copy`): against the seal, the seal against the
+    configuration and the member's ledger, and the pay against the values in the lines.
 
     Raises:
-        UserError: see `check_in_run`; a line is of a round in which the member sent no update, or there is none of one
-            in which it did; or what the copy holds cannot show that an amount is right.
+        UserError: see `check_in_run`; or the rounds of the lines differ from the rounds in which the member sent an
+            update; or the copy cannot show that an amount is right.
     """
     ledger = read_table(folder, LEDGER)
-    _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
+    _check_sealed(member_lines, seal, member, (load_saved(folder / CONFIG), ledger), folder)
     if in_total(load_saved(folder / CONFIG)):
-        _check_once(own, member)
+        _check_once(member_lines, member)
     else:
-        _check_rounds(own, member, of_client(ledger, member))
-    if unknown := check_pay(own, seal.sums, seal.terms):
+        _check_rounds(member_lines, member, of_client(ledger, member))
+    if unknown := check_pay(member_lines, seal.sums, seal.terms):
         raise UserError(
             f"nothing in {folder} shows that the pay of {_round_list(unknown)} is right: lines have no value, or the "
-            f"seal has no sum. Whoever holds the run can check it: fedweave statement RUN --member {member} --check …"
+            f"seal has no sum. An owner of the run can check it: fedweave statement RUN --member {member} --check …"
         )
 
 
@@ -602,22 +606,22 @@ def _check_sealed(
     if seal.config != config_hash(config):
         raise UserError(
             f"the statement is about another configuration than {directory / CONFIG}. If the run went on after the "
-            "statement was written, ask for a new one; the number of rounds is of the configuration, too."
+            "statement was written, ask for a new one: the number of rounds is in the configuration."
         )
     if seal.ledgers.get(member) != ledger_hash(ledger, member):
         raise UserError(
-            f"the statement does not know the ledger of {member} in {directory}: it is about another run, or what was "
-            "exchanged was changed afterwards."
+            f"the statement does not know the ledger of {member} in {directory}: it is about another run, or the "
+            "messages in the ledger were changed afterwards."
         )
     if seal.run != run_hash(seal.config, seal.ledgers):
-        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
+        raise UserError("the run's hash does not follow from the ledgers in the seal; ask for the statement again.")
     if seal.terms != terms_of(config, directory):
-        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
+        raise UserError("budget or currency differ from the configuration; ask for the statement again.")
     check(member_lines, member, seal.digest, seal.terms, seal.run, seal.sums)
 
 
 def _same_pay(member_lines: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
-    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    """Raise an error if rounds or amounts differ from the run's: the author of a statement can seal anything."""
     _check_once(member_lines, member)
     amounts, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (member_lines, paid))
     for number in sorted(amounts.keys() | due.keys()):
@@ -630,15 +634,15 @@ def _same_pay(member_lines: pa.Table, paid: pa.Table, member: str, directory: Pa
 
 
 def _check_rounds(member_lines: pa.Table, member: str, ledger: pa.Table) -> None:
-    """Refuse lines of other rounds than those in which the member, whose ledger this is, sent an update; whatever the
-    seal says of them."""
+    """Raise an error if the lines' rounds differ from the rounds in which the member sent an update, by its `ledger`.
+    The seal has no influence."""
     _check_once(member_lines, member)
     sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
     trained, listed_rounds = ({*table["round"].to_pylist()} for table in (sent, member_lines))
     if left_out := sorted(trained - listed_rounds):
         raise UserError(
             f"{member} sent an update in {_round_list(left_out)}, and the statement has no line of it; ask for the "
-            "statement again. If nobody was paid then, only the run itself shows that."
+            "statement again. If that round paid no member, only the run itself shows it."
         )
     if more := sorted(listed_rounds - trained):
         raise UserError(f"the statement has {_round_list(more)}, in which {member} sent no update; ask for it again.")
@@ -655,24 +659,24 @@ def _round_list(numbers: Iterable[int]) -> str:
     return f"round{'s' if len(items) > 1 else ''} {', '.join(map(str, items))}"
 
 
-_OF_RUN = ("run", "sites")  # of run.json; the rest is about the machine that started the run
+_OF_RUN = ("run", "sites")  # keys of run.json in a copy; the others describe the machine that started the run
 
 
 def check_free(out: Path, member: str) -> None:
-    """Refuse to write a member's copy, or the whole statement for `member` "", where something else is.
+    """Raise an error if a member's copy, or the whole statement for `member` "", would overwrite other files.
 
     Raises:
-        UserError: a run, files of another use, or another member's copy are there.
+        UserError: the folder holds a run, other files, or another member's copy.
     """
-    if taken := [name for name in (CONFIG, LEDGER) if (out / name).exists() and not (out / SEAL).exists()]:
-        raise UserError(f"{out} holds a {taken[0]} of a run or of something else; choose another folder with --out.")
+    if occupied := [name for name in (CONFIG, LEDGER) if (out / name).exists() and not (out / SEAL).exists()]:
+        raise UserError(f"{out} holds a {occupied[0]} of a run or of something else; choose another folder with --out.")
     stem = f"statement-{member}" if member else "statement"
     if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != stem):
-        raise UserError(f"{out} holds {others[0]}.csv: give every member a folder of its own with --out.")
+        raise UserError(f"{out} holds {others[0]}.csv: give every member a separate folder with --out.")
 
 
 def write_copy(run: Run, member: str, out: Path) -> list[Path]:
-    """Write what a copy has besides lines, page and seal; return the paths.
+    """Write the files of a copy, without lines, page and seal; return the paths.
 
     Raises:
         FedweaveError: the run's run.json is damaged.
@@ -684,7 +688,7 @@ def write_copy(run: Run, member: str, out: Path) -> list[Path]:
 
 
 def _compact(table: pa.Table) -> pa.Table:
-    """The same rows, with dictionaries of their own words: those that a filter leaves have the other rows' too."""
+    """The same rows, with dictionaries of only their words: a filter leaves the other rows' words too."""
     for at, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             words = table[field.name].cast(field.type.value_type).combine_chunks().dictionary_encode()

@@ -1,4 +1,4 @@
-"""What the mechanisms in a run's ledger come to: the ε that they bound, added up over the run."""
+"""Privacy cost of the mechanisms in a run's ledger: the ε that they bound, added up over the run."""
 
 import math
 from collections import defaultdict
@@ -12,17 +12,18 @@ from fedweave.core.mechanism import LDP, Applied, Gaussian, PrivacyAccount, read
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 
-WEAK, VOID = 10, 100  # an ε above it protects little, or practically nothing
+WEAK, VOID = 10, 100  # an ε above WEAK protects little, above VOID practically nothing
 _MESSAGE = ["client", "direction", "step", "round", "call", "applied"]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What a client sent of one record under differential privacy, added up; or the client that sent most.
+    """Total cost of the messages that a client sent about one record under differential privacy, or the largest total
+    of all clients.
 
-    per:      what a record is.
-    epsilon:  the ε of it all, at δ = `delta`, which is None where no noise needs one.
-    messages: how many; most of any client.
+    per:      the kind of record.
+    epsilon:  the total ε, at δ = `delta`, which is None if no noise needs one.
+    messages: number of messages; the largest number of any client.
     """
 
     per: str
@@ -31,21 +32,21 @@ class Bound:
     messages: int
 
     def __str__(self) -> str:
-        """A sentence."""
+        """A sentence with the bound."""
         at = "" if self.delta is None else f" at δ = {self.delta:g}"
         often = counted(self.messages, "message")
         return f"Differential privacy of what was noised, per {self.per}: ε = {self.epsilon:.4g}{at} after {often}."
 
     @property
     def remark(self) -> str:
-        """What such an ε is worth: "" where it protects."""
+        """The strength of this ε in words: "" if it protects."""
         if self.epsilon <= WEAK:
             return ""
         return "protects practically nothing" if self.epsilon > VOID else "protects little"
 
 
 def remarks(epsilon_bounds: Iterable[Bound]) -> list[str]:
-    """A sentence on those of the bounds that protect little; none where all protect."""
+    """A sentence if any of the bounds protects little; [] if all protect."""
     worst = max((bound.epsilon for bound in epsilon_bounds), default=0.0)
     if worst <= WEAK:
         return []
@@ -57,10 +58,10 @@ def remarks(epsilon_bounds: Iterable[Bound]) -> list[str]:
 
 
 def bounds(*ledgers: pa.Table) -> list[Bound]:
-    """One for each kind of record in the tables of one run's ledger, or of several runs', the largest of any client;
-    none where nothing states a cost.
+    """The largest bound of any client for each kind of record, from the ledgers of one run or of several runs; [] if no
+    mechanism states a cost.
 
-    What several clients hold of one record is not added up. Other mechanisms bound nothing and are not in it.
+    Bounds of several clients on one record are not added up. Mechanisms without a bound do not count.
     """
     most: dict[str, Bound] = {}
     for bound in (bound for client_bounds in of_members(*ledgers).values() for bound in client_bounds):
@@ -74,18 +75,18 @@ def bounds(*ledgers: pa.Table) -> list[Bound]:
 
 
 def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
-    """{client: what all that it sent comes to, one for each kind of record}; without clients that sent nothing under
-    differential privacy. What a run draws once, the next one draws anew."""
+    """{client: its total bounds, one for each kind of record}, only of clients that sent a message under differential
+    privacy. A run draws permanent noise once, and the next run draws it again."""
     accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
-    begun: dict[tuple[str, str], int] = {}
+    run_of: dict[tuple[str, str], int] = {}
     for run, row in ((run, row) for run, ledger in enumerate(ledgers) for row in _messages(ledger)):
         applied = read_applied(row["applied"])
         for per, mechanisms in _by_unit(applied).items():
             at = per, row["client"]
-            if begun.setdefault(at, run) != run:
-                accounts[at], begun[at] = replace(accounts[at], released=frozenset()), run
+            if run_of.setdefault(at, run) != run:
+                accounts[at], run_of[at] = replace(accounts[at], released=frozenset()), run
             accounts[at] = accounts[at].after(Applied(applied.key, mechanisms), row["times"])
             times[at] += row["times"]
             for noise in mechanisms:
@@ -98,7 +99,7 @@ def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
 
 
 def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
-    """{what a record is: {round: ε of all that was sent up to then}}, of the client whom it cost most."""
+    """{kind of record: {round: ε of all messages up to the round}}, for the client with the highest cost."""
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
     accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
@@ -129,7 +130,7 @@ def _bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -
 
 
 def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
-    """The mechanisms that bound an ε, by what they call a record."""
+    """The mechanisms that bound an ε, by their kind of record."""
     by_unit: dict[str, tuple[Gaussian | LDP, ...]] = {}
     for mechanism in applied.mechanisms:
         if isinstance(mechanism, Gaussian | LDP) and not mechanism.cost().unbounded:
@@ -138,11 +139,11 @@ def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
 
 
 def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
-    """{"client", "applied", "times"}: how often each client sent something with the same mechanisms; or the same of
+    """{"client", "applied", "times"}: number of messages of each client with the same mechanisms; with `by_round` for
     each "round", in order.
 
-    A message has a row for each leaf, one that went to several peers one for each of them, and a round that was done
-    again has all of them again.
+    A message has a row for each leaf. A message to several peers has these rows for each peer, and a repeated round has
+    all its rows again.
     """
     some = ledger.filter(pc.is_valid(ledger["applied"])).select([*_MESSAGE, "key", "to"])
     plain = some.cast(pa.schema([field.with_type(_value_type(field.type)) for field in some.schema]))

@@ -1,15 +1,16 @@
 """Secure aggregation: Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning",
-figure 4 with all that it has against a server that cheats. Built from `cryptography` and `pycryptodome`; nothing here
-knows tensors or how messages travel.
+figure 4 with all its protection against a server that cheats. Built from `cryptography` and `pycryptodome`; nothing
+here knows tensors or how messages travel.
 
-A federation prepares an epoch of several sums: every site advertises a key of its own for each of them, signed with its
-certificate's key (`Participant.advertise`), and hands the others shares of what they may have to reveal (`share`). Then
-every sum takes three exchanges: masked terms (`mask`), signatures on the list of those whose terms came (`sign`), and
-shares (`reveal`), from which the server removes what masks are left (`opening.leftover`).
+A federation prepares an epoch of several sums. Every site advertises a separate key for each sum, signed with its
+certificate's key (`Participant.advertise`), and gives the other sites shares of the secrets that a sum may need
+(`share`). Then every sum takes three exchanges: masked terms (`mask`), signatures on the list of sites whose terms
+arrived (`sign`), and shares (`reveal`). From the shares the server computes and removes the remaining masks
+(`leftover`).
 
-Deviations: what is shared are 128-bit seeds of keys and masks. A survivor that still answers when the sum is opened
-tells the seed of its self mask besides the shares of others', so that shares are put together for those alone who no
-longer do. Sealed shares wait at the server until they are needed, for all sums of an epoch.
+Deviations: the shared secrets are 128-bit seeds of keys and masks. A survivor that still answers when the sum is opened
+reveals the seed of its self mask together with its shares of other sites' secrets. Shares are therefore combined only
+for sites that no longer answer. Sealed shares stay at the server until they are needed, for all sums of an epoch.
 """
 
 import json
@@ -40,19 +41,19 @@ from fedweave.core.mechanism import SLOTS
 from fedweave.errors import CallRefused, ConfigError, FedweaveError
 
 # ----------------------------------------------------------------------------------------------------
-# Who a site is: a certificate that the project's authority issued and has not revoked, and the key to it.
+# A site's identity: a certificate that the project's authority issued and has not revoked, and its key.
 
 
 STARTUP = "startup"  # the folder of NVFlare's kit, with the files below
-REVOKED = "revoked.pem"  # beside them, if the authority has revoked any: its list (X.509), signed with its key
-REFUSED = "certificate.revoked"  # the code of every refusal of one on that list
-CHANGED = "signature.wrong"  # the code of a refusal of a signature that is not of the message
+REVOKED = "revoked.pem"  # in the same folder, if the authority has revoked any: its list (X.509), signed with its key
+REFUSED = "certificate.revoked"  # the error code of a certificate on that list
+CHANGED = "signature.wrong"  # the error code of a signature that does not fit the message
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A project's authority: its certificate, and the serial numbers of those that it has revoked."""
+    """A project's authority: its certificate, and the serial numbers of the certificates that it has revoked."""
 
     certificate: x509.Certificate
     revoked: frozenset[int] = frozenset()
@@ -60,9 +61,8 @@ class Authority:
 
 @dataclass(frozen=True)
 class Identity:
-    """A site's certificate (DER) and key, and the authority that it trusts. members: {site: SHA-256
-    fingerprint of the only certificate of others that it takes for that site's}; without an entry, any of that
-    authority's."""
+    """A site's certificate (DER) and key, and the authority that it trusts. members: {site: SHA-256 fingerprint of the
+    only certificate that is accepted for that site}; for other sites any certificate of the authority is accepted."""
 
     certificate: bytes
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -71,7 +71,7 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """Whose certificate it is."""
+        """The site for which the certificate was issued."""
         return common_names(x509.load_der_x509_certificate(self.certificate))[0]
 
     def sign(self, message: bytes) -> bytes:
@@ -86,24 +86,26 @@ class Identity:
         """`check_signed` with the authority that the site trusts, and the certificates that it knows."""
         pinned = self.members.get(site)
         if pinned is not None and sha256(certificate).hexdigest() != pinned.replace(":", "").lower():
-            raise CallRefused(f"what is said to be from {site!r} is signed with another certificate than its own")
+            raise CallRefused(f"a message from {site!r} is signed with another certificate than its own")
         check_signed(site, certificate, signature, message, self.root, at)
 
 
 def check_signed(
     site: str, certificate: bytes, signature: bytes, message: bytes, root: Authority | None, at: datetime | None = None
 ) -> None:
-    """Refuse a message that `site` has not signed, or whose certificate the authority has not issued for it or has
-    revoked, or that was not valid `at` a time, now if none; without `root` nobody asks who has issued it.
+    """Raise an error unless `site` signed the message, with a valid certificate that the authority issued for it and
+    has not revoked.
+
+    at: time of validity, now if None. root: the authority; without it the issuer is not checked.
 
     Raises:
-        CallRefused: names the site and what is wrong.
+        CallRefused: names the site and the fault.
     """
     try:
         theirs = _issued(certificate, None if root is None else root.certificate)
-        named, valid = common_names(theirs), (theirs.not_valid_before_utc, theirs.not_valid_after_utc)
-        if named != [site] or not valid[0] <= (at or datetime.now(UTC)) <= valid[1]:
-            raise ValueError(f"its certificate is for {named}, or not valid {'then' if at else 'now'}")
+        names, valid = common_names(theirs), (theirs.not_valid_before_utc, theirs.not_valid_after_utc)
+        if names != [site] or not valid[0] <= (at or datetime.now(UTC)) <= valid[1]:
+            raise ValueError(f"its certificate is for {names}, or not valid {'then' if at else 'now'}")
         key = theirs.public_key()
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, message, _PSS, SHA256())
@@ -112,7 +114,7 @@ def check_signed(
         else:
             raise TypeError("its certificate has a key of another kind than RSA and EC")
     except (InvalidSignature, ValueError, TypeError) as error:
-        why = str(error) or "the signature is not of that message and that certificate's key"
+        why = str(error) or "the signature does not fit the message and the certificate's key"
         code = CHANGED if isinstance(error, InvalidSignature) else ""
         raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}", code=code) from error
     if root is not None and theirs.serial_number in root.revoked:
@@ -120,7 +122,7 @@ def check_signed(
 
 
 def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """Whom a certificate, or a request for one, is of."""
+    """The names for which a certificate, or a request for one, is issued."""
     return [str(attribute.value) for attribute in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
@@ -133,10 +135,10 @@ def _issued(certificate: bytes, root: x509.Certificate | None) -> x509.Certifica
 
 
 def read_root(kit: Path) -> Authority:
-    """The project's authority, by its certificate and its list of revoked ones in a kit's folder.
+    """The project's authority, from its certificate and its list of revoked certificates in a kit's folder.
 
     Raises:
-        ConfigError: one cannot be read, or the certificate is absent, or it did not sign the list.
+        ConfigError: a file cannot be read, the certificate is absent, or its key did not sign the list.
     """
     try:
         root = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
@@ -150,7 +152,7 @@ def revoked_by(root: x509.Certificate, content: bytes, path: Path) -> frozenset[
     """The serial numbers on an authority's list of revoked certificates, which was read from `path`.
 
     Raises:
-        ConfigError: it is no such list, or `root` did not sign it.
+        ConfigError: the content is no such list, or `root` did not sign it.
     """
     try:
         crl = x509.load_pem_x509_crl(content)
@@ -162,7 +164,7 @@ def revoked_by(root: x509.Certificate, content: bytes, path: Path) -> frozenset[
 
 
 def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
-    """What provisioning left in the `folder` of a site, an administrator or the server; members: see `Identity`.
+    """The identity that provisioning wrote for a site, an administrator or the server; members: see `Identity`.
 
     Raises:
         ConfigError: a file is absent or cannot be read.
@@ -177,21 +179,21 @@ def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({}
             f"signatures need the certificate and key that provisioning wrote to {kit}: {error}"
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"the key in {kit} is neither an RSA nor an EC key; provision the project anew.")
+        raise ConfigError(f"the key in {kit} is neither an RSA nor an EC key; provision the project again.")
     return Identity(certificate.public_bytes(Encoding.DER), key, read_root(kit), members)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What sites and server tell each other for a secure sum, and the bytes that are signed and hashed; keys that two
-# sites share, sealed letters between them, and pads.
+# Messages of sites and server for a secure sum, and the bytes that are signed and hashed; keys that two sites share,
+# sealed letters between them, and pads.
 
 
 @dataclass(frozen=True)
 class SumGroup:
-    """Who adds up, and how few may.
+    """The sites of secure sums, and the smallest number of them.
 
-    epoch: begins whenever keys are agreed anew. sites: all of the run, in order. needed: t, of how many a sum is opened
-    at least, and how many put a secret together. slots: the sums of an epoch.
+    epoch: number of the key agreement. sites: all sites of the run, in order. needed: t, the smallest number of sites
+    that opens a sum, and the number of shares that give a secret. slots: number of sums in an epoch.
 
     Raises:
         ValueError: t is not more than half of all: the server could collect t shares of a site's key from some and t of
@@ -206,7 +208,7 @@ class SumGroup:
 
     def __post_init__(self) -> None:
         if not len(self.sites) < 2 * self.needed <= 2 * len(self.sites) or len(self.sites) < 2:
-            raise ValueError(f"a secure sum of {self.needed} of {len(self.sites)} sites protects nobody")
+            raise ValueError(f"a secure sum of {self.needed} of {len(self.sites)} sites protects no site")
 
     @property
     def place(self) -> dict[str, int]:
@@ -214,13 +216,13 @@ class SumGroup:
         return {site: at for at, site in enumerate(self.sites)}
 
     def sign(self, one: str, other: str) -> int:
-        """With which sign `one` adds the pad that it shares with `other`."""
+        """The sign with which `one` adds the pad that it shares with `other`."""
         return 1 if self.place[one] < self.place[other] else -1
 
 
 class Advert(NamedTuple):
-    """A site's public keys of an epoch. certificate: DER. keys: X25519, 32 bytes each: the one that shares are sealed
-    for, then one for each slot. signature: of these (`advertised`)."""
+    """A site's public keys of an epoch. certificate: DER. keys: X25519, 32 bytes each: first the key that shares are
+    sealed for, then one for each slot. signature: over these keys (`advertised`)."""
 
     certificate: bytes
     keys: tuple[bytes, ...]
@@ -229,11 +231,11 @@ class Advert(NamedTuple):
 
 @dataclass(frozen=True)
 class Use:
-    """What one slot of an epoch is used for.
+    """The use of one slot of an epoch.
 
     call: round, step and occurrence. peers: the sites whose terms are to be added, in the order of the run. heard: the
-    fingerprint of what the step was told, which is in every pad and signature: a server that tells one site another
-    thing, such that the others' terms are 0 or known, has a sum that cannot be opened (Pasquini et al. 2022, "Eluding
+    fingerprint of the step's message, which is in every pad and signature. If a server sends one site a different
+    message, so that the other sites' terms are 0 or known, the sum cannot be opened (Pasquini et al. 2022, "Eluding
     secure aggregation in federated learning via model inconsistency").
     """
 
@@ -245,30 +247,30 @@ class Use:
 
 @dataclass(frozen=True)
 class Answers:
-    """What sites revealed of one sum. mask: {survivor: seed of its self mask}, of those who told it themselves. shares:
-    {site: {holder: its share}} of survivors' self masks and of others' keys."""
+    """The secrets that sites revealed for one sum. mask: {survivor: seed of its self mask}, from survivors that
+    answered. shares: {site: {holder: its share}} of survivors' self masks and of other sites' keys."""
 
     mask: Mapping[str, bytes] = field(default_factory=dict)
     shares: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
 def canonical_bytes(*what: object) -> bytes:
-    """The one byte string of a list of words, numbers, bytes and lists; no two lists have the same."""
+    """The unique byte string of a list of words, numbers, bytes and lists; different lists have different strings."""
     return json.dumps(what, default=bytes.hex, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def advertised(group: SumGroup, site: str, keys: Sequence[bytes]) -> bytes:
-    """What an `Advert` signs."""
+    """The bytes that an `Advert` signs."""
     return canonical_bytes("fedweave: keys of a secure sum", group.run, group.epoch, site, list(keys))
 
 
 def survived(group: SumGroup, use: Use, survivors: Sequence[str]) -> bytes:
-    """What survivors sign: whose terms the sum is of."""
+    """The bytes that survivors sign: the sites whose terms are in the sum."""
     where = (group.run, group.epoch, use.slot, use.call, use.peers, use.heard)
     return canonical_bytes("fedweave: survivors of a secure sum", *where, list(survivors))
 
 
-_PIECE = 1 << 18  # bytes of a pad at a time: they stay in cache
+_PIECE = 1 << 18  # bytes of a pad at a time, which fit into the cache
 _ZEROS = bytes(_PIECE)
 
 
@@ -282,25 +284,25 @@ def private_key(seed: bytes) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(derived(seed, "key"))
 
 
-def agreed(own: X25519PrivateKey, theirs: bytes) -> bytes:
-    """What the holder of the private key of `theirs` finds, too.
+def agreed(private: X25519PrivateKey, theirs: bytes) -> bytes:
+    """The secret that two sites share; the owner of the private key of `theirs` computes the same.
 
     Raises:
         CallRefused: `theirs` is no key.
     """
     try:
-        return own.exchange(X25519PublicKey.from_public_bytes(theirs))
+        return private.exchange(X25519PublicKey.from_public_bytes(theirs))
     except ValueError as error:
         raise CallRefused(f"secure sum: a public key is no key of X25519 ({error})") from error
 
 
 def seal(key: bytes, slot: int, second: bool, letter: bytes, about: bytes) -> bytes:
-    """A letter that only the holder of `key` can read, or write. second: it goes from the later site to the earlier."""
+    """A letter that only owners of `key` can read or write. second: it goes from the later site to the earlier."""
     return ChaCha20Poly1305(key).encrypt(_nonce(slot, second), letter, about)
 
 
 def unseal(key: bytes, slot: int, second: bool, sealed: bytes, about: bytes) -> bytes | None:
-    """Undo `seal`; None of what is not such a letter."""
+    """Undo `seal`; None if `sealed` is no such letter."""
     try:
         return ChaCha20Poly1305(key).decrypt(_nonce(slot, second), sealed, about)
     except InvalidTag:
@@ -308,13 +310,13 @@ def unseal(key: bytes, slot: int, second: bool, sealed: bytes, about: bytes) -> 
 
 
 def _nonce(slot: int, second: bool) -> bytes:
-    """Another one for each letter under a key, which lasts for an epoch."""
+    """A different nonce for each letter under a key, which lasts for an epoch."""
     return slot.to_bytes(8) + bytes([second]) + bytes(3)
 
 
 def add_pad(key: bytes, words: Sequence[np.ndarray], sign: int) -> None:
     """Add `sign` times the key's pad, AES-256-CTR read as words, to unsigned `words` in place, modulo their size. A key
-    makes one pad, once."""
+    makes only one pad, once."""
     stream, piece = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor(), bytearray(_PIECE + 15)
     for array in words:
         flat, step = array.reshape(-1), _PIECE // array.itemsize
@@ -326,8 +328,8 @@ def add_pad(key: bytes, words: Sequence[np.ndarray], sign: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A site's side of secure sums: what it sends, once each, and what it refuses. And the server's: what is to be taken
-# away from the sum of masked terms.
+# A site's side of secure sums: its messages, each sent once, and its checks. And the server's side: the masks to
+# subtract from the sum of masked terms.
 
 
 _SEED = 16  # bytes of a seed and of its shares
@@ -335,7 +337,7 @@ _SEED = 16  # bytes of a seed and of its shares
 
 @dataclass
 class _Sum:
-    """What a site knows of a sum that it has sent its term of."""
+    """A site's record of a sum to which it has sent its term."""
 
     use: Use
     survivors: tuple[str, ...] = ()
@@ -344,15 +346,15 @@ class _Sum:
 
 @dataclass
 class Participant:
-    """One site in one epoch of one run, in memory alone: after a restart there is a new epoch, so that no pad can come
-    twice."""
+    """One site in one epoch of one run. It exists only in memory: after a restart there is a new epoch, so that no pad
+    is used twice."""
 
     name: str
     identity: Identity
     group: SumGroup
     _adverts: dict[str, Advert] = field(default_factory=dict)
-    _seeds: list[tuple[bytes, bytes]] = field(default_factory=list)  # of each slot: of its key, of its self mask
-    _kept: list[bytes] = field(default_factory=list)  # the site's own shares of these, of each slot
+    _seeds: list[tuple[bytes, bytes]] = field(default_factory=list)  # for each slot: seeds of its key and its self mask
+    _own_shares: list[bytes] = field(default_factory=list)  # for each slot: the site's own shares of its secrets
     _sums: dict[int, _Sum] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -362,7 +364,7 @@ class Participant:
         """Round 0 of figure 4.
 
         Raises:
-            CallRefused: it was asked before.
+            CallRefused: the keys were advertised before.
         """
         _once(not self._seeds, f"the keys of epoch {self.group.epoch} are advertised")
         self._seeds = [(os.urandom(_SEED), os.urandom(_SEED)) for _ in range(self.group.slots)]
@@ -372,29 +374,28 @@ class Participant:
         return Advert(self.identity.certificate, keys, signature)
 
     def share(self, adverts: Mapping[str, Advert]) -> dict[str, list[bytes]]:
-        """Round 1: {other site: a sealed letter for each slot}, the shares of this site's key and self
-        mask.
+        """Round 1: {other site: a sealed letter for each slot}, with the shares of this site's key and self mask.
 
         Raises:
-            CallRefused: it was asked before; there are too few sites, or one that has not signed its keys.
+            CallRefused: the shares were dealt before; there are too few sites, or a site has not signed its keys.
         """
         _once(bool(self._seeds) and not self._adverts, f"the shares of epoch {self.group.epoch} are dealt")
         if self.name not in adverts or not set(adverts) <= set(self.group.sites):
-            raise CallRefused("secure sum: keys are to come from this site and others of the run")
+            raise CallRefused("secure sum: keys must come from this site and other sites of the run")
         self._enough(adverts)
         for site, advert in adverts.items():
-            signed = advertised(self.group, site, advert.keys)
-            self.identity.check(site, advert.certificate, advert.signature, signed)
+            statement = advertised(self.group, site, advert.keys)
+            self.identity.check(site, advert.certificate, advert.signature, statement)
             if len(advert.keys) != self.group.slots + 1:
                 raise CallRefused(
                     f"secure sum: {site!r} advertises {len(advert.keys)} keys, not {self.group.slots + 1}"
                 )
         self._adverts = {site: adverts[site] for site in self.group.sites if site in adverts}
-        dealt = [self._dealt(pair) for pair in self._seeds]
-        self._kept = [shares[self.name] for shares in dealt]
+        deals = [self._dealt(pair) for pair in self._seeds]
+        self._own_shares = [shares[self.name] for shares in deals]
         others = [site for site in self._adverts if site != self.name]
         return {
-            site: [self._seal(site, slot, dealt[slot][site]) for slot in range(self.group.slots)] for site in others
+            site: [self._seal(site, slot, deals[slot][site]) for slot in range(self.group.slots)] for site in others
         }
 
     def mask(self, use: Use, words: Sequence[np.ndarray]) -> None:
@@ -420,29 +421,29 @@ class Participant:
         add_pad(self_pad(self._seeds[use.slot][1], self.group, use, self.name), words, 1)
 
     def sign(self, slot: int, survivors: Sequence[str]) -> bytes:
-        """Round 3, the consistency check: this site's signature on whose terms have come; it signs one list.
+        """Round 3, the consistency check: sign the list of sites whose terms arrived. A site signs one list.
 
         Raises:
-            CallRefused: it has signed already, or the list is not of sites that were to send, this one among them.
+            CallRefused: the site has signed already, or the list has other sites than the peers, or not this site.
         """
         known = self._known(slot)
         _once(not known.survivors, f"the survivors of slot {slot} are signed")
-        listed = tuple(site for site in known.use.peers if site in survivors)
-        if list(listed) != list(survivors) or self.name not in listed:
+        signers = tuple(site for site in known.use.peers if site in survivors)
+        if list(signers) != list(survivors) or self.name not in signers:
             raise CallRefused(f"secure sum: {list(survivors)} are not this site and others that were to send a term")
-        self._enough(listed)
-        known.survivors = listed
-        return self.identity.sign(survived(self.group, known.use, listed))
+        self._enough(signers)
+        known.survivors = signers
+        return self.identity.sign(survived(self.group, known.use, signers))
 
     def reveal(self, slot: int, signatures: Mapping[str, bytes], letters: Mapping[str, bytes]) -> Answers:
-        """Round 4: the shares of the self masks of those on the list that was signed, and of the keys of the others.
+        """Round 4: the shares of the self masks of the sites on the signed list, and of the keys of the other sites.
 
-        Of each site it is one of the two, never both.
+        For each site it reveals one of the two, never both.
 
-        signatures: of survivors on that list. letters: what the others sealed for this site.
+        signatures: of survivors on that list. letters: sealed by the other sites for this site.
 
         Raises:
-            CallRefused: no list was signed, it was asked before, or too few have signed this list.
+            CallRefused: no list was signed, the slot was opened before, or too few sites have signed this list.
         """
         known = self._known(slot)
         _once(bool(known.survivors) and not known.opened, f"slot {slot} is opened")
@@ -473,7 +474,7 @@ class Participant:
             )
 
     def _dealt(self, seeds: tuple[bytes, bytes]) -> dict[str, bytes]:
-        """{site: its shares of both}; a site's place in the run is the place of its share."""
+        """{site: its shares of both seeds}; the number of a share is the site's place in the run."""
         sites = self.group.sites
         first, second = (Shamir.split(self.group.needed, len(sites), seed) for seed in seeds)
         return {site: one[1] + two[1] for site, one, two in zip(sites, first, second, strict=True)}
@@ -484,9 +485,9 @@ class Participant:
         )
 
     def _unsealed(self, sender: str, slot: int, letter: bytes | None) -> bytes | None:
-        """The shares of a site; None if what came is not what it sealed."""
+        """The shares from a site; None if the letter is not the one that the site sealed."""
         if sender == self.name:
-            return self._kept[slot]
+            return self._own_shares[slot]
         if letter is None:
             return None
         about = self._about(sender, self.name, slot)
@@ -501,8 +502,8 @@ class Participant:
 
 
 def pair_pad(secret: bytes, group: SumGroup, use: Use, one: str, other: str) -> bytes:
-    """The key of the pad that two sites share: f(their secret; run, epoch, slot, round, step, occurrence, what the step
-    was told)."""
+    """The key of the pad that two sites share: f(their secret; run, epoch, slot, round, step, occurrence, fingerprint
+    of the step's message)."""
     return derived(secret, "pad", group.run, group.epoch, use.slot, use.call, use.heard, sorted((one, other)))
 
 
@@ -524,13 +525,13 @@ def leftover(
     answers: Sequence[Answers],
     adverts: Mapping[str, Advert],
 ) -> None:
-    """Take the masks that are left in the sum of the survivors' terms away from unsigned `words`, in place: everybody's
-    self mask, and the pads that survivors share with those whose terms did not come.
+    """Subtract the masks that remain in the sum of the survivors' terms from unsigned `words`, in place: all survivors'
+    self masks, and the pads that survivors share with sites whose terms did not arrive.
 
     words: the sum, or one of its terms.
 
     Raises:
-        FedweaveError: too few shares of a site have come, or they do not belong together; names it.
+        FedweaveError: a site has too few shares, or they do not belong together; names the site.
     """
     for site in survivors:
         seed = next((answer.mask[site] for answer in answers if site in answer.mask), None)

@@ -1,17 +1,17 @@
-"""Private set intersection of several parties, who have a server find which of their names all have, and tell it none:
-commutative blinding (Meadows 1986; Huberman, Franklin and Hogg 1999, "Enhancing privacy and trust in electronic
+"""Private set intersection of several parties: a server finds the names that all parties have, and learns no name.
+
+Commutative blinding (Meadows 1986; Huberman, Franklin and Hogg 1999, "Enhancing privacy and trust in electronic
 communities"). Built from `cryptography`; nothing here knows tensors or how messages travel.
 
-Names are hashed to points of P-256 under a key that the parties share. A party sends its list multiplied by a secret
-number of its own, drawn for this meeting alone, in a random order. Then every list goes around: turn by turn each party
-multiplies the list of another by its own number, once. What all have multiplied is compared: equal names are equal
-points, whatever the order of multiplication, and a point says nothing of the name to whoever lacks one of the numbers
-(decisional Diffie-Hellman, the hash taken for a random oracle). A name can be tried out only by putting it on a list
-that every party multiplies; lists are signed with their lengths, which all parties see, and so is every turn.
+Names are hashed to points of P-256 under a key that the parties share. A party multiplies its list by a secret number,
+drawn only for this meeting, and sends it in a random order. Then every list goes around: turn by turn each party
+multiplies the list of another party by its own number, once. The server compares lists that all parties have
+multiplied: equal names give equal points, in any order of multiplication. A point reveals nothing of the name without
+all the numbers (decisional Diffie-Hellman, with the hash as a random oracle). A party can test a name only by adding it
+to a list that every party multiplies. Lists are signed with their lengths, which all parties see, and so is every turn.
 
-Deviations: x-coordinates alone are sent, of which `cryptography` makes points and multiples; the sign of y is lost,
-which multiplication does not see. Who compares (the server) learns how many names any of the parties share, not only
-all.
+Deviations: only x-coordinates are sent, and `cryptography` makes points and multiples from them. This loses the sign of
+y, on which multiplication does not depend. The server also learns how many names any subset of the parties shares.
 """
 
 import hashlib
@@ -34,8 +34,8 @@ _CURVE, _MULTIPLY, _EVEN = ec.SECP256R1(), ec.ECDH(), b"\2"
 
 
 class Opening(NamedTuple):
-    """What a party says of its list before anybody else's turn. certificate: DER. nonce: drawn for this meeting.
-    digest: of the list. signature: of the rest."""
+    """A party's statement on its list before the first turn. certificate: DER. nonce: drawn for this meeting. digest:
+    hash of the list. signature: over the other fields."""
 
     certificate: bytes
     nonce: bytes
@@ -46,8 +46,8 @@ class Opening(NamedTuple):
 
 @dataclass
 class IntersectionParty:
-    """One party in one meeting. sites: all parties, in order. key: of the hash, the same at all. order: which of its
-    names stands at each place of its list."""
+    """One party in one meeting. sites: all parties, in order. key: shared key of the hash. order: for each place of the
+    party's list the number of the name there."""
 
     name: str
     identity: Identity
@@ -56,7 +56,7 @@ class IntersectionParty:
     key: bytes
     order: list[int] = field(default_factory=list)
     _turn: int = 0
-    _own: Opening | None = None
+    _own_opening: Opening | None = None
     _openings: dict[str, Opening] = field(default_factory=dict)
     _meeting: bytes = b""
 
@@ -64,44 +64,44 @@ class IntersectionParty:
         self._secret = ec.generate_private_key(_CURVE)
 
     def open(self, names: Sequence[str]) -> tuple[np.ndarray, Opening]:
-        """Its list, uint8 [n, 32] in a random order, and what it signs of it."""
+        """Return the party's list, uint8 [n, 32] in a random order, and its signed opening."""
         self.order = list(range(len(names)))
         secrets.SystemRandom().shuffle(self.order)
         points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self.order])
         nonce, list_digest = os.urandom(16), digest(points)
-        signed = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
-        self._own = Opening(self.identity.certificate, nonce, len(points), list_digest, signed)
-        return points, self._own
+        signature = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
+        self._own_opening = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
+        return points, self._own_opening
 
     @property
     def counts(self) -> dict[str, int]:
-        """{party: how long its list is}, once all have been heard of."""
+        """{party: length of its list}, once all openings are known."""
         return {site: opening.size for site, opening in self._openings.items()}
 
     def hear(self, openings: Mapping[str, Opening]) -> None:
-        """Take what all parties say of their lists.
+        """Receive the openings of all parties.
 
         Raises:
             CallRefused: called twice; a party is missing or its signature is wrong; or this party's own opening was
                 changed.
         """
-        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own:
-            raise CallRefused("alignment: the lists are to be those of all sites, this one's as it sent it, and once")
+        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own_opening:
+            raise CallRefused("alignment: the server must send all sites' lists once, with this site's unchanged")
         for site, opening in openings.items():
             about = opens(self.run, site, opening.nonce, opening.size, opening.digest)
             self.identity.check(site, opening.certificate, opening.signature, about)
-        self._openings = {site: openings[site] for site in self.sites}  # whatever the order in which they came
-        named = [[site, entry.nonce, entry.size, entry.digest] for site, entry in self._openings.items()]
-        self._meeting = hashlib.sha256(canonical_bytes("fedweave: a meeting", self.run, named)).digest()
+        self._openings = {site: openings[site] for site in self.sites}  # in the order of the sites
+        entries = [[site, entry.nonce, entry.size, entry.digest] for site, entry in self._openings.items()]
+        self._meeting = hashlib.sha256(canonical_bytes("fedweave: a meeting", self.run, entries)).digest()
 
     def blind(self, turn: int, points: np.ndarray, signature: bytes) -> tuple[np.ndarray, bytes]:
-        """This party's turn with the list of the party that is `turn` places before it; and a signature of the result.
+        """Take this party's turn with the list of the party that is `turn` places before it; sign the result.
 
-        signature: of whoever had the turn before, on these points.
+        signature: of the party with the previous turn, over these points.
 
         Raises:
-            CallRefused: it is not its turn, or the list is not what that party signed, of the length that its owner
-                signed, of points that are all different.
+            CallRefused: it is not this party's turn, or the list differs from the signed one, has another length than
+                its owner signed, or has a point twice.
         """
         if not self._openings or turn != self._turn + 1 or turn >= len(self.sites):
             raise CallRefused(f"alignment: turn {turn} is not the next; every list is blinded once, in a fixed order")
@@ -109,7 +109,7 @@ class IntersectionParty:
         owner, before, list_digest = self.sites[at - turn], self.sites[at - 1], digest(points)
         opening = self._openings[owner]
         if points.shape != (opening.size, WIDTH) or len(np.unique(points, axis=0)) < len(points):
-            raise CallRefused(f"alignment: the list of {owner!r} is not as long as it said, or has a point twice")
+            raise CallRefused(f"alignment: the list of {owner!r} has another length than it signed, or a point twice")
         if turn > 1:
             about = _passes(self._meeting, owner, turn - 1, list_digest)
             self.identity.check(before, self._openings[before].certificate, signature, about)
@@ -120,34 +120,34 @@ class IntersectionParty:
         return blinded, self.identity.sign(_passes(self._meeting, owner, turn, digest(blinded)))
 
     def rows(self, places: Sequence[int]) -> list[int]:
-        """Which of its names are at these places of its list.
+        """The numbers of this party's names at these places of its list.
 
         Raises:
-            CallRefused: not every turn has been taken; or a place is not on the list, or named twice, or none is.
+            CallRefused: turns are missing; or there are no places, or a place is not on the list or occurs twice.
         """
         if self._turn < len(self.sites) - 1:
             raise CallRefused("alignment: not every list has been blinded yet")
         if not places or len(set(places)) < len(places) or not 0 <= min(places) <= max(places) < len(self.order):
-            raise CallRefused("alignment: the server names places that this site's list does not have, none, or twice")
+            raise CallRefused("alignment: the server names no places, places outside this site's list, or one twice")
         return [self.order[place] for place in places]
 
     def pad(self, name: str, words: int) -> np.ndarray:
-        """uint64 [words] that every party of this meeting has for a name and, without the key, nobody else; who has it
-        and padded words can try names on them.
+        """Pseudorandom words of a name, uint64 [words], the same at all parties of this meeting. Without the key they
+        are unknown. An owner of the key and of padded words can test names on them.
 
         Raises:
-            CallRefused: the parties have not been heard of yet.
+            CallRefused: the openings are not yet known.
         """
         if not self._meeting:
             raise CallRefused("alignment: nothing is padded before the lists of all parties are known")
-        drawn = hashlib.shake_256(
+        stream = hashlib.shake_256(
             hmac.digest(self.key, self._meeting + canonical_bytes("fedweave: a pad", name), "sha256")
         )
-        return np.frombuffer(drawn.digest(8 * words), np.uint64)
+        return np.frombuffer(stream.digest(8 * words), np.uint64)
 
 
 def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """{party: places in its list of what all lists have}, in the same order for all; lists that all have blinded."""
+    """{party: places in its list of the points in all lists}, in the same order for all. All parties blinded them."""
     keys = {site: np.ascontiguousarray(points).view(f"V{WIDTH}").reshape(-1) for site, points in lists.items()}
     place = {site: {point.tobytes(): at for at, point in enumerate(entries)} for site, entries in keys.items()}
     shared = sorted(set.intersection(*map(set, place.values())))
@@ -155,7 +155,7 @@ def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def hashed(key: bytes, run: str, name: str) -> bytes:
-    """The point of a name: the first of its keyed hashes that is the x-coordinate of one."""
+    """The point of a name: the first of its keyed hashes that is the x-coordinate of a point."""
     for attempt in count():
         point = hmac.digest(key, canonical_bytes(run, name, attempt), "sha256")
         try:
@@ -175,12 +175,12 @@ def multiple(secret: ec.EllipticCurvePrivateKey, point: bytes) -> bytes:
     """A point times a party's secret number.
 
     Raises:
-        CallRefused: it is no point.
+        CallRefused: `point` is no point of the curve.
     """
     try:
         public = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + point)
     except ValueError as error:
-        raise CallRefused("alignment: a list has what is no point of the curve") from error
+        raise CallRefused("alignment: a list contains bytes that are no point of the curve") from error
     return secret.exchange(_MULTIPLY, public)
 
 
@@ -189,7 +189,7 @@ def _rows(points: Sequence[bytes]) -> np.ndarray:
 
 
 def opens(run: str, site: str, nonce: bytes, length: int, list_digest: bytes) -> bytes:
-    """What an `Opening` signs."""
+    """The bytes that an `Opening` signs."""
     return canonical_bytes("fedweave: a list to align", run, site, nonce, length, list_digest)
 
 

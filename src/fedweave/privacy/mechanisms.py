@@ -2,11 +2,11 @@
 Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping subgraphs", section
 V-B1.
 
-What is random is given as words: hashed 64-bit numbers of a key (`core.random`), one for each element, so that the same
-key draws the same noise again.
+Randomness comes as words: hashed 64-bit numbers of a key (`core.random`), one for each element, so that the same key
+draws the same noise again.
 
-Deviations: 𝓜_N is normalized by the actual sum of its weights; the closed form of eq. 21 is that sum only where x is 0
-or 1.
+Deviations: 𝓜_N is normalized by the actual sum of its weights; the closed form of eq. 21 equals that sum only where x
+is 0 or 1.
 """
 
 import math
@@ -22,12 +22,12 @@ from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Cost, Gaussian, Mechanism
 from fedweave.ops.hashing import bits
 
-_MAX_EPSILON = 1e6  # from here on ε is as good as infinite, and exponents stay finite
-_DIGITS = 53  # of a drawn number
+_MAX_EPSILON = 1e6  # a larger ε counts as infinite, and exponents stay finite
+_DIGITS = 53  # random bits of a drawn number
 
 
 def flip_probability(epsilon: float) -> float:
-    """p_e = 1 / (1 + e^ε), with which 𝓜_E flips a bit (eq. 22); 0 for infinite ε."""
+    """p_e = 1 / (1 + e^ε), the probability that 𝓜_E flips a bit (eq. 22); 0 for infinite ε."""
     return 1 / (1 + math.exp(epsilon)) if epsilon < 700 else 0.0
 
 
@@ -37,38 +37,39 @@ def level_probabilities(x: Tensor, levels: int, epsilon: float) -> Tensor:
     levels. No output is more than e^ε times as likely for one x as for another (tests/privacy enumerate them)."""
     grid = torch.arange(levels + 1, dtype=torch.float64, device=x.device) / levels
     away = (x.double()[..., None] - grid).abs()
-    steps = torch.floor(levels * away + 1e-12)  # a whole number of steps may be rounded to just below it
+    steps = torch.floor(levels * away + 1e-12)  # rounding may put a whole number of steps just below it
     return torch.softmax(-min(epsilon, _MAX_EPSILON) * steps / levels, -1)
 
 
 def noisy_levels(x: Tensor, levels: int, epsilon: float, words: Tensor) -> Tensor:
     """𝓜_N on each element of x [...] in [0, 1]: uint8 [...], the i of the output i / levels; words int64 [...]. With
-    levels = 1 and x of 0 and 1 it is randomized response with `flip_probability`. What is no number counts as 0."""
+    levels = 1 and x in {0, 1} it is randomized response with `flip_probability`. NaN counts as 0."""
     ends = level_probabilities(x.nan_to_num().clamp(0, 1), levels, epsilon).cumsum(-1)[..., :-1]
     return (uniform(words)[..., None] >= ends).sum(-1).to(torch.uint8)
 
 
 def kept_probability(epsilon: float, classes: int) -> float:
-    """e^ε / (e^ε + c − 1), with which `randomized_response` leaves a label as it is."""
+    """e^ε / (e^ε + c − 1), the probability that `randomized_response` does not change a label."""
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
 
 def randomized_response(y: Tensor, classes: int, epsilon: float, words: Tensor) -> Tensor:
-    """Each label of y int64 [n] with `kept_probability`, else any other, all alike; −1 stays. words: int64 [2n].
+    """Keep each label of y int64 [n] with `kept_probability`, else replace it with any other, all equally likely; −1
+    stays. words: int64 [2n].
 
-    No output is more than e^ε times as likely for one label as for another. What a label becomes depends on its words
-    and on the label alone, so that with the same words it is the same again.
+    No output is more than e^ε times as likely for one label as for another. The result depends only on the label and
+    its words, so that the same words give the same result.
     """
     stays, other = uniform(words).view(-1, 2).unbind(1)
-    moved = (y + 1 + (other * (classes - 1)).long()) % classes
-    return torch.where((y < 0) | (stays < kept_probability(epsilon, classes)), y, moved)
+    replacement = (y + 1 + (other * (classes - 1)).long()) % classes
+    return torch.where((y < 0) | (stays < kept_probability(epsilon, classes)), y, replacement)
 
 
 def noisy_links(links: Tensor, nodes: Tensor, epsilon: float, key: Tensor) -> Tensor:
     """𝓜_E on the upper triangle of an adjacency, mirrored: bool [b, b] without diagonal.
 
-    links: bool [b, b], symmetric. nodes: int64 [b], the numbers of its nodes; what a pair draws depends on these and on
-    the key alone, so that the pair gives the same bit again in another minibatch.
+    links: bool [b, b], symmetric. nodes: int64 [b], the numbers of its nodes; the draw of a pair depends only on these
+    and on the key, so that the pair gives the same bit again in another mini-batch.
     """
     high, low = torch.maximum(nodes[:, None], nodes), torch.minimum(nodes[:, None], nodes)
     words = random.fold(key, high * (high - 1) // 2 + low)
@@ -82,10 +83,10 @@ def true_density(observed: Tensor, flip: float) -> Tensor:
 
 
 def sparsified(noisy: Tensor, distance: Tensor, valid: Tensor, epsilon: float) -> Tensor:
-    """The ones of a noisy adjacency that are left when as many remain as there were before the noise: bool [b, b].
+    """Thin out the ones of a noisy adjacency to the estimated number before the noise: bool [b, b].
 
-    Those between the nodes that are farthest apart by their noisy codes go first, of equal distances the later ones. It
-    sees nothing but what was noised, so that it is post-processing.
+    Ones between nodes with the most distant noisy codes are removed first; of equal distances, the later ones. It reads
+    only noisy values, so that it is post-processing.
 
     noisy: bool [b, b], symmetric. distance: [b, b] between noisy codes. valid: bool [b], False at padding.
     """
@@ -96,24 +97,24 @@ def sparsified(noisy: Tensor, distance: Tensor, valid: Tensor, epsilon: float) -
     count = (density.clamp(min=0) * pairs).round()
     far = torch.where(ones, distance.flatten().double(), math.inf)
     rank = far.argsort(stable=True).argsort(stable=True)
-    left = (ones & (rank < count)).view(noisy.shape)
-    return left | left.mT
+    remaining = (ones & (rank < count)).view(noisy.shape)
+    return remaining | remaining.mT
 
 
 def uniform(words: Tensor) -> Tensor:
-    """float64 in [0, 1) of hashed words int64, with 53 random bits each."""
+    """float64 in [0, 1) from hashed words int64, with 53 random bits each."""
     return (words >> 64 - _DIGITS & (1 << _DIGITS) - 1).double() * 2.0**-_DIGITS
 
 
 def packed(bits: Tensor) -> Tensor:
-    """Bool [..., k] as uint8 [..., ⌈k / 8⌉], the first bit the lowest; undone by `unpacked`."""
+    """Bool [..., k] as uint8 [..., ⌈k / 8⌉], the first bit the lowest; `unpacked` undoes it."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8))
     result: Tensor = (padded.unflatten(-1, (-1, 8)) << _places(bits)).sum(-1, dtype=torch.uint8)
     return result
 
 
 def unpacked(words: Tensor, count: int) -> Tensor:
-    """Bool [..., count] of uint8 [..., ⌈count / 8⌉]."""
+    """Bool [..., count] from uint8 [..., ⌈count / 8⌉]."""
     return (words[..., None] >> _places(words) & 1).flatten(-2)[..., :count].bool()
 
 
@@ -125,14 +126,14 @@ def _places(like: Tensor) -> Tensor:
 # The Gaussian mechanism on rows, its noise, and its accountant.
 
 
-_MAX_MU2 = 1e12  # μ² beyond which ε is of no use and of no accuracy
+_MAX_MU2 = 1e12  # for a larger μ², ε is neither useful nor accurate
 
 
 def check_clip(clip: float) -> None:
-    """Refuse a norm whose square, or that of what is longer, a float64 cannot hold: nothing would be clipped to it.
+    """Raise an error if a norm is so extreme that its square, or the square of a longer row, does not fit a float64.
 
     Raises:
-        ValueError: says between which norms it must be.
+        ValueError: gives the range of norms.
     """
     if not 1e-100 <= clip <= 1e100:
         raise ValueError(f"clip is {clip}; it must be a positive norm, from 1e-100 to 1e100")
@@ -140,11 +141,11 @@ def check_clip(clip: float) -> None:
 
 @dataclass(frozen=True)
 class GaussianRows:
-    """Every row is scaled down to the norm `clip` at most and gets noise of standard deviation sigma · clip per column;
-    with sigma = 0 rows leave as they are.
+    """Scales every row down to at most the norm `clip` and adds noise of standard deviation sigma · clip to each
+    column; with sigma = 0 rows are not changed.
 
-    The guarantee is (ε, delta)-differential privacy for one row: whatever it was, the receiver can hardly tell it from
-    another. It does not cover what a node's data does to other nodes' rows.
+    The guarantee is (ε, delta)-differential privacy for one row: the receiver can hardly distinguish it from any other
+    row. The guarantee does not cover the influence of a node's data on other nodes' rows.
 
     Raises:
         ValueError: a negative sigma, a clip that is not positive, or a delta outside (0, 1).
@@ -162,10 +163,10 @@ class GaussianRows:
             raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
 
     def apply(self, h: Tensor, key: Tensor) -> Tensor:
-        """The rows of h [n, k] as they may leave.
+        """The rows of h [n, k] after clipping and noise.
 
-        Norms are of float64, where the square of nothing that is longer than `clip` vanishes. A row that is not finite
-        counts as 0: the message of another may make it so, and as such it would leave without noise.
+        Norms are float64, in which the square of a row longer than `clip` does not vanish. A row that is not finite
+        counts as 0: another party's message may cause such a row, and it would leave without noise.
         """
         if self.sigma == 0:
             return h
@@ -180,22 +181,22 @@ class GaussianRows:
         return 2 / self.sigma if self.sigma else math.inf
 
     def epsilon(self, releases: int) -> float:
-        """ε of one row after that many releases of it."""
+        """ε of one row after this number of releases."""
         return epsilon(self.mu * math.sqrt(releases), self.delta) if self.sigma else math.inf
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """What is declared of rows that were released."""
+        """The declaration of released rows."""
         if self.sigma == 0:
             return ()
         return Clipped(self.clip), Gaussian(self.sigma * self.clip, 2 * self.clip, "row", self.delta)
 
 
-@lru_cache(maxsize=4096)  # many members spend the same
+@lru_cache(maxsize=4096)  # many members have the same cost
 def total_epsilon(cost: Cost, delta: float) -> float:
-    """ε of what `cost` counts, at δ = `delta`: pure ones added to that of all Gaussian releases together.
+    """Total ε of `cost` at δ = `delta`: the pure ε plus the ε of all Gaussian releases together.
 
-    Releases without a bound are not in it.
+    Releases without a bound do not count.
     """
     if cost.squared_mu > _MAX_MU2:
         return math.inf
@@ -206,8 +207,8 @@ def epsilon(mu: float, delta: float) -> float:
     """The smallest ε of a mechanism that is exactly μ-Gaussian differentially private (Dong, Roth and Su 2022,
     "Gaussian Differential Privacy", corollary 2.13).
 
-    T releases with noise multiplier σ (noise over sensitivity) are so with μ = √T / σ, and no less (their corollary
-    3.3): this is exact, where Rényi accountants give bounds.
+    T releases with noise multiplier σ (noise over sensitivity) satisfy it with μ = √T / σ, and with no smaller μ (their
+    corollary 3.3): this is exact, where Rényi accountants give bounds.
     """
 
     def excess(eps: float) -> float:
@@ -222,7 +223,7 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def noise_multiplier(target: float, delta: float, releases: int) -> float:
-    """The least noise, in units of the sensitivity, with which so many releases together cost ε = `target` at most.
+    """The least noise, in units of the sensitivity, with which `releases` together cost at most ε = `target`.
 
     It is √releases / μ, with the μ whose `epsilon` is the target.
     """
@@ -240,15 +241,15 @@ def noise_multiplier(target: float, delta: float, releases: int) -> float:
 def noise(key: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Standard normal float64 of the given shape (Box-Muller, two words of 53 random bits for each number).
 
-    It ends at 8.6 standard deviations. Of a normal distribution less than 1e-17 lies beyond, which no δ feels, whatever
-    the number of weights; `random.normal` ends at 5.9.
+    The noise ends at 8.6 standard deviations. A normal distribution has less than 1e-17 beyond, which is negligible for
+    any δ and any number of weights; `random.normal` ends at 5.9.
     """
     u = uniform(bits(key, 2 * math.prod(shape))).view(*shape, 2)
     return torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-54)) * torch.cos(2 * math.pi * u[..., 1])
 
 
 def _root(function: Callable[[float], float], low: float, high: float, within: float) -> float:
-    """Where a function is 0, between two numbers at which its signs differ."""
+    """The zero of a function between two numbers at which its signs differ."""
     from scipy.optimize import brentq  # a quarter of a second, which every process of a run would spend
 
     return float(brentq(function, low, high, xtol=within))

@@ -1,5 +1,5 @@
-"""Sums of whole numbers that stand for real ones: exact, whoever adds them and in whatever order, so that pads between
-sites cancel exactly (`privacy.aggregation`), and a simulation, which needs none, has the very same sum."""
+"""Exact sums of whole numbers that represent real ones. The order of addition does not change them. So pads
+between sites cancel exactly (`privacy.aggregation`), and a simulation without pads has the very same sum."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -11,12 +11,12 @@ from fedweave.core.federation import Sends
 from fedweave.core.mechanism import Derived, SecureSum
 from fedweave.errors import UserError
 
-BEYOND = "beyond"  # the key of how many of a client's numbers were cut to the bound, itself a word of the sum
+BEYOND = "beyond"  # message field: how many of a client's numbers were cut to the bound, itself a word of the sum
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Words of `bits` binary digits, `fraction` of them behind the point, added modulo 2^bits."""
+    """Masked integers (words) of `bits` binary digits, `fraction` of them behind the point, added modulo 2^bits."""
 
     bits: int = 32
     fraction: int = 16
@@ -29,19 +29,19 @@ class FixedPoint:
 
     @classmethod
     def of(cls, mechanism: SecureSum) -> "FixedPoint":
-        """The words that a mechanism states."""
+        """The format of words that a mechanism declares."""
         return cls(mechanism.bits, mechanism.fraction)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the words."""
+        """dtype of the words."""
         return self.DTYPES[self.bits]
 
     def check(self, bound: float, clients: int, what: str) -> None:
-        """Refuse terms within ±`bound` whose sum over that many clients could wrap around.
+        """Raise an error if the sum of terms within ±`bound` over `clients` clients could wrap around.
 
         Raises:
-            UserError: names the most that fits.
+            UserError: gives the largest bound that fits.
         """
         if clients * self.word(bound) >= 1 << (self.bits - 1):
             most = 2.0 ** (self.bits - 1 - self.fraction) / clients
@@ -52,50 +52,50 @@ class FixedPoint:
             )
 
     def word(self, value: float) -> int:
-        """The word that stands for a number."""
+        """The word that represents a number."""
         result: int = round(value * 2**self.fraction)
         return result
 
     def encode(self, value: Tensor, most: Any) -> Tensor:
-        """The words of `value`, rounded and kept within ±`most`, which is a word itself or float64 scalar; of what is
-        not finite the least word, which no number has (`diverged`)."""
+        """The words of `value`, rounded and limited to ±`most`, a word or float64 scalar. A value that is not finite
+        becomes the least word, which represents no number (`diverged`)."""
         scaled = (value.to(torch.float64) * 2.0**self.fraction).round_()
         words = scaled.clamp(-most, most).to(self.dtype)
         return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
 
     def beyond(self, value: Tensor, most: float | Tensor) -> Tensor:
-        """How many elements of `value` `encode` cuts to ±`most`: int64 scalar."""
+        """Number of elements of `value` that `encode` cuts to ±`most`: int64 scalar."""
         result: Tensor = ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
         return result
 
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
-        """The number that a sum of words stands for."""
+        """The number that a sum of words represents."""
         return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
 
 
 def diverged(words: Tensor) -> bool:
-    """Whether words stand for numbers that are not finite, which in a sum nobody could tell any more."""
+    """Whether a word represents a number that is not finite, which a sum of words would hide."""
     return bool((words == torch.iinfo(words.dtype).min).any())
 
 
 def even_share(words: FixedPoint, share: Tensor) -> Tensor:
-    """The largest word that each of 1 / `share` clients may send: no sum of theirs wraps around; float64 scalar. Of
-    words of 32 bits, which float64 holds exactly."""
+    """The largest word that each of 1 / `share` clients may send without a sum that wraps around. It is a
+    float64 scalar, which holds words of 32 bits exactly."""
     clients = (1 / share.to(torch.float64)).round()
     return ((2.0 ** (words.bits - 1) - 1) / clients).floor()
 
 
 def tells_beyond(of: str, mechanism: SecureSum) -> dict[str, Sends]:
-    """The declaration of `BEYOND`, of what leaves as `of` in such a sum: it is in the sum, too."""
+    """The declaration of `BEYOND` for the message field `of` in such a sum: it is in the sum too."""
     reveals = "nothing by itself; with the others' the number of all values that were cut to the bound of the sum"
     return {BEYOND: Sends(reveals, (Derived(of), replace(mechanism, bits=64, fraction=0)))}
 
 
 def tallied(before: Tensor | None, cut: Tensor, values: int, bound: float) -> Tensor:
-    """Sums so far: how many numbers were cut, of how many, in how many sums, and the bound of the last such sum;
-    float64 [4].
+    """Running totals of secure sums, float64 [4]: numbers that were cut, all numbers, sums with cuts, and the bound of
+    the last such sum.
 
-    before: what there was of them; None at first. cut, values: of a sum.
+    before: earlier totals; None at first. cut, values: counts of a sum.
     """
     was = torch.zeros(4, dtype=torch.float64, device=cut.device) if before is None else before
     some = float(cut > 0)
@@ -106,7 +106,7 @@ def tallied(before: Tensor | None, cut: Tensor, values: int, bound: float) -> Te
 
 
 def cut_counts(tally: Tensor | None) -> dict[str, float]:
-    """What a summary says of a tally: nothing where nothing was cut."""
+    """A tally's entries for a summary: {} if nothing was cut."""
     if tally is None or not tally[0] > 0:
         return {}
     return dict(zip((f"secure_sum/{name}" for name in ("cut", "values", "sums", "bound")), tally.tolist(), strict=True))

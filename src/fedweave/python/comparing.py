@@ -1,4 +1,4 @@
-"""Comparing and reporting runs from Python: tables as Arrow's, figures as SVG, and what the commands say in words."""
+"""Comparing and reporting runs from Python: tables as Arrow's, figures as SVG, and the commands' sentences."""
 
 import math
 import statistics
@@ -38,7 +38,7 @@ RunPath = str | Path | SavedRun
 class Picture:
     """A figure of the report.
 
-    html: as pages have it, for notebooks.
+    html: the figure as in pages, for notebooks.
     """
 
     html: str
@@ -50,7 +50,7 @@ class Picture:
         return f"Picture({self.html.count('<svg')} panels)"
 
     def save(self, path: str | Path) -> Path:
-        """Write an HTML file of it alone, and return its path."""
+        """Write an HTML file with only this figure, and return its path."""
         file = Path(path).expanduser()
         write(file, lambda opened: opened.write(self.html.encode()))
         return file
@@ -58,13 +58,13 @@ class Picture:
 
 @dataclass(frozen=True, repr=False)
 class Results(Shown):
-    """What is known of several runs.
+    """Results of several runs.
 
-    runs:      a row per run: its directory, what tells its experiment from the others, algorithm, data, seed, and every
-               number of its summary.
-    sentences: what the command says first. notes: what tables are to be read with.
-    figures:   by name: "curves" over rounds, "clients" by their accuracy, "bytes" for the accuracy over what clients
-               sent, "traffic" for bytes over rounds.
+    runs:      a row per run: its directory, the label of its group, algorithm, data, seed, and every number of its
+               summary.
+    sentences: the command's first sentences. notes: how to read the tables.
+    figures:   by name: "curves" over rounds, "clients" by their accuracy, "bytes" for the accuracy over the bytes that
+               clients sent, "traffic" for bytes over rounds.
     clients:   a row per run and client: every metric of the client's test examples in the run's last evaluation.
     """
 
@@ -76,7 +76,7 @@ class Results(Shown):
 
     @property
     def table(self) -> pa.Table:
-        """The table that is shown: a row per run."""
+        """The table for display: a row per run."""
         return self.runs
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -94,7 +94,7 @@ class Results(Shown):
             ) from error
 
     def facts(self) -> dict[str, object]:
-        """How many runs there are, and what is words of them."""
+        """The number of runs, and the sentences."""
         words = {"says": " ".join(self.sentences)} if self.sentences else {}
         return {"": counted(len(self.runs), "run"), **words}
 
@@ -105,10 +105,10 @@ class Results(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Results):
-    """Runs against those given first, paired over the seeds that both have.
+    """Runs compared with the first ones, paired over the seeds that both have.
 
-    paired: a row for each group of runs but the first, and each metric: the mean difference, its 95 % interval, over
-            how many seeds, and the verdict "better" or "worse" where the page has a mark, else "".
+    paired: a row for each group of runs but the first, and each metric: the mean difference, its 95 % interval, the
+            number of seeds, and the verdict "better" or "worse" where the page has a mark, else "".
     """
 
     paired: pa.Table = field(default_factory=lambda: pa.table({}))
@@ -121,7 +121,7 @@ class Comparison(Results):
 
 @dataclass(frozen=True, repr=False)
 class ReportPage(Results):
-    """A page about runs, as `fedweave report` writes it.
+    """A report about runs, as `fedweave report` writes it.
 
     page: its HTML.
     """
@@ -143,11 +143,11 @@ class ReportPage(Results):
 
 
 def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
-    """Compare runs, by their directories or as `fedweave.run` gave them, with those given first: paired tests over the
+    """Compare runs, by their directories or as `fedweave.run` returned them, with the first ones: paired tests over the
     seeds that both have, as `fedweave compare` does.
 
     Raises:
-        UserError: there are not two experiments or algorithms among them, or they cannot be compared.
+        UserError: the runs have only one experiment and algorithm, or they cannot be compared.
     """
     groups = grouped(read_runs(_directories(runs)))
     check_several(groups)
@@ -164,11 +164,11 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
 
 
 def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPage:
-    """A page about one or several runs, with their table and figures: results, clients, fairness, split, and what left
-    whom.
+    """A report about one or several runs, with their table and figures: results, clients, fairness, partition, and what
+    leaves a client.
 
-    embeddings: "tsne" or "pca" also draws what the last layer reads of test examples, of the first run of each
-    experiment; the figure "embeddings" is of the first one.
+    embeddings: "tsne" or "pca" also draws the last layer's input for test examples, for the first run of each
+    experiment; the figure "embeddings" is the first of these.
 
     Raises:
         UserError: a directory is not a run's, there is no such picture, or a run has no embeddings.
@@ -186,10 +186,10 @@ def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPa
 
 
 def check_several(groups: Sequence[Group]) -> None:
-    """Refuse runs of one experiment.
+    """Raise an error if all runs belong to one experiment.
 
     Raises:
-        UserError: says what to give instead.
+        UserError: explains which runs to give instead.
     """
     if sum(len(group.runs) for group in groups) < 2:
         raise UserError(
@@ -197,20 +197,20 @@ def check_several(groups: Sequence[Group]) -> None:
         )
     if len(groups) < 2:
         raise UserError(
-            "these runs differ in the seed alone; give runs of at least two experiments or algorithms.",
+            "these runs differ only in the seed; give runs of at least two experiments or algorithms.",
             code="user.comparing",
         )
 
 
 def check_comparable(groups: Sequence[Group]) -> None:
-    """Refuse groups of runs in one condition that no comparison is of.
+    """Raise an error if groups of runs in one condition cannot be compared.
 
     Raises:
-        UserError: says what to give instead.
+        UserError: explains which runs to give instead.
     """
     if why := incomparable(groups):
         raise UserError(
-            f"{why}. A difference between them says nothing of what they were started for.", code="user.comparing"
+            f"{why}. A difference between them does not answer the question of the runs.", code="user.comparing"
         )
     if not compared(groups).rows:
         raise UserError(
@@ -219,7 +219,7 @@ def check_comparable(groups: Sequence[Group]) -> None:
 
 
 def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run: {}) -> pa.Table:
-    """A row per run (`Results.runs`); more: what else is known of each, behind its seed."""
+    """A row per run (`Results.runs`); more: further values of each run, after its seed."""
     known = ((group.label, run) for group in groups for run in group.runs)
     return rows_of({"group": label, **_row(run), **more(run), **_numbers(run)} for label, run in known)
 
@@ -242,7 +242,7 @@ def rows_of(rows: Any) -> pa.Table:
 
 
 def _column(values: list[object]) -> pa.Array:
-    """The values in one type; as text where they are of several."""
+    """The values in one type; as text if they have several types."""
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -250,7 +250,7 @@ def _column(values: list[object]) -> pa.Array:
 
 
 def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
-    """A row for each group but the first and each metric that the page compares (`Comparison.paired`)."""
+    """A row for each group but the first and each compared metric (`Comparison.paired`)."""
     rows: list[Record] = []
     where = {"condition": condition} if condition else {}
     for name in metrics_compared(groups):
@@ -263,7 +263,7 @@ def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
 
 
 def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
-    """The figures of runs, of which there is something to show."""
+    """The figures of runs that are not empty."""
     draw: dict[str, Callable[[], Figure | None]] = {
         "curves": partial(curves, groups),
         "clients": partial(client_accuracy, groups),
@@ -306,7 +306,7 @@ _COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
 
 def _directories(runs: Sequence[RunPath | Sequence[RunPath]]) -> list[Path]:
-    """The directories of runs that are given one by one, or as lists."""
+    """The directories of runs, which are arguments one by one, or lists."""
     flat = [run for one in runs for run in (one if isinstance(one, list | tuple) else [one])]
     if not flat:
         raise UserError("give the directories of runs.", code="user.comparing")

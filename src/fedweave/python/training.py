@@ -1,4 +1,4 @@
-"""A run's directory from Python: its tables, its configuration, and the models that it left."""
+"""A run's directory from Python: its tables, its configuration, and its models."""
 
 import logging
 import sys
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Shown):
-    """What `fedweave run` wrote into `directory`. Tables are Arrow's: `run.metrics.to_pandas()` with pandas.
+    """The files that `fedweave run` wrote into `directory`. Tables are Arrow's: `run.metrics.to_pandas()` with pandas.
 
-    config:    resolved. summary: content of summary.json, {} of a run that is not finished.
+    config:    resolved configuration. summary: content of summary.json, {} if the run is not finished.
     metrics:   columns round, client ("global" for all), split, metric, value; a row per number.
     ledger:    a row for everything that crossed a boundary. partition: a row per client.
     """
@@ -50,7 +50,7 @@ class SavedRun(Shown):
     partition: pa.Table
 
     def facts(self) -> dict[str, object]:
-        """What was run, how far it came, and the scores on test examples."""
+        """The experiment, the finished rounds, and the scores on test examples."""
         config, scores = self.config, self.summary.get("metrics", {})
         about = f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients"
         names = [name for name in ("global/accuracy", "local/accuracy") if scores.get(name) is not None]
@@ -61,10 +61,10 @@ class SavedRun(Shown):
         return page(repr(self), self.summary.get("metrics", {}).items())
 
     def weights(self, model: str = "global", client: str | None = None) -> Tree:
-        """The weights of the `model` "global", or of the `client`'s "personal" or "trained" one, as trees of tensors.
+        """The weights of the global model, or of the `client`'s "personal" or "trained" model, as trees of tensors.
 
         Raises:
-            UserError: the run is not finished, or has no such model; a run between sites has the global one alone.
+            UserError: the run is not finished, or has no such model; a run between sites has only the global model.
         """
         from fedweave.experiment.runs.trained import MODELS, finished, joint, trained
 
@@ -72,19 +72,19 @@ class SavedRun(Shown):
             raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.", code="user.no-model")
         if (client is None) != (model == "global"):
             raise UserError(
-                "name a client of the run for its personal or trained model, and none for the global one.",
+                "name a client of the run for its personal or trained model, and none for the global model.",
                 code="user.no-client",
             )
         config = finished(self.directory)
         if config.between_sites and model == "global":
             return joint(self.directory, config)[1]
-        run = trained(self.directory, config, "Of such a run the global model alone is here.")
+        run = trained(self.directory, config, "Such a run has only the global model here.")
         return run.model_of(model, client or run.built.fed.clients[0])
 
     def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "SplitScores":
-        """What a function of one's own, (y int64 [e], p float64 [e, classes]) -> number, says of the run's examples.
+        """Measure the user's own function, (y int64 [e], p float64 [e, classes]) -> number, on the run's examples.
 
-        split: train, val or test. model: "personal", what each client uses, unless another is named.
+        split: train, val or test. model: "personal", the model that each client uses, unless another is named.
 
         Raises:
             UserError: the run is not finished, was made between sites or of parties, or has no such model or split; the
@@ -95,10 +95,10 @@ class SavedRun(Shown):
         return of_run(self.directory, metric, split, model)
 
     def embeddings(self, model: str | None = None, client: str | None = None) -> pa.Table:
-        """What the last layer reads of the run's own examples, a row per client and example with columns "e_0", "e_1",
-        …, beside "client", the example, "split" and "true".
+        """The last layer's input for the run's own examples: a row per client and example with columns "client", the
+        example, "split", "true" and "e_0", "e_1", ….
 
-        model: "personal", what each client uses, unless another is named. client: only this one's.
+        model: "personal", the model that each client uses, unless another is named. client: only this client's rows.
 
         Raises:
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
@@ -109,9 +109,9 @@ class SavedRun(Shown):
         return embeddings_of_run(self.directory, model, client)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
-        """The same as a module of PyTorch Geometric's, ready to predict: `module(x, edge_index)` gives logits.
+        """A model as a module of PyTorch Geometric, ready to predict: `module(x, edge_index)` gives logits.
 
-        model: the global one where there is one. See `export.pyg`.
+        model: the global model by default, if there is one. See `export.pyg`.
 
         Raises:
             UserError: see `export.source.source`.
@@ -128,7 +128,7 @@ class SavedRun(Shown):
 def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     """Read the directory of a run, finished or not.
 
-    config: what its config.toml says, where that is known.
+    config: its configuration, if it is already read.
 
     Raises:
         UserError: it is not the directory of a run, or no round of it is saved yet.
@@ -146,14 +146,14 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Training from Python: rounds one by one, or a whole experiment, with or without a directory that keeps the run.
+# Training from Python: rounds one by one, or a whole experiment, with or without a directory for the run.
 
 
 _LOG = logging.getLogger(__name__)
 
 
 class Silent:
-    """Watches a run and says only what has to be said (see `experiment.runs.run.RunObserver`)."""
+    """Watches a run and prints only what a user must know (see `experiment.runs.run.RunObserver`)."""
 
     def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
         """Nothing."""
@@ -162,7 +162,7 @@ class Silent:
         """Nothing."""
 
     def stopping(self, number: int) -> None:
-        """Say what a first Ctrl-C does."""
+        """Explain what a first Ctrl-C does."""
         _LOG.warning("finishing this round and saving; once more to stop at once")
 
     def end(self) -> None:
@@ -177,12 +177,12 @@ def run(
     overwrite: bool = False,
     progress: bool | None = None,
 ) -> SavedRun:
-    """Run an experiment as `fedweave run` does, and return what it wrote.
+    """Run an experiment as `fedweave run` does, and return the files that it wrote.
 
     experiment: the path of its TOML file, its content as a dict, or a `Config`. out: where to write; by default
-    runs/<experiment>-<algorithm>-s<seed>, of a dict or a `Config` with the data set in place of the experiment.
+    runs/<experiment>-<algorithm>-s<seed>, where a dict or a `Config` has the data set instead of the experiment.
     resume: continue from the last checkpoint. overwrite: replace the run that `out` holds. progress: show the rounds as
-    the command does; None: on a terminal and in a notebook.
+    the command does; None shows them on a terminal and in a notebook.
 
     Raises:
         UserError: the experiment is not valid, or `out` holds something else.
@@ -201,10 +201,10 @@ def run(
 
 
 def _is_watched(progress: bool | None) -> bool:
-    """Whether somebody looks at what is printed."""
+    """Whether a person is likely to see printed lines."""
     if progress is not None:
         return progress
-    shell = sys.modules.get("IPython")  # of a notebook, if one runs this; libraries may only have loaded it
+    shell = sys.modules.get("IPython")  # a notebook's, or loaded by a library
     return sys.stdout.isatty() or (shell is not None and shell.get_ipython() is not None)
 
 
@@ -226,18 +226,18 @@ def train(
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
-    out: a directory that keeps the run, as `fedweave run --out` does, so that report, compare, predict, sweep and
-    `load_run` take it; whoever stops early finds what was done saved. Data that has no name is saved beside it; what
-    cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
-    federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
-    replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
-    `metrics.measured.fairest`. judging: by what rounds are judged, with the number of the positive class. patience,
-    min_delta: whether fewer rounds may be enough (`metrics.stopping.Stopping`). init_from: the directory of an earlier
-    run, whose weights training begins from, while optimizers begin anew.
+    out: a directory for the run, as `fedweave run --out` writes it, so that report, compare, predict, sweep and
+    `load_run` accept it. If you stop early, finished rounds are saved. Data without a name is saved in the same
+    directory; a warning names everything that its config.toml cannot name. resume: with `out`, whether to continue the
+    run there, on a new federation; without, (rounds done, server state) of a checkpoint; the engine must have been
+    restored too. overwrite: replace the run that `out` holds. summary: the checkpoint's, for its best rounds.
+    fair_margin: see `metrics.measured.fairest`. judging: the selection metric, with the number of the positive class.
+    patience, min_delta: early stopping (`metrics.stopping.Stopping`). init_from: the directory of an earlier run, whose
+    weights training begins from; optimizers begin from scratch.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
-            that no checkpoint can hold; the earlier run cannot be begun from; `out` holds something else, or the
+            that no checkpoint can hold; training cannot begin from the earlier run; `out` holds something else, or the
             federation was not made by `fedweave.federation`.
     """
     if (origin := origin_of(fed)) is not None:
@@ -250,7 +250,7 @@ def train(
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(
-            "with out, resume is True or False: the directory has the state that the run goes on from.",
+            "with out, resume is True or False: the directory has the state from which the run continues.",
             code="user.value",
         )
     if origin is None:
@@ -270,26 +270,26 @@ def train(
 
 
 def _check_models(algorithm: Algorithm, origin: Origin) -> None:
-    """Refuse another algorithm than clients with models of their own have.
+    """Raise an error if the algorithm differs from the algorithm of clients with their own models.
 
     Raises:
-        ConfigError: it is another, or has other settings.
+        ConfigError: it is another algorithm, or has other settings.
     """
     for its in origin.own.values():
         if type(its) is type(algorithm) and replace(its, model=algorithm.model) == algorithm:
             continue
         raise ConfigError(
-            "members of this federation have models of their own, with another algorithm or other settings; train the "
-            "one that fedweave.federation was given.",
+            "members of this federation have their own models, with another algorithm or other settings; train the "
+            "algorithm that fedweave.federation received.",
             code=CODE,
         )
 
 
 def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
-    """Have training begin from an earlier run.
+    """Begin training from an earlier run.
 
     Raises:
-        UserError: it cannot (`experiment.runs.warm.begin`), or the federation does not know its data.
+        UserError: this is not possible (`experiment.runs.warm.begin`), or the federation does not know its data.
     """
     if (origin := origin_of(fed)) is None:
         raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")

@@ -2,7 +2,8 @@
 
 An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the center, and the children of position v
 are f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
-egos is one slice. Each message-passing layer uses up the outermost ring, and after k layers the b centers are left.
+f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
+egos is one slice. Each message-passing layer removes the outermost ring, and after k layers the b centers are left.
 """
 
 from dataclasses import dataclass
@@ -48,18 +49,18 @@ class EgoEdges:
         self.batch, self.fan_out = batch, fan_out
 
     def inner(self, h: Tensor) -> int:
-        """How many positions of h [positions · b, k] have children.
+        """Number of positions of h [positions · b, k] that have children.
 
         Raises:
             ValueError: only the centers are left.
         """
         count = (h.shape[0] // self.batch - 1) // self.fan_out
         if count < 1:
-            raise ValueError("the ego-graphs have no ring left; they need as many hops as there are layers with edges")
+            raise ValueError("the ego-graphs have no ring left; set hops to the number of layers with edges")
         return count
 
     def operator(self, kind: str) -> Operator:
-        """None: what egos compute is means (`with_means`).
+        """Raise an error: ego-graphs have no matrices, only means over children (`with_means`).
 
         Raises:
             ValueError: always.
@@ -81,7 +82,7 @@ class EgoEdges:
 class _Rings(Operation):
     """h [..., positions, b, k] -> its first `inner` positions, and the means over their children.
 
-    Left to itself, autograd would fill a zero tensor of h's size for either use of h, and add the two.
+    Without this operation, autograd would fill a zero tensor of h's size for either use of h, and add the two.
     """
 
     @staticmethod
@@ -93,8 +94,8 @@ class _Rings(Operation):
         _, ctx.inner, ctx.fan_out = inputs
 
     @staticmethod
-    def backward(ctx: Context, own: Tensor, means: Tensor) -> tuple[Tensor, None, None]:
-        return _SpreadRings.apply(own, means, ctx.inner, ctx.fan_out), None, None
+    def backward(ctx: Context, nodes: Tensor, means: Tensor) -> tuple[Tensor, None, None]:
+        return _SpreadRings.apply(nodes, means, ctx.inner, ctx.fan_out), None, None
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, h: Tensor, inner: int, fan_out: int) -> tuple[Tensor, tuple[int, int]]:
@@ -105,11 +106,11 @@ class _SpreadRings(Operation):
     """The transpose of `_Rings`."""
 
     @staticmethod
-    def forward(own: Tensor, means: Tensor, inner: int, fan_out: int) -> Tensor:
-        out = own.new_empty(*own.shape[:-3], 1 + inner * fan_out, *own.shape[-2:])
-        out[..., 0, :, :] = own[..., 0, :, :]
+    def forward(nodes: Tensor, means: Tensor, inner: int, fan_out: int) -> Tensor:
+        out = nodes.new_empty(*nodes.shape[:-3], 1 + inner * fan_out, *nodes.shape[-2:])
+        out[..., 0, :, :] = nodes[..., 0, :, :]
         out[..., 1:, :, :].unflatten(-3, (inner, fan_out)).copy_((means / fan_out).unsqueeze(-3))
-        out[..., 1:inner, :, :] += own[..., 1:, :, :]
+        out[..., 1:inner, :, :] += nodes[..., 1:, :, :]
         return out
 
     @staticmethod
@@ -121,8 +122,8 @@ class _SpreadRings(Operation):
         return *_Rings.apply(grad, ctx.inner, ctx.fan_out), None, None
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, own: Tensor, means: Tensor, inner: int, fan_out: int) -> tuple[Tensor, int]:
-        sides = over_clients(info.batch_size, in_dims, own, means)
+    def vmap(info: Batch, in_dims: Dims, nodes: Tensor, means: Tensor, inner: int, fan_out: int) -> tuple[Tensor, int]:
+        sides = over_clients(info.batch_size, in_dims, nodes, means)
         return _SpreadRings.apply(*sides, inner, fan_out), 0
 
 
@@ -141,7 +142,7 @@ def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
 def children(neighbors: Neighbors, parents: Tensor, uniforms: Tensor) -> Tensor:
     """One random neighbor (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
 
-    A node without neighbors is its own. Returns int64 [..., f].
+    A node without neighbors is its own neighbor. Returns int64 [..., f].
     """
     first, degree, columns = neighbors
     flat = parents.reshape(-1)
@@ -151,21 +152,22 @@ def children(neighbors: Neighbors, parents: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Name each node once: nodes int64 [s, k] below `count` -> (named int64 [s, m], place int64 [s, k]) such that
-    nodes[i, j] = named[i, place[i, j]].
+    """List each node once: nodes int64 [s, k] below `count` -> (distinct int64 [s, m], place int64 [s, k]) such that
+    nodes[i, j] = distinct[i, place[i, j]].
 
-    m is what the longest row needs, the same for all clients of a batch, rounded up; what is beyond is node 0.
+    m is the size of the longest list, rounded up, the same for all clients of a batch; shorter lists are padded with
+    node 0.
     """
-    named, place = _Compact.apply(nodes, count)
-    return named, place
+    distinct, place = _Compact.apply(nodes, count)
+    return distinct, place
 
 
 class _Compact(Operation):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
-        named, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
-        return named.contiguous(), rank.gather(1, nodes) - 1
+        distinct, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
+        return distinct.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, Tensor]) -> None:
@@ -189,9 +191,9 @@ class _Compact(Operation):
 class Egos:
     """Ego-graphs of `hops` hops with `fan_out` neighbors each, drawn with replacement, `batch` centers at a time.
 
-    epochs: 0 draws every mini-batch afresh; else all steps together are so many epochs, and the mini-batches of one
-            have no center in common.
-    share:  how many train nodes an epoch goes through, as a share of all the client's nodes.
+    epochs: number of epochs that all steps together make; the mini-batches of one epoch share no center. 0 draws every
+            mini-batch independently.
+    share:  number of train nodes in an epoch, as a share of all the client's nodes.
     """
 
     batch: int = 32
@@ -201,10 +203,10 @@ class Egos:
     share: float = 1.0
 
     def split(self, model: Model) -> int:
-        """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.
+        """Number of leading layers that see nodes, not egos: all layers before the last `hops` layers with edges.
 
         Raises:
-            ValueError: the model cannot run on ego-graphs; says why and which can.
+            ValueError: the model cannot run on ego-graphs; the error shows why and names models that can.
         """
         passing = [i for i, layer in enumerate(model) if layer.operator is not None]
         on_egos = passing[len(passing) - self.hops :]
@@ -212,15 +214,15 @@ class Egos:
         if len(on_egos) < self.hops or split == 0 or any(model[i].operator not in KINDS for i in on_egos):
             kinds = ", ".join(str(model[i].operator) for i in passing) or "none"
             raise ValueError(
-                f"ego-graphs of {self.hops} hops need a model with as many layers that average over neighbors, and a "
-                f"layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
+                f"ego-graphs of {self.hops} hops need a model with {self.hops} layers that average over neighbors, "
+                f"and a layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
                 "model.name = 'ego', or 'sage' with more layers than algorithm.hops"
             )
         return split
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
-        (fewer nodes than b leave places empty)."""
+        (with fewer nodes than b, places stay empty)."""
         if not self.epochs:
             keys = random.fold(key, torch.arange(steps, device=key.device))
             return drawn(graph.masks[TRAIN], keys[:, None], self.batch)
@@ -228,7 +230,7 @@ class Egos:
         keys = random.fold(key, torch.arange(self.epochs, device=key.device))
         nodes, _ = drawn(graph.masks[TRAIN], keys[:, None], each * self.batch)
         count = self.epoch(graph).clamp(max=each * self.batch)
-        # where the mini-batches of an epoch end, which are as equal as can be
+        # the ends of an epoch's mini-batches, whose sizes differ by at most 1
         ends = torch.arange(each + 1, device=key.device) * count // each
         place = ends[:-1, None] + torch.arange(self.batch, device=key.device)
         real = place < ends[1:, None]
@@ -236,8 +238,8 @@ class Egos:
         return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
 
     def least(self, graph: Graph, steps: int) -> int:
-        """The fewest train nodes that any of `steps` mini-batches has, apart from those that have none. Waits for the
-        graph's device, so call it between steps."""
+        """The fewest train nodes in any of `steps` mini-batches that has train nodes. Waits for the graph's device, so
+        call it between steps."""
         if not self.epochs:
             return min(self.batch, int(graph.masks[TRAIN].sum()))
         each = max(1, steps // self.epochs)
@@ -245,12 +247,12 @@ class Egos:
         return max(1, count // each) if count else 0
 
     def epoch(self, graph: Graph) -> Tensor:
-        """How many train nodes an epoch goes through: int64 scalar."""
+        """Number of train nodes in an epoch: int64 scalar."""
         wanted = (self.share * graph.real.sum().double()).floor().long()
         return torch.minimum(wanted, graph.masks[TRAIN].sum())
 
     def needed(self, graph: Graph) -> Tensor:
-        """How many mini-batches that takes: int64 scalar."""
+        """Number of mini-batches in an epoch: int64 scalar."""
         return -(-self.epoch(graph) // self.batch)
 
     def around(self, graph: Graph, key: Tensor, centers: Tensor) -> Tensor:
@@ -264,7 +266,7 @@ class Egos:
 
     def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """Mini-batches of egos for `fit(…, batches=…)`, all leaves [steps, …]: the "target" class and "weight" (0 or 1)
-        of b centers, the distinct "nodes" of a batch's egos, and which of them is at which "place" in the egos."""
+        of b centers, the distinct "nodes" of a batch's egos, and the "place" of each ego position among the nodes."""
         centers, real = self.draw(graph, random.fold(key, "centres"), steps)
         nodes = self.around(graph, random.fold(key, "egos"), centers.reshape(-1))
         nodes = nodes.unflatten(1, (steps, self.batch)).transpose(0, 1).flatten(1)
@@ -272,12 +274,12 @@ class Egos:
         minibatch = {"target": target, "weight": real.to(graph.x.dtype)}
         if any(layer.operator for layer in model[: self.split(model)]):
             return minibatch | {"place": nodes}
-        named, place = compact(nodes, len(graph.y))
-        return minibatch | {"nodes": named, "place": place}
+        distinct, place = compact(nodes, len(graph.y))
+        return minibatch | {"nodes": distinct, "place": place}
 
     def mixed(self, graph: Graph, key: Tensor, uploads: int, least: int, mixup: bool) -> tuple[Tensor, Tensor]:
-        """The train nodes in random batches to be mixed: int64 [uploads, batch + least - 1], and their weights, which
-        sum to 1 in a batch that is uploaded and to 0 in one that is not. Without `mixup` one of each counts alone."""
+        """The train nodes in random batches to be mixed: int64 [uploads, batch + least - 1], and their weights. The
+        weights sum to 1 in a batch that is uploaded, else to 0. Without `mixup` only one node of each batch counts."""
         train = graph.masks[TRAIN]
         order = random.order(key, train).argsort()
         count = train.sum()
@@ -294,14 +296,14 @@ class Egos:
         return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
 
     def filled(self, count: Tensor, least: int) -> Tensor:
-        """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
+        """Number of batches that `count` train nodes fill; fewer than `least` remaining nodes join the last batch."""
         return count // self.batch + (count % self.batch >= least)
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: Criterion = PLAIN) -> Tensor:
         """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centers, each seen through
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)
-        if "nodes" in minibatch:  # layers without edges see only the nodes of the batch, and each of them once
+        if "nodes" in minibatch:  # layers without edges see only the batch's nodes, each of them once
             graph = graph._replace(x=picked(graph.x, minibatch["nodes"]))
         reduced = models.apply(model[:split], w, graph, key)
         egos = ego_graph(gather_rows(reduced, minibatch["place"]), self.batch, self.fan_out)

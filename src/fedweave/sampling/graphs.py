@@ -1,8 +1,8 @@
 """Mini-batches of a client's small graphs, of fixed shapes, and training on them.
 
-A batch of b graphs is laid out as one graph: the nodes of one after the other, and behind them padding that no edge
-joins and no example counts. How many rows and edges that takes depends on what was drawn; both are padded alike for all
-steps and clients, always behind, where no other row depends on it.
+A batch of b graphs is stored as one graph: the nodes of one graph after the other, then padding without edges and
+examples. The numbers of rows and edges depend on the drawn graphs. Both are padded to the same size for all steps and
+clients. Padding comes last, so that no other row depends on it.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, count
 
 @dataclass(frozen=True)
 class GraphBatches:
-    """Mini-batches of `batch` training graphs, drawn without replacement until all have been drawn, and then anew."""
+    """Mini-batches of `batch` training graphs. An epoch draws each graph once, and the next epoch reshuffles them."""
 
     batch: int = 128
 
@@ -36,7 +36,7 @@ class GraphBatches:
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
         if any(layer.operator in carrying.kinds() for layer in model):
-            raise ValueError("mini-batches of graphs do not have what edges carry; choose model gin, gcn or sage")
+            raise ValueError("mini-batches of graphs have no edge attributes; choose model gin, gcn or sage")
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real
@@ -51,17 +51,18 @@ class GraphBatches:
         return torch.where(real, chosen, 0), real
 
     def least(self, graph: Graph, steps: int) -> int:
-        """The fewest training graphs that any of `steps` mini-batches has: an epoch's last has those that are left.
+        """The fewest training graphs in any of `steps` mini-batches; an epoch's last batch has the remaining graphs.
         Waits for the graph's device, so call it between steps."""
         count = int(graph.masks[TRAIN].sum())
         left = count % self.batch
         return left if left and steps * self.batch >= count else min(self.batch, count)
 
     def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …]: of b graphs the "target" class, the "weight" (0
-        or 1) and where their nodes begin among the rows, "first" [b + 1]; of M rows the "nodes", the graph that each
-        belongs to, "slot" (b at padding), and where their neighbors begin, "starts" [M + 1], among "columns" [E],
-        which are rows."""
+        """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …].
+
+        For b graphs: the "target" class, the "weight" (0 or 1) and "first" [b + 1], where their nodes begin among the
+        rows. For M rows: the "nodes", "slot", the graph that each belongs to (b at padding), and "starts" [M + 1],
+        where their neighbors begin among "columns" [E], which are rows."""
         if graph.graph_of is None:
             raise ValueError("mini-batches of graphs need small graphs as examples, but this client's are nodes")
         chosen, real = self.draw(graph, key, steps)
@@ -70,10 +71,10 @@ class GraphBatches:
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
         tables, cache = (size, *graph.own_edges.neighbors), graph.own_edges.cache
         laid_out = partial(_laid_out, cache.padded_size, cache.most_of(self.batch))
-        laid = _Layout.apply(laid_out, *tables, chosen, real)
+        layout = _Layout.apply(laid_out, *tables, chosen, real)
         target = graph.truth_at(chosen)
-        named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
-        return {"target": target, "weight": real.to(graph.x.dtype), **named}
+        columns = dict(zip(("first", "nodes", "slot", "starts", "columns"), layout, strict=True))
+        return {"target": target, "weight": real.to(graph.x.dtype), **columns}
 
     def loss(
         self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree, how: Criterion = PLAIN
@@ -96,7 +97,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
 
 
 class BatchEdges:
-    """The edges within a mini-batch of graphs (a `core.operators.MessagePassing`); `whole` are its client's."""
+    """The edges within a mini-batch of graphs (a `core.operators.MessagePassing`); `whole` are the client's edges."""
 
     shrinks = False
 
@@ -112,8 +113,8 @@ class BatchEdges:
         if kind in OF_NODES:
             return self.whole.operator(kind).picked(self.minibatch["nodes"])
         if kind not in _KINDS:
-            there = ", ".join([*sorted(OF_NODES), *_KINDS])
-            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {there}")
+            kinds = ", ".join([*sorted(OF_NODES), *_KINDS])
+            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {kinds}")
         rows = self.minibatch["target" if kind.startswith("pool") else "nodes"]
         return _BatchProduct(len(rows), lambda h: _KINDS[kind](self, h))
 
@@ -134,13 +135,13 @@ class BatchEdges:
 
     @property
     def degree(self) -> Tensor:
-        """How many neighbors each row has, [M, 1]."""
+        """Number of neighbors of each row, [M, 1]."""
         result: Tensor = self.minibatch["starts"].diff()[:, None].to(self.dtype)
         return result
 
     @property
     def size(self) -> Tensor:
-        """How many nodes each graph has, [b, 1]."""
+        """Number of nodes of each graph, [b, 1]."""
         result: Tensor = self.minibatch["first"].diff()[:, None].to(self.dtype)
         return result
 
@@ -168,7 +169,7 @@ _KINDS: dict[str, Callable[[BatchEdges, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class _BatchProduct:
-    """A matrix that is known by what it does to h."""
+    """A matrix that exists only as its product with h."""
 
     rows: int
     times: Callable[[Tensor], Tensor]
@@ -183,7 +184,7 @@ class _BatchProduct:
 
 
 class _Layout(Operation):
-    """How mini-batches are laid out, and the rule that pads those of P clients alike."""
+    """The layout of mini-batches, and the batching rule that pads P clients' layouts to the same size."""
 
     @staticmethod
     def forward(laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -217,9 +218,9 @@ def _laid_out(
 ) -> tuple[Tensor, ...]:
     """The layout (see `GraphBatches.batches`) of P clients' mini-batches, all [P, steps, …].
 
-    most: rows, and edges, that no mini-batch exceeds.
+    most: upper bounds of a mini-batch's rows and edges.
     size int64 [P, e] counts the nodes of each graph, which stand one graph after the other; begin and degree [P, n] and
-    columns [P, …] are their neighbors; chosen int64 and real bool [P, steps, b].
+    columns [P, …] are the tables of neighbors; chosen int64 and real bool [P, steps, b].
     """
     batch = chosen.shape[2]
     first = _starts(torch.where(real, _at(size, chosen), 0))
@@ -233,20 +234,20 @@ def _laid_out(
     end = owner.clamp(max=len(row) - 1)
     end_node = nodes.gather(2, end)
     entry = _at(begin, end_node) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)
-    # within a graph, rows are as far apart as nodes
+    # within a graph, the distance of two rows is the distance of their nodes
     other = end + _at(columns, entry.clamp(max=columns.shape[1] - 1)) - end_node
     return first, nodes, slot, starts, torch.where(owner < len(row), other, 0)
 
 
 def _starts(sizes: Tensor) -> Tensor:
-    """[…, m + 1]: where each of consecutive pieces of `sizes` int64 […, m] starts, and where the last one ends."""
+    """[…, m + 1]: where each of consecutive pieces of `sizes` int64 […, m] starts, and where the last piece ends."""
     return torch.nn.functional.pad(sizes.cumsum(-1), (1, 0))
 
 
 def _owners(starts: Tensor, count: int) -> Tensor:
-    """int64 [P, s, count]: the piece that each place belongs to, m behind the last one; starts [P, s, m + 1]."""
-    ended = starts.new_zeros(*starts.shape[:2], count + 1)
-    return ended.scatter_add(2, starts[..., 1:], torch.ones_like(starts[..., 1:])).cumsum(2)[..., :count]
+    """int64 [P, s, count]: the piece that each place belongs to, m after the last piece; starts [P, s, m + 1]."""
+    ends = starts.new_zeros(*starts.shape[:2], count + 1)
+    return ends.scatter_add(2, starts[..., 1:], torch.ones_like(starts[..., 1:])).cumsum(2)[..., :count]
 
 
 def _at(table: Tensor, index: Tensor) -> Tensor:

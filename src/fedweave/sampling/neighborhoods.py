@@ -1,12 +1,12 @@
 """Layer-wise sampled neighborhoods (Zhang et al. 2023, GLASU, algorithm 2), for all clients at once inside a
 vectorized call.
 
-A layer takes sources to targets. The targets lead the sources, in order, so that a node's own row keeps its place.
-What is sampled for a node depends on its number and the key alone, not on the list it stands in: any part of a list
-sees the neighbors that the whole list sees.
+A layer takes sources to targets. The targets come first among the sources, in order, so that a node's own row keeps its
+place. The sample of a node depends only on its number and the key, not on the list around it: a part of a list has the
+same samples as the whole list.
 
-Lists are padded behind their last node, and no place points there: what a layer makes of the padding (a sum of other
-nodes' rows) reaches nothing. So a node's row, and with it what dropout does to it, is the same for any padding.
+Lists are padded after their last node, and no place points to padding. So a layer's results for the padding (sums of
+other nodes' rows) reach no node. A node's row, and the dropout on it, is therefore the same for any padding.
 """
 
 import math
@@ -45,19 +45,20 @@ from fedweave.ops.sparse import (
 def grow(
     graph: Graph, targets: Tensor, filled: Tensor, key: Tensor, layers: Sequence[int], fan_out: int
 ) -> tuple[Tensor, Tensor, Tree]:
-    """Up to `fan_out` different neighbors of each of `targets` int64 [t], of which the first `filled` (int64 scalar)
-    count, every one equally likely, for the first of `layers`, which come in falling order; for the next, neighbors
-    of all these nodes; and so on.
+    """Sample up to `fan_out` different neighbors of each target with equal probability, layer by layer.
+
+    targets: int64 [t]; only the first `filled` (int64 scalar) count. layers: numbers of layers, falling. The second
+    layer samples neighbors of all nodes of the first layer, and so on.
 
     Returns the lowest layer's sources int64 [s], how many of them count, and the hops by layer. A layer's sources are
     its targets, then the further neighbors, each once, then repeats of the first target up to a size of few different
-    values; they are the next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbors stand
-    among the sources, "count" [t, fan_out] how many neighbors each of them stands for (0: there is none), and "gcn"
-    [t, 1 + fan_out] the weights of the node itself and its neighbors.
+    values. They are the next layer's targets. Its hop has "place" int64 [t, fan_out], the places of the sampled
+    neighbors among the sources, "count" [t, fan_out], the number of neighbors that each represents (0: no neighbor),
+    and "gcn" [t, 1 + fan_out], the weights of the node itself and its neighbors.
 
-    The weights are those of D~^-1/2 (A + I) D~^-1/2, times the number of neighbors that a sampled one stands for: the
-    sum over the sampled is the full graph's in expectation, and exactly if no node has more than `fan_out` neighbors,
-    so that training and full-graph inference compute the same thing.
+    "gcn" has the weights of D~^-1/2 (A + I) D~^-1/2, times the number of neighbors that a sampled one represents. The
+    expected sum over the samples is the full graph's. It is exact if no node has more than `fan_out` neighbors, so that
+    training and full-graph inference compute the same.
     """
     if not layers:
         return targets, filled, {}
@@ -71,17 +72,19 @@ def grow(
 def neighbors(
     first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int
 ) -> tuple[Tensor, Tensor]:
-    """Sampled neighbors [P, t, f] (the node itself where there is none) and how many each stands for, float64.
+    """Sampled neighbors [P, t, f] (the node itself at places without a neighbor) and how many each represents, float64.
 
-    What is drawn of them: see `places`."""
+    `places` defines the sample."""
     at, there, count = places(first, degree, targets, key, fan_out)
     chosen = torch.where(there, columns.gather(1, at.flatten(1)).view(at.shape), targets[..., None])
     return chosen, count
 
 
 def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where in a list by nodes those stand that are sampled for each of `targets` [P, t], int64 [P, t, f] (0 where
-    there is none), which are there, and how many each stands for, float64.
+    """Sample places in a list of neighbors that is sorted by node, for each of `targets` [P, t].
+
+    Returns the places int64 [P, t, f] (0 where there is none), which of them exist, and how many neighbors each
+    represents, float64.
 
     Systematic sampling: of d > f neighbors, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
     different, and each is taken with probability f / d.
@@ -96,24 +99,24 @@ def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out:
 
 
 def self_hop(targets: Tensor, dtype: torch.dtype) -> Tree:
-    """The hop in which every one of `targets` [t] sees itself only: A = I."""
+    """The hop in which each of `targets` [t] sees only itself: A = I."""
     one = torch.ones(len(targets), 1, dtype=dtype, device=targets.device)
     return {"place": targets[:, None][:, :0], "count": one[:, :0], "gcn": one}
 
 
 def located(nodes: Tensor, within: Tensor, count: int) -> Tensor:
-    """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]; the last place of
-    those that are in it several times, on every device."""
+    """The place of each of `nodes` int64 [k], numbers below `count`, in the list `within` int64 [m]; the last place of
+    a node that is in the list several times, on every device."""
     places = torch.arange(len(within), device=within.device)
     table = torch.zeros(count, dtype=torch.int64, device=within.device)
     return table.scatter_reduce(0, within, places, "amax").gather(0, nodes)
 
 
 def rising(nodes: Tensor, count: int, size: int) -> Tensor:
-    """The different ones of `nodes` int64 [k], numbers below `count`: rising, with the first repeated up to `size`."""
-    there = torch.zeros(count, dtype=torch.int64, device=nodes.device).scatter(0, nodes, 1)
-    rank = there.cumsum(0)
-    place = torch.where(there > 0, rank - 1, size)
+    """The distinct `nodes` int64 [k], numbers below `count`, in rising order; the first is repeated up to `size`."""
+    present = torch.zeros(count, dtype=torch.int64, device=nodes.device).scatter(0, nodes, 1)
+    rank = present.cumsum(0)
+    place = torch.where(present > 0, rank - 1, size)
     numbers = torch.arange(count, device=nodes.device)
     return nodes.min().expand(size + 1).scatter(0, place, numbers)[:size]
 
@@ -128,7 +131,7 @@ class Sampled:
         self.hop = hop
 
     def operator(self, kind: str) -> "Bipartite":
-        """The matrix [targets, sources] that estimates a row of the one that `Edges.operator` makes.
+        """The matrix [targets, sources] that estimates rows of the matrix of `Edges.operator`.
 
         Raises:
             ValueError: the kind has no such estimate.
@@ -150,8 +153,8 @@ class Sampled:
 
 
 class Bipartite:
-    """A matrix [targets, sources] with few entries a row: `weight` [t, 1 + f], of the node itself (source i of target
-    i) and of the sources `place` int64 [t, f]; an entry of weight 0 is none."""
+    """A matrix [targets, sources] with few entries a row: `weight` [t, 1 + f], first for the node itself (source i of
+    target i), then for the sources `place` int64 [t, f]. Weight 0 means no entry."""
 
     def __init__(self, place: Tensor, weight: Tensor) -> None:
         self.place, self.weight = place, weight
@@ -187,7 +190,7 @@ class Bipartite:
 
 
 class _Grow(Operation):
-    """`grow` on tensors, and the rule that makes P clients' lists one computation."""
+    """`grow` on tensors, and the batching rule that makes P clients' lists one computation."""
 
     @staticmethod
     def forward(grown: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -212,12 +215,12 @@ class _Grow(Operation):
 def _grow(
     tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype, padded_size: Callable[..., int]
 ) -> tuple[Tensor, ...]:
-    """For P clients, all tensors [P, …]: the tables of neighbors, the targets, how many count, and the key."""
+    """`grow` for P clients. tensors, all [P, …]: tables of neighbors, targets, how many of these count, and the key."""
     first, degree, columns, sources, filled, key = tensors
     looped, hop_tensors = (degree + 1).to(torch.float64), []
     for i in layers:
-        targets, drawn = sources, random.fold(key, "sample", i)
-        chosen, count = neighbors(first, degree, columns, targets, drawn, fan_out)
+        targets, layer_key = sources, random.fold(key, "sample", i)
+        chosen, count = neighbors(first, degree, columns, targets, layer_key, fan_out)
         target_degree = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
         gcn = torch.cat([1 / target_degree, count / torch.sqrt(target_degree * other)], 2)
@@ -231,12 +234,13 @@ def _grow(
 def _joined(
     targets: Tensor, filled: Tensor, nodes: Tensor, count: int, padded_size: Callable[[int], int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The targets [P, t], of which the first `filled` [P] count, followed by those of `nodes` [P, k] that are no
-    targets; how many these are together, [P]; and the place of each of `nodes`, the last one of those that stand in the
-    list several times."""
+    """Join the targets and their new neighbors.
+
+    Returns the first `filled` [P] targets [P, t], followed by those `nodes` [P, k] that are no targets; their number
+    [P]; and the place of each of `nodes`, the last place if a node is in the list several times."""
     sizes = targets.shape[1], count + 1
     at, numbers = (torch.arange(size, device=nodes.device).expand(len(nodes), size) for size in sizes)
-    target_columns = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
+    target_columns = torch.where(at < filled[:, None], targets, count)  # the last column takes targets beyond `filled`
     new = (
         torch.zeros_like(numbers, memory_format=torch.contiguous_format)
         .scatter_(1, nodes, 1)
@@ -256,26 +260,26 @@ def _joined(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sampled messages along single edges, with what these carry: the operators of one layer's targets and sources, for
-# one client and, inside a vectorized call, for all. Every target has `fan_out` places of its own for the messages of
-# each way, which stand behind the targets, way after way. An empty place is a message of zeros that reaches nobody,
-# as those of the padding of whole graphs (`core.edge_attributes.EdgeMessages`).
+# Sampled messages along single edges, with the edges' attributes: the operators of one layer's targets and sources, for
+# one client and, inside a vectorized call, for all. Every target has its own `fan_out` places for the messages of
+# each way. These places come after the targets, way after way. An empty place is a message of zeros that reaches no
+# node, like the padding of whole graphs (`core.edge_attributes.EdgeMessages`).
 
 
 EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighborhood was sampled
-GCN = "gcn"  # how the names of what a graph convolution multiplies by begin
+GCN = "gcn"  # prefix of the names of a graph convolution's matrices
 
 
 def reached(graph: Graph, layer: Layer, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[list[Tensor], Tree]:
-    """Up to `fan_out` different messages that reach each of `targets` int64 [steps, t], of each way that the layer
+    """Up to `fan_out` different messages that reach each of `targets` int64 [steps, t], for each way that the layer
     reads; keys: int64 [steps].
 
-    Returns where they start, int64 [steps, t f] for each way, and the hop: of each way "count" [steps, t, f], how many
-    messages each stands for (0: there is none), "features" [steps, t, f, k] of their edges, "degree" [steps, t], how
-    many there are in all, and, of a layer that multiplies by it, "gcn" [steps, t, 1 + f].
+    Returns the nodes where the messages start, int64 [steps, t f] for each way, and the hop. The hop has for each way
+    "count" [steps, t, f], how many messages each represents (0: no message), "features" [steps, t, f, k] of their
+    edges, "degree" [steps, t], the number of all messages, and for a layer that needs it "gcn" [steps, t, 1 + f].
     """
     what, _ = carrying.kinds()[str(layer.operator)]
-    started, hop, edges = [], {}, graph.own_edges.of_edges()
+    starts, hop, edges = [], {}, graph.own_edges.of_edges()
     for way in layer.along:
         table = graph.own_edges.incoming(way)
         many = Incoming(*(column.expand(len(targets), -1) for column in table))
@@ -288,8 +292,8 @@ def reached(graph: Graph, layer: Layer, targets: Tensor, keys: Tensor, fan_out: 
         if what.startswith(GCN):
             tensors["gcn"] = _normalized(what, many, edges, targets, start, edge, count)
         hop[way] = {name: value.to(graph.x.dtype) for name, value in tensors.items()}
-        started.append(start.flatten(1))
-    return started, hop
+        starts.append(start.flatten(1))
+    return starts, hop
 
 
 def _normalized(
@@ -312,7 +316,7 @@ def _normalized(
 
 
 def _rows(table: Tensor, at: Tensor) -> Tensor:
-    """table[at] for a table [m, …] and at int64 of any form."""
+    """table[at] for a table [m, …] and at int64 of any shape."""
     return table.index_select(0, at.flatten()).view(*at.shape, *table.shape[1:])
 
 
@@ -323,14 +327,14 @@ class SampledMessages(Some):
     operators: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
-        """What estimates the matrix of that name over all messages.
+        """The estimate of the matrix `kind` over all messages.
 
         Raises:
-            ValueError: it is not of single edges, or of a way that was not sampled.
+            ValueError: the matrix is not one of single edges, or its way was not sampled.
         """
         what, way = carrying.kinds().get(kind, ("", ""))
         if way not in self.operators:
-            raise ValueError(f"sampled messages have no operator {kind!r}, only those of single edges that were drawn")
+            raise ValueError(f"sampled messages have no operator {kind!r}, only operators of sampled single edges")
         tensors = self.operators[way]
         count, features, degree = tensors["count"], tensors["features"], tensors["degree"]
         t, fan_out = count.shape
@@ -368,7 +372,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class From:
-    """[t f, sources]: what the messages start from, which stand from row `first`; count: [t, f]."""
+    """[t f, sources]: selects the rows where messages start, which begin at row `first`; count: [t, f]."""
 
     first: int
     count: Tensor
@@ -385,7 +389,7 @@ class From:
 
 @dataclass(frozen=True)
 class To:
-    """[t f, targets or sources]: what the messages reach; count: [t, f]."""
+    """[t f, targets or sources]: selects the rows that messages reach; count: [t, f]."""
 
     count: Tensor
 
@@ -400,7 +404,7 @@ class To:
 
 @dataclass(frozen=True)
 class Into:
-    """[t, t f]: sums of the messages that reach each target, by weight [t, f]; those of weight 0 do not."""
+    """[t, t f]: sums the messages that reach each target, by weight [t, f]; weight 0 means no message."""
 
     weight: Tensor
 
@@ -424,18 +428,18 @@ class Into:
 # ----------------------------------------------------------------------------------------------------
 # Mini-batches of nodes, or of edges, with sampled neighborhoods (Hamilton et al. 2017, "Inductive Representation
 # Learning on Large Graphs", algorithm 2), drawn for all steps of a local training at once. Every node of a list has
-# places of its own for its neighbors, so that all lists have one length, whatever is drawn; a node that is reached
-# twice stands there twice (`sampling.neighborhoods` names each once).
+# its own places for its neighbors, so that all lists have one length for any sample. A node that is reached twice is in
+# the list twice (the lists of `grow` have each node once).
 
 
-NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbors are drawn
-MANY = 1 << 22  # examples of which each step's are drawn by themselves
-MOST = 1 << 17  # places from which a list that would be longer than all nodes are has each node once instead
+NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators that need no sampled neighbors
+MANY = 1 << 22  # with this many examples each step draws separately
+MOST = 1 << 17  # beyond this size a list that would be longer than all nodes has each node once instead
 
 
 def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """`size` different nodes of `member` bool [n] for each key, [] or [steps, 1]: int64 [..., size], and bool
-    [..., size] which of them are real (fewer members leave places empty, which are node 0)."""
+    [..., size] which of them are real (with fewer members, places stay empty and are node 0)."""
     enough = torch.cat([member, member.new_zeros(max(0, size - len(member)))])
     chosen = torch.topk(random.order(key, enough), size, largest=False).indices
     real = (torch.arange(size, device=member.device) < member.sum()).expand(chosen.shape)
@@ -445,17 +449,18 @@ def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def grown(
     graph: Graph, targets: Tensor, keys: Tensor, layers: Mapping[int, Layer], fan_out: int, capped: bool = False
 ) -> tuple[Tensor, dict[str, Tree]]:
-    """Up to `fan_out` different neighbors of each of `targets` int64 [steps, t] for the first of `layers`, which come
-    in falling order, by number; for the next, neighbors of all these nodes; and so on; keys: int64 [steps].
+    """Sample up to `fan_out` different neighbors of each of `targets` int64 [steps, t], layer by layer.
 
-    Where places of one's own would be more than `MOST` and than all nodes, the list goes on with each node once, and no
-    lower layer makes it longer. capped: whether it may.
+    layers: by number, falling; the second layer samples neighbors of all nodes of the first layer, and so on. keys:
+    int64 [steps]. capped: whether a list may be replaced as follows. If a list with separate places for all neighbors
+    is longer than `MOST` and than a list with all nodes, it continues with each node once. No lower layer makes it
+    longer.
 
-    Returns the lowest layer's sources int64 [steps, s], which the targets lead, and the hops by layer: "count" and
-    "gcn" as `grow` has them, [steps, …], and "place" where nodes stand once; or what `reached` has of
-    single edges. `edges_of` makes one step's of it.
+    Returns the lowest layer's sources int64 [steps, s], which begin with the targets, and the hops by layer: "count"
+    and "gcn" as in `grow`, [steps, …], and "place" where nodes are listed once; or the hop of `reached` for single
+    edges. `edges_of` makes one step's edges from a hop.
     """
-    hops, whole = {}, None  # where all nodes begin in the list
+    hops, whole = {}, None  # whole: where the list of all nodes begins
     for i, layer in layers.items():
         layer_keys = random.fold(keys, "sample", i)
         if layer.along:
@@ -472,7 +477,7 @@ def grown(
 
 
 def is_too_long(targets: int, fan_out: int, nodes: int) -> bool:
-    """Whether targets with places of their own for their neighbors are more than `MOST`, and than with all nodes."""
+    """Whether targets with separate places for their neighbors are more than `MOST`, and than a list with all nodes."""
     return targets * (1 + fan_out) > max(MOST, targets + nodes)
 
 
@@ -488,8 +493,8 @@ def _hop(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Ten
 
 
 def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
-    """One layer's edges in one step: the f neighbors of the i-th of t targets stand at t + i f, … unless the hop says
-    where."""
+    """One layer's edges in one step. The f neighbors of the i-th of t targets are at t + i f, … unless the hop has
+    "place"."""
     if layer.along:
         return SampledMessages(of_step)
     if layer.operator in OF_EXAMPLES:
@@ -506,8 +511,8 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
 
 @dataclass(frozen=True)
 class Minibatches:
-    """Mini-batches of `batch` training examples, nodes or edges, of which every layer that passes messages sees up to
-    `fan_out` sampled neighbors a node, or messages of each way."""
+    """Mini-batches of `batch` training examples, nodes or edges. Every layer that passes messages sees up to `fan_out`
+    sampled neighbors of a node, or messages of each way."""
 
     batch: int = 32
     fan_out: int = 5
@@ -516,8 +521,8 @@ class Minibatches:
         """The layers that pass messages by their numbers, from the last to the first.
 
         Raises:
-            ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate, or its
-                examples are small graphs.
+            ValueError: the model needs the whole graph or a matrix that samples cannot estimate, or its examples are
+                small graphs.
         """
         if models.needs_graph(model):
             raise ValueError(
@@ -526,8 +531,8 @@ class Minibatches:
             )
         if models.pools(model):
             raise ValueError(
-                "neighbors are sampled around nodes or edges, and the examples are small graphs; take the part "
-                "graph_cross_entropy, which draws these"
+                "neighbors are sampled around nodes or edges, and the examples are small graphs; use the part "
+                "graph_cross_entropy, which draws small graphs"
             )
         layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
         if odd := [
@@ -563,7 +568,7 @@ class Minibatches:
         return {"nodes": nodes, "hops": hops | more}
 
     def _chosen(self, graph: Graph, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """`drawn` of the training examples; of many, step by step, so that memory does not grow with both."""
+        """`drawn` from the training examples; with many examples step by step, which bounds the memory."""
         train = graph.masks[TRAIN]
         if train.shape[-1] < MANY:
             return drawn(train, keys[:, None], self.batch)
@@ -571,18 +576,18 @@ class Minibatches:
         return torch.stack(chosen), torch.stack(real)
 
     def _of_edges(self, model: Model, graph: Graph, chosen: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tree]]:
-        """The nodes where edges int64 [steps, b] start and where they end, and the hop of the layer that reads both."""
+        """The source and the target nodes of edges int64 [steps, b], and the hop of the layer that reads both ends."""
         edges = graph.own_edges.of_edges(examples=True)
-        at = chosen.flatten().clamp(max=len(edges.ends) - 1)  # others are padding
+        at = chosen.flatten().clamp(max=len(edges.ends) - 1)  # larger numbers are padding
         ends = tuple(end.index_select(0, at).view(chosen.shape) for end in edges.ends.unbind(1))
         features = edges.features.index_select(0, at).view(*chosen.shape, -1).to(graph.x.dtype)
         read = next(i for i, layer in enumerate(model) if layer.operator in OF_EXAMPLES)
         return ends, {str(read): {"features": features}}
 
     def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
-        """The model's outputs for the examples of one mini-batch, [b, c]; with dropout given a key."""
+        """The model's outputs for the examples of one mini-batch, [b, c]; a key switches dropout on."""
         h: Hidden = picked(graph.x, minibatch["nodes"])
-        hops = minibatch.get("hops", {})  # trees lose what is empty, as of a model that passes no messages
+        hops = minibatch.get("hops", {})  # trees drop empty nodes, such as the hops of a model without messages
         for i, layer in enumerate(model):
             hop = hops.get(str(i))
             around = graph if hop is None else graph._replace(edges=edges_of(layer, hop))
@@ -596,8 +601,7 @@ class Minibatches:
 
 
 def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> float:
-    """About how much memory the lists of a client's `steps` take, which are drawn at once: what `grown` makes of a
-    graph of so many nodes."""
+    """Approximate bytes of the lists that `grown` draws at once for a client's `steps`, in a graph of `nodes` nodes."""
     layers, places, total, whole = sampler.layers(model).values(), float(sampler.batch), 0.0, False
     capped = all(layer.operator != EGO_IDS for layer in model)
     places *= 2 if models.example(model) == "edge" else 1
@@ -612,15 +616,15 @@ def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> floa
 
 
 def places_of(model: Model, sampler: Minibatches) -> int:
-    """How many places the neighborhood of one example has at the lowest layer."""
+    """Number of places of one example's neighborhood at the lowest layer."""
     layers = sampler.layers(model).values()
     ends = 2 if models.example(model) == "edge" else 1
     return ends * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
 
 
 def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], fan_out: int) -> Tensor:
-    """bool [steps, s, 1]: whether each of `nodes` [steps, s] is the example, or one of its `ends` [steps, b], in whose
-    neighborhood it stands in `grown`."""
+    """bool [steps, s, 1]: whether each of `nodes` [steps, s] is the example, or one of its `ends` [steps, b], at the
+    center of the neighborhood in which `grown` put it."""
     example = torch.arange(ends[0].shape[1], device=nodes.device).repeat(len(ends))
     for layer in layers.values():
         reached = example.repeat_interleave(fan_out).repeat(max(1, len(layer.along)))

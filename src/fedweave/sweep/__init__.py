@@ -1,4 +1,4 @@
-"""Many runs of one experiment: seeds, algorithms and settings. The package is called as a function, `fedweave.sweep(…)`
+"""Many runs of one experiment: seeds, algorithms and settings. The package itself can be called: `fedweave.sweep(…)`
 (`in_python.sweep`)."""
 
 from fedweave.core.callable import make_callable

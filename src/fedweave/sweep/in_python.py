@@ -1,4 +1,4 @@
-"""A sweep from Python: `fedweave.sweep(…)`, as the command of that name."""
+"""A sweep from Python: `fedweave.sweep(…)`, like the command of that name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ from fedweave.sweep.results import (
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Results):
-    """What a sweep found.
+    """The results of a sweep.
 
-    directory: where its runs are, and the page `report.html`. grid: the keys that were tried, which are columns of
-    `runs`, beside "chosen": whether a run has the setting that is best on validation examples. failed: why runs failed.
-    choices: the setting chosen for each algorithm in each condition, such as a data set and a cut.
+    directory: folder of its runs and of the report `report.html`. grid: keys of the grid, which are columns of `runs`,
+    followed by "chosen": whether a run has the setting that is best on validation examples. failed: why runs failed.
+    choices: the setting chosen for each algorithm in each condition, such as a data set and a partition.
     """
 
     directory: Path = Path()
@@ -58,11 +58,11 @@ class Sweep(Results):
 
     @property
     def latex(self) -> str:
-        """The table for a paper, as --latex writes it; "" where nothing could be chosen."""
+        """The table for a paper, as --latex writes it; "" if no setting could be chosen."""
         return latex(self.choices) if self.choices else ""
 
     def save_figures(self, folder: str | Path) -> list[Path]:
-        """Write curves and charts, with captions, as SVG, PDF and .tex, as --figures does; the files written.
+        """Write curves and charts, with captions, as SVG, PDF and .tex, as --figures does; returns the files.
 
         Raises:
             UserError: matplotlib is not installed, or the folder cannot be written.
@@ -89,10 +89,10 @@ def sweep(
     again.
 
     experiment: the path of a TOML file, its content as a dict, or a `Config`. seeds: numbers, or "0-4". algorithms:
-    names; the experiment's own without. grid: {"algorithm.lr": [.01, .1]}, all with all; with search also a range,
-    "1e-3..1,log". search: try so many settings that Optuna proposes by its `sampler`. over: keys of the grid to compare
-    algorithms over. settings: {"model.hidden": 32} for all. jobs: runs at a time. out: where it is kept, by default
-    sweeps/<experiment>. overwrite: do anew what was run with other code or data. progress: show it.
+    names; by default the experiment's own. grid: {"algorithm.lr": [.01, .1]}, in all combinations; with search also a
+    range, "1e-3..1,log". search: number of settings to try, which Optuna proposes by its `sampler`. over: keys of the
+    grid to compare algorithms over. settings: {"model.hidden": 32} for all. jobs: runs at a time. out: folder of the
+    sweep, by default sweeps/<experiment>. overwrite: repeat runs with other code or data. progress: show it.
 
     Raises:
         UserError: a name, key or value is not valid. FedweaveError: all runs failed.
@@ -160,7 +160,7 @@ def _named(experiment: "str | Path | Document | Config") -> tuple[str, Document]
 
 
 def _values(key: str, values: Sequence[object] | str) -> str:
-    """Values of the grid as the command has them.
+    """Values of the grid in the form of the command.
 
     Raises:
         UserError: they are no list.
@@ -171,10 +171,10 @@ def _values(key: str, values: Sequence[object] | str) -> str:
 
 
 def _value(value: object) -> str:
-    """A value as TOML has it.
+    """A value as TOML text.
 
     Raises:
-        UserError: TOML has none like it.
+        UserError: TOML has no such type.
     """
     try:
         return inline(list(value) if isinstance(value, tuple) else value)

@@ -1,4 +1,4 @@
-"""The runs of a sweep: every algorithm with every combination of settings that it takes, and every seed."""
+"""The runs of a sweep: every algorithm with every combination of its settings, and every seed."""
 
 import itertools
 import math
@@ -41,26 +41,26 @@ from fedweave.report.cells import Cell, ResultTable, measured, number
 from fedweave.report.conditions import said, short, values_of
 from fedweave.report.reading import Group, judged_alike, spread
 
-MOST = 10_000  # runs
+MOST = 10_000  # largest number of runs
 
 
 def planned(
     config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
 ) -> tuple[list[PlannedRun], list[str]]:
-    """The runs in `out`/runs, each once, every combination's first seed before the second seeds; and notes on settings
+    """The runs in `out`/runs, each once, every combination's first seed before the second seeds. Also notes on settings
     that some of the algorithms do not have.
 
-    seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
-    of `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm
-    without the key runs once; [algorithm] tune of the configuration is likewise tried, where no grid has the key.
-    "NAME:section.key=value,…" has the values of that algorithm, in the place of those for all.
+    seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as in
+    `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm without
+    the key runs once. The configuration's [algorithm] tune is tried too, unless the grid has the key.
+    "NAME:section.key=value,…" sets the values of that algorithm, instead of the values for all.
 
     Raises:
-        ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
+        ConfigError: a name, key or value is not valid. UserError: there are no runs or too many.
     """
     tried = tries(config, settings, grid)
     if ranges := [key for key, values in tried.items() if range_of(values)]:
-        raise ConfigError(f"--grid {ranges[0]}: values from a range are sought with --search N; or list some.")
+        raise ConfigError(f"--grid {ranges[0]}: a range needs --search N. Or list some values.")
     base_documents, notes = algorithms_of(config, algorithms, settings)
     check_scopes(tried, base_documents)
     documents = [one for document in base_documents for one in combined(document, tried)]
@@ -74,10 +74,10 @@ def planned(
 
 
 def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[str, list[str]]:
-    """{key or NAME:key: values as TOML} of the grid, and of [algorithm] tune where no grid has the key.
+    """{key or NAME:key: values as TOML} of the grid, and of [algorithm] tune unless the grid has the key.
 
     Raises:
-        ConfigError: seeds are among them.
+        ConfigError: the grid has seeds.
     """
     if seeded := [text for text in (*settings, *grid) if scoped(text.partition("=")[0].strip())[1] == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
@@ -88,13 +88,13 @@ def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[st
 
 
 def scoped(key: str) -> tuple[str, str]:
-    """The algorithm that a key of the grid is for, "" for all of them, and the key itself."""
+    """The algorithm that a key of the grid is for, "" for all algorithms, and the key itself."""
     name, _, setting = key.rpartition(":")
     return name, setting
 
 
 def own_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
-    """{key: values} of the grid for one algorithm: those that it alone has take the place of those for all."""
+    """{key: values} of the grid for one algorithm: its own values replace the values for all algorithms."""
     shared = {key: values for key, values in grid.items() if not scoped(key)[0]}
     return shared | {
         setting: values
@@ -105,10 +105,10 @@ def own_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Seq
 
 
 def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document]) -> None:
-    """Refuse a key for an algorithm that is not run, or that does not have the key.
+    """Raise an error if a key is for an algorithm that is not run, or that does not have the key.
 
     Raises:
-        ConfigError: names the algorithms that are, or those that have the key.
+        ConfigError: names the algorithms of the sweep, or the ones that have the key.
     """
     for key in grid:
         name, setting = scoped(key)
@@ -123,19 +123,19 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
 
 
 def _algorithm(document: Document) -> tuple[str, type]:
-    """The name of its algorithm, as it is kept, and its plug-in."""
+    """The registered name of a document's algorithm, and its plug-in."""
     return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", DEFAULT_NAMES["algorithm"]))
 
 
 def is_whole(document: Document, key: str) -> bool:
-    """Whether a setting of [algorithm] or [model] can have whole numbers alone."""
+    """Whether a setting of [algorithm] or [model] accepts only whole numbers."""
     section, _, name = key.partition(".")
     accepted = parameters(section, resolve(document).sections[section].kind)
     return name in accepted and not accepts(accepted[name], 0.5)
 
 
 def range_of(values: Sequence[str]) -> tuple[float, float, bool] | None:
-    """(least, most, whether by magnitude) of ["1e-3..1", "log"]; None of values that are listed."""
+    """(low, high, whether logarithmic) of ["1e-3..1", "log"]; None for listed values."""
     low, dots, high = values[0].partition("..")
     with suppress(ValueError):
         ends = [float(end) for end in (low, high)] if dots else []
@@ -145,9 +145,9 @@ def range_of(values: Sequence[str]) -> tuple[float, float, bool] | None:
 
 
 def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
-    """The document of every algorithm, with those settings that it has; and notes on those that it does not have."""
+    """The document of every algorithm, with the settings that it has; and notes on the settings that it lacks."""
     base, documents, notes = load(config), list[Document](), list[str]()
-    tuned(base)  # which are values to try, not a setting
+    tuned(base)  # removes the values to try, which are not a setting
     for name in algorithms.split(",") if algorithms else [None]:
         exchanged = Exchanged()
         document = base
@@ -164,8 +164,8 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
 
 
 def keys_of(grid: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The keys of which any algorithm tries several values; of whole sections, "partition" with tables, those in which
-    the tables differ."""
+    """The keys for which an algorithm tries several values. For whole sections, "partition" with tables, the keys in
+    which the tables differ."""
     keys: list[str] = []
     for key, values in grid.items():
         document: Document = {}
@@ -183,10 +183,10 @@ def keys_of(grid: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
 
 
 def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
-    """Refuse a key to compare over of which no values are tried.
+    """Raise an error if a key to compare over is not in the grid.
 
     Raises:
-        ConfigError: names it, and those that are.
+        ConfigError: names the key, and the keys of the grid.
     """
     for key in over:
         if key not in keys:
@@ -197,7 +197,7 @@ def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
     """The runs of shard "i/n", i from 1 to n: every n-th one.
 
     Raises:
-        ConfigError: the text says no shard.
+        ConfigError: the text is no shard.
     """
     match = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -209,19 +209,19 @@ def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
 
 
 def _sharing_notes(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
-    """Sentences on what an algorithm keeps of [algorithm] and what not; apart: the --set that it does not take."""
+    """Notes on the settings of [algorithm] that an algorithm keeps or lacks; apart: the --set that it does not take."""
     without = [f"{name} does not take {', '.join(f'--set {text}' for text in apart)}"] if apart else []
     return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
 
 
 def taken(document: Document, grid: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    """{key: values} of the grid for the document's algorithm, of the keys that it can have."""
+    """{key: values} of the grid for the document's algorithm, with the keys that it has."""
     algorithm_grid = own_grid(grid, _algorithm(document)[0])
     return {key: values for key, values in algorithm_grid.items() if takes(document, key)}
 
 
 def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
-    """The document with every combination of the values of those keys that it can have."""
+    """The document with every combination of values of the keys that it has."""
     algorithm_grid, documents = taken(document, grid), list[Document]()
     for chosen in itertools.product(*algorithm_grid.values()):
         changed = deepcopy(document)
@@ -232,7 +232,7 @@ def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Docu
 
 
 def takes(document: Document, key: str, option: str = "--grid") -> bool:
-    """Whether the algorithm has the key; any other key is for all, right or wrong."""
+    """Whether the algorithm has the key; a key outside [algorithm] counts for all algorithms."""
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
         return True
@@ -248,7 +248,7 @@ def takes(document: Document, key: str, option: str = "--grid") -> bool:
 def _values(text: str) -> tuple[str, list[str]]:
     """ "algorithm.lr=.01,.003" as the key and TOML values."""
     key, equals, values = text.partition("=")
-    parts = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at those in lists
+    parts = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at commas in lists
     if not equals or not key.strip() or not all(parts):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), parts
@@ -267,11 +267,11 @@ def numbers_of(text: str) -> list[int]:
 
 
 def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
-    """The runs, with those to be done anew that tables or plug-ins of one's own have changed under: they would stand
-    beside runs of the new.
+    """The runs. Runs whose tables or plug-ins have changed since are marked to be repeated, because they would stand
+    next to runs of the new ones.
 
     Raises:
-        UserError: there are such runs, and they are not to be replaced; names what has changed.
+        UserError: there are such runs, and `overwrite` is false; names the changes.
     """
     known: dict[str, dict[str, str]] = {}
     changes = {run.name: changed for run in runs if (changed := _changed(run, known))}
@@ -280,14 +280,14 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
         unchanged = sum(run.finished() for run in runs if run.name not in changes)
         raise UserError(
             f"{what} of {counted(len(changes), 'run')} has changed since, such as of "
-            f"{next(iter(changes))}. --overwrite does these anew and keeps the others, {unchanged} of them done; or "
+            f"{next(iter(changes))}. --overwrite repeats these and keeps the others, {unchanged} of them done; or "
             "sweep into another directory with --out."
         )
     return [replace(run, outdated=run.name in changes) for run in runs]
 
 
 def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
-    """What is not as it was when a run was begun; known: digests of tables that have been read."""
+    """Changes since a run was begun; known: digests of tables that have been read."""
     data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
     code = plugins.digests(run.config.plain())
     if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
@@ -299,26 +299,26 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
     if key not in known:
         load = partial(datasets.load, data.name, path=folder, seed=seed, **data.values)
         known[key] = digests(prepared(run.config)[0] if crossing else load())
-    with suppress(FedweaveError):  # what is wrong with a directory, running it will say
+    with suppress(FedweaveError):  # the run itself will report a fault of its directory
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
     return []
 
 
 # ----------------------------------------------------------------------------------------------------
-# Each algorithm's setting, chosen by validation, in every condition that the algorithms are compared in.
+# Each algorithm's setting, chosen by validation, in every condition in which algorithms are compared.
 
 
-NEAR = 0.05  # of a range's length (of its logarithm), within which a value is at an end
-_SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of others are what is compared
+NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end
+_SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; keys of other sections are conditions
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The runs of the setting with the highest mean of the `metric` on validation examples.
 
-    condition, setting: {key of the grid: value}. tried: how many settings there were. edges: keys whose chosen number
-    is the least or the most of three or more that were tried, or is near an end of a range. failing: the same, of two
-    or more, where the metric on test examples is below that of the constant prediction.
+    condition, setting: {key of the grid: value}. tried: number of settings. edges: keys whose chosen number is the
+    smallest or largest of three or more, or is near an end of a range. failing: keys at an end of two or more numbers,
+    if the metric on test examples is worse than the majority-class baseline, or than the training mean.
     """
 
     algorithm: str
@@ -332,7 +332,7 @@ class Chosen:
 
     @property
     def shown(self) -> str:
-        """What its summaries call the metric on test examples, in the round that is best on validation examples."""
+        """The summaries' key of the metric on test examples, in the round that is best on validation examples."""
         return f"{BEST}/local/{self.metric}"
 
     def by_seed(self) -> dict[object, float]:
@@ -345,18 +345,18 @@ class Chosen:
 
 
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
-    """Those of the grid's keys that algorithms are compared in: not their settings, except where `over` says so."""
+    """The keys of the grid in which algorithms are compared: all but their settings, and the keys in `over`."""
     return tuple(key for key in keys if key in over or key.partition(".")[0] not in _SETTINGS)
 
 
 def choose(
     groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]] | None = None
 ) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; none in one without validation examples, or without a
-    metric that judges all its groups. A setting with fewer runs than others of the same algorithm, because some failed,
+    """The best setting of every algorithm in each condition; none in a condition without validation examples, or
+    without a common selection metric. A setting with fewer runs than others of the same algorithm, because some failed,
     is not chosen.
 
-    keys: of the grid. apart: those that are conditions. grid: {key or NAME:key: values, or a range}.
+    keys: keys of the grid. apart: the keys that are conditions. grid: {key or NAME:key: values, or a range}.
     """
     metrics = {repr(values_of(alike[0], apart)): judged_alike(alike) for alike in by_condition(groups, apart)}
     together: dict[tuple[str, str], list[Group]] = {}
@@ -364,12 +364,12 @@ def choose(
         where = repr(values_of(group, apart))
         if metrics[where]:
             together.setdefault((_algorithm_of(group), where), []).append(group)
-    found = (_best(alike, metrics[where], keys, apart, grid or {}) for (_, where), alike in together.items())
-    return [choice for choice in found if choice is not None]
+    best = (_best(alike, metrics[where], keys, apart, grid or {}) for (_, where), alike in together.items())
+    return [choice for choice in best if choice is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
-    """Those that are compared with one another."""
+    """The groups of each condition, which are compared with one another."""
     together: dict[str, list[Group]] = {}
     for group in groups:
         together.setdefault(repr(values_of(group, apart)), []).append(group)
@@ -406,7 +406,7 @@ def _best(
 
 
 def _ended(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
-    """How many numbers were tried, if the chosen one is an end of them; of a range infinitely many; 0 if it is none."""
+    """Number of tried numbers if the chosen one is an end of them, infinite for the end of a range, else 0."""
     numbers = {value for value in tried if is_number(value)}
     if not is_number(chosen):
         return 0
@@ -417,19 +417,19 @@ def _ended(chosen: object, tried: Sequence[object], values: Sequence[str]) -> fl
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is one, which true and false are not."""
+    """Whether a value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _below_constant(group: Group) -> bool:
-    """Whether members are served worse, on average, than by always predicting the most frequent class of training."""
+    """Whether members have worse accuracy, on average, than by always predicting the training majority class."""
     if any(value is not None for value in group.values("local/matched_accuracy")):
-        return False  # the constant prediction is of other clients
+        return False  # the majority-class baseline belongs to other clients
     return spread(group.values(f"{BEST}/local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
 
 
 def _above_mean(group: Group) -> bool:
-    """Whether members are served worse, on average, than by always predicting their mean of training."""
+    """Whether members have a larger error, on average, than by always predicting their training mean."""
     return spread(group.values(f"{BEST}/local/{RMSE}"))[0] > spread(group.values(f"local/{RMSE_OF_MEAN}"))[0]
 
 
@@ -440,35 +440,35 @@ def _algorithm_of(group: Group) -> str:
 _CONSTANT = {False: "the most frequent class", True: "the mean"}
 
 
-def describe_choices(found: Sequence[Chosen]) -> Iterator[str]:
-    """How settings were chosen, and which may lie beyond what was tried."""
-    if any(one.tried > 1 for one in found):
+def describe_choices(choices: Sequence[Chosen]) -> Iterator[str]:
+    """Notes on how settings were chosen, and on chosen values at an end of the grid."""
+    if any(one.tried > 1 for one in choices):
         yield (
-            "Chosen of every algorithm is the setting whose “best val”, the mean over seeds, is "
-            f"{'lowest' if lower(found[0].metric) else 'highest'}; no test example has a say in it."
+            "For every algorithm the setting is chosen whose “best val”, the mean over seeds, is "
+            f"{'lowest' if lower(choices[0].metric) else 'highest'}; no test example has an influence."
         )
-    if ends := _settings_text(found, lambda one: [key for key in one.edges if key not in one.failing]):
-        yield f"At the end of what was tried, so that a value beyond may be better: {ends}."
-    if ends := _settings_text(found, lambda one: one.failing):
+    if ends := _settings_text(choices, lambda one: [key for key in one.edges if key not in one.failing]):
+        yield f"At the edge of the grid, so that a value beyond may be better: {ends}."
+    if ends := _settings_text(choices, lambda one: one.failing):
         yield (
-            f"At the end of what was tried, and worse than always predicting {_CONSTANT[lower(found[0].metric)]} of "
+            f"At the edge of the grid, and worse than always predicting {_CONSTANT[lower(choices[0].metric)]} of "
             f"training: {ends}. "
-            "Such an algorithm needs values of its own: --grid NAME:algorithm.lr=value,value."
+            "Such an algorithm needs its own values: --grid NAME:algorithm.lr=value,value."
         )
 
 
 def _settings_text(choices: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
-    """ "fedavg with lr = 0.1, …" of these keys of each."""
+    """ "fedavg with lr = 0.1, …" for these keys of each choice."""
     return ", ".join(
         dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in choices for key in keys(one))
     )
 
 
-def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
-    """A row of each; columns: {metric: heading}."""
-    apart = list(dict.fromkeys(key for one in found for key in one.condition))
-    tuned = any(one.setting for one in found)
-    shown = [name for name in columns if any(value is not None for one in found for value in one.group.values(name))]
+def table(choices: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
+    """A row for each choice; columns: {metric: heading}."""
+    apart = list(dict.fromkeys(key for one in choices for key in one.condition))
+    tuned = any(one.setting for one in choices)
+    shown = [name for name in columns if any(value is not None for one in choices for value in one.group.values(name))]
     rows = [
         (
             Cell(one.algorithm),
@@ -476,22 +476,22 @@ def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
             *([Cell(said(one.setting) or "-")] if tuned else []),
             *(measured(one.group.values(name), number) for name in shown),
         )
-        for one in found
+        for one in choices
     ]
     words = ("algorithm", *map(short, apart), *(["setting, by validation"] if tuned else []))
     return ResultTable((*words, *(columns[name] for name in shown)), tuple(rows), words=len(words))
 
 
 # ----------------------------------------------------------------------------------------------------
-# A sweep as an array of jobs: the script that Slurm is given.
+# A sweep as an array of jobs: the script for Slurm.
 
 
-_OWN = ("--slurm", "--shard")  # of the command that writes the script, not of its jobs
+_WRITER_OPTIONS = ("--slurm", "--shard")  # options of the command that writes the script, not of its jobs
 
 
 def script(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> str:
-    """The script of an array of `tasks` jobs, each with its shard of the sweep that the command's `words` say; with
-    `jobs` runs at a time in each, on as many cores."""
+    """The script of an array of `tasks` jobs, each with its shard of the sweep of the command `words`. Each job makes
+    `jobs` runs at a time, on the same number of cores."""
     again = shlex.join([sys.executable, "-m", "fedweave", *_without(words)])
     lines = [
         "#!/bin/bash",
@@ -508,7 +508,7 @@ def script(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> str:
 
 
 def save(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> tuple[str, str]:
-    """Write the script into the sweep's folder; what to do with it, and what afterwards.
+    """Write the script into the sweep's folder; returns instructions for before and after the jobs.
 
     Raises:
         UserError: the folder cannot be written.
@@ -528,7 +528,7 @@ def afterwards(words: Sequence[str]) -> str:
 def _without(words: Sequence[str]) -> list[str]:
     remaining, skip = [], False
     for word in words:
-        if not skip and word.partition("=")[0] not in _OWN:
+        if not skip and word.partition("=")[0] not in _WRITER_OPTIONS:
             remaining.append(word)
-        skip = not skip and word in _OWN
+        skip = not skip and word in _WRITER_OPTIONS
     return remaining

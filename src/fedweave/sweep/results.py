@@ -1,5 +1,5 @@
-"""The end of a sweep: its tables, a row per combination of settings with means over seeds, its page, charts, and what
-papers need of it.
+"""The end of a sweep: its tables, a row per combination of settings with means over seeds, its report, charts, and
+files for papers.
 """
 
 import csv
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A sweep as papers need it: a table in LaTeX, a caption that says what was run, and every run's numbers as CSV.
+# Files for papers: a table in LaTeX, a caption that describes the runs, and every run's numbers as CSV.
 
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
-_NOISES = {  # the first of each is what is done by default
+_NOISES = {  # the first of each kind is the default
     ("features", "mask"): "share of nonzero features masked",
     ("features", "gauss"): "noise on features, in standard deviations",
     ("edges", "drop"): "share of edges dropped",
@@ -71,14 +71,14 @@ WHEN = "mean over clients, in the round that is best on validation examples"
 
 
 def latex(choices: Sequence[Chosen]) -> str:
-    """A `table` with booktabs' rules: algorithms down, conditions across; in bold what is better than every other of
-    its column by a paired test over seeds. Of several conditions the last column has the mean ranks."""
+    """A `table` with booktabs' rules: algorithms down, conditions across. A result is bold if it is better than every
+    other in its column by a paired test over seeds. With several conditions the last column has the mean ranks."""
     rows = list(dict.fromkeys(one.algorithm for one in choices))
     columns = list(dict.fromkeys(said(one.condition) for one in choices))
     at = {(one.algorithm, said(one.condition)): one for one in choices}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    named = {said(one.condition): _head(one.condition) for one in choices}
-    heads = [escaped(named[column] or worded(choices[0].metric)) for column in columns]
+    column_heads = {said(one.condition): _head(one.condition) for one in choices}
+    heads = [escaped(column_heads[column] or worded(choices[0].metric)) for column in columns]
     order = placed_over(choices)
     if order is not None:
         cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
@@ -112,22 +112,22 @@ def _head(condition: Values) -> str:
     return ", ".join(words)
 
 
-def placed_over(found: Sequence[Chosen]) -> Ranks | None:
-    """The algorithms' ranks over the conditions; None of fewer than two, or of one algorithm."""
+def placed_over(choices: Sequence[Chosen]) -> Ranks | None:
+    """The algorithms' ranks over the conditions; None for fewer than two conditions, or for one algorithm."""
     means: dict[str, dict[str, float]] = {}
-    for one in found:
+    for one in choices:
         mean = spread(one.values())[0]
         known = {one.algorithm: rank(one.metric, mean)} if math.isfinite(mean) else {}
         means.setdefault(said(one.condition), {}).update(known)
-    names = list(dict.fromkeys(one.algorithm for one in found))
-    sets = {str(one.group.first.config["data"].get("name")) for one in found}
+    names = list(dict.fromkeys(one.algorithm for one in choices))
+    sets = {str(one.group.first.config["data"].get("name")) for one in choices}
     order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None
     return order if order is not None and len(order.places) else None
 
 
 def by_condition(choices: Sequence[Chosen]) -> list[Record]:
-    """A row for each condition and algorithm: its result, its rank, and the paired difference to the first one, with
-    whether that is significant at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
+    """A row for each condition and algorithm: its result, its rank, and the paired difference to the first algorithm,
+    with its significance at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
     order, lines = placed_over(choices), []
     together: dict[str, list[Chosen]] = {}
     for one in choices:
@@ -175,8 +175,8 @@ def _percent(one: Chosen) -> str:
 
 
 def caption(choices: Sequence[Chosen], what: str) -> str:
-    """What a table or figure of these runs shows: data, cut, noise, rounds, seeds, and the settings, chosen or the
-    same."""
+    """A caption of a table or figure of these runs: data, partition, noise, rounds, seeds, and the settings, chosen or
+    constant."""
     configs = [one.group.first.config for one in choices]
     varied = {key for one in choices for key in one.condition}
     seeds = sorted({run.config.get("seed", 0) for one in choices for run in one.group.runs})
@@ -210,8 +210,8 @@ def caption(choices: Sequence[Chosen], what: str) -> str:
 
 
 def _fixed(key: str, choices: Sequence[Chosen]) -> str:
-    """ "optimizer = adam (fedavg, moon) or sgd (scaffold)": the value that was not varied, with whose it is where the
-    algorithms do not have it alike; "" if none has the key."""
+    """ "optimizer = adam (fedavg, moon) or sgd (scaffold)": the values of a key that was not varied, with algorithms
+    unless all share one value; "" if no algorithm has the key."""
     path, whose = f"algorithm.{key}", dict[str, list[str]]()
     for one in choices:
         value = one.group.first.config["algorithm"].get(key)
@@ -234,7 +234,7 @@ def _noise(configs: Sequence[Values]) -> list[str]:
 
 
 def named(key: str, config: Values) -> str:
-    """A key of the grid on an axis or in a caption: of noise what it does to the data."""
+    """A key of the grid on an axis or in a caption; a key of noise by its effect on the data."""
     section, _, kind = key.partition(".")
     noise = config.get("noise", {})
     by = noise.get(f"{kind}_by", next((way for whose, way in _NOISES if whose == kind), ""))
@@ -246,7 +246,7 @@ def _named(one: Chosen) -> str:
 
 
 def _same(section: str, configs: Sequence[Values], varied: set[str]) -> str:
-    """ "louvain (clients = 10, …)": the name, and the values that all have and that are not varied."""
+    """ "louvain (clients = 10, …)": the names, and the values that are equal in all runs and not varied."""
     tables = [flat(config.get(section, {})) for config in configs]
     names = list(dict.fromkeys(str(table.get("name", "")) for table in tables))
     alike = {
@@ -270,7 +270,7 @@ def worded(metric: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The same in LaTeX."""
+    """The text with LaTeX's special characters escaped."""
     return "".join(_SPECIAL.get(mark, mark) for mark in text)
 
 
@@ -304,19 +304,19 @@ def _csv(lines: Sequence[Record]) -> str:
 
 
 def file_name(text: str) -> str:
-    """Words as the name of a file."""
-    signed = re.sub(r"-(?=[\d.])", "m", text.lower())  # -1 is another value than 1
+    """Text as the name of a file."""
+    signed = re.sub(r"-(?=[\d.])", "m", text.lower())  # -1 and 1 are different values
     return re.sub(r"[^a-z0-9]+", "-", signed).strip("-")
 
 
 # ----------------------------------------------------------------------------------------------------
-# A sweep's accuracy over a number of its grid and over rounds: what figures show, and SVG without further packages.
+# A sweep's accuracy over a number of its grid and over rounds: data of figures, and SVG without further packages.
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines of a metric on test examples, one for each algorithm. name: of its files. unit: the metric. over: what is
-    across. where: what else is the same of all its runs, "" if nothing is varied."""
+    """Lines of a metric on test examples, one for each algorithm. name: stem of its files. unit: the metric. over: the
+    x axis. where: the other conditions of all its runs, "" if nothing else is varied."""
 
     name: str
     unit: str
@@ -327,11 +327,11 @@ class Chart:
 
 
 SENT_MB = "MB sent by all clients"
-CURVES = ("round", SENT_MB)  # over which lines are drawn without marks
+CURVES = ("round", SENT_MB)  # x axes whose lines have no marks
 
 
 def charts(choices: Sequence[Chosen]) -> list[Chart]:
-    """One over each key of which there are several numbers, for every combination of the other conditions."""
+    """A chart over each key with several numbers, for every combination of the other conditions."""
     result = []
     for key in dict.fromkeys(key for one in choices for key in one.condition):
         together: dict[str, list[Chosen]] = {}
@@ -363,7 +363,7 @@ def over_rounds(choices: Sequence[Chosen]) -> list[Chart]:
 
 
 def over_bytes(choices: Sequence[Chosen]) -> list[Chart]:
-    """The same by what all clients had sent in training, in every condition in which they sent something."""
+    """The same over the bytes that all clients sent in training, in every condition in which they sent any."""
 
     def line(one: Chosen) -> list[Point]:
         sums = [run.sent() for run in one.group.runs]
@@ -391,31 +391,31 @@ def _curves(choices: Sequence[Chosen], over: str, name: str, line: Callable[[Cho
     return charts
 
 
-def draw(found: Sequence[Chart], folder: Path) -> list[str]:
-    """Write each as SVG into the folder; the files written."""
+def draw(pictures: Sequence[Chart], folder: Path) -> list[str]:
+    """Write each chart as SVG into the folder; returns the files."""
     files = []
-    for chart in found:
+    for chart in pictures:
         title = f"{chart.unit.capitalize()} over {chart.over}" + (f", {chart.where}" if chart.where else "")
-        drawn = table.curves(title, chart.unit, chart.lines, chart.over)
-        files.append(table.save_picture(folder / f"{chart.name}.svg", drawn))
+        svg = table.curves(title, chart.unit, chart.lines, chart.over)
+        files.append(table.save_picture(folder / f"{chart.name}.svg", svg))
     return files
 
 
 _STYLE: Any = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "legend.frameon": False}
-_STYLE |= {"legend.handlelength": 3.2}  # as long as a dash with its gaps
+_STYLE |= {"legend.handlelength": 3.2}  # one dash with its gaps
 _MARKS = "os^DvpX<>h"
-WIDTH = 3.5  # of a picture, inches
-INSIDE = 5  # lines that a legend within the axes names; that of more stands below them
-BESIDE = 0.4  # of the least distance of two values, over which the marks of all lines are spread
+WIDTH = 3.5  # width of a picture, inches
+INSIDE = 5  # largest number of lines with a legend within the axes; a longer legend is below them
+BESIDE = 0.4  # share of the smallest distance of two values over which the marks of all lines are spread
 _UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def check() -> None:
-    """Refuse where matplotlib is not installed.
+    """Raise an error if matplotlib is not installed.
 
     Raises:
-        UserError: it is not; says how to install it.
+        UserError: matplotlib is not installed; explains how to install it.
     """
     try:
         import matplotlib  # noqa: F401
@@ -423,8 +423,8 @@ def check() -> None:
         raise UserError("--figures needs matplotlib: pip install 'fedweave[figures]'.") from error
 
 
-def save(found: Sequence[Chart], folder: Path) -> list[str]:
-    """Write NAME.svg, NAME.pdf and NAME.tex, a `figure` with its caption, for each; the files written.
+def save(pictures: Sequence[Chart], folder: Path) -> list[str]:
+    """Write NAME.svg, NAME.pdf and NAME.tex, a `figure` with its caption, for each chart; returns the files.
 
     Raises:
         UserError: the folder cannot be written.
@@ -435,7 +435,7 @@ def save(found: Sequence[Chart], folder: Path) -> list[str]:
         folder.mkdir(parents=True, exist_ok=True)
     files = []
     with matplotlib.rc_context(_STYLE):
-        for chart in found:
+        for chart in pictures:
             kinds = {kind: _picture(chart, kind) for kind in _UNDATED} | {"tex": _with_caption(chart).encode()}
             for kind, content in kinds.items():
                 files.append(str(folder / f"{chart.name}.{kind}"))
@@ -456,7 +456,7 @@ def _picture(chart: Chart, kind: str) -> bytes:
 def _drawn(chart: Chart) -> "Figure":
     from matplotlib.figure import Figure
 
-    columns = max(1, int(72 * WIDTH / (40 + 4.6 * max(map(len, chart.lines)))))  # of a legend of 8 points
+    columns = max(1, int(72 * WIDTH / (40 + 4.6 * max(map(len, chart.lines)))))  # columns of a legend of 8 points
     rows = -(-len(chart.lines) // columns) if len(chart.lines) > INSIDE else 0
     figure = Figure(figsize=(WIDTH, 2.6 + 0.17 * rows), layout="constrained")
     axes = figure.add_subplot()
@@ -484,12 +484,12 @@ def _drawn(chart: Chart) -> "Figure":
 
 
 def _dashed(dash: str) -> str | tuple[float, list[float]]:
-    """A line of SVG's dashes, two pixels wide, in matplotlib's widths of the line."""
+    """A dash pattern of SVG, two pixels wide, in matplotlib's line widths."""
     return (0, [float(length) / 2 for length in dash.split()]) if dash else "-"
 
 
 def _beside(chart: Chart, at: int) -> float:
-    """How far to the right the marks of a line stand, so that those of several do not cover one another."""
+    """The shift of a line's marks to the right, so that marks of several lines do not cover one another."""
     values = sorted({point.at for line in chart.lines.values() for point in line})
     least = min((high - low for low, high in pairwise(values)), default=0.0)
     step = min(BESIDE * least / len(chart.lines), 0.012 * (values[-1] - values[0]))
@@ -498,13 +498,13 @@ def _beside(chart: Chart, at: int) -> float:
 
 def _with_caption(chart: Chart) -> str:
     several = chart.over not in CURVES and len(chart.lines) > 1
-    beside = " Marks of one value stand a little beside one another." if several else ""
+    note = " Marks of one value are slightly shifted against one another." if several else ""
     lines = [
         "% \\usepackage{graphicx}",
         r"\begin{figure}",
         r"  \centering",
         rf"  \includegraphics{{{chart.name}.pdf}}",
-        rf"  \caption{{{escaped(chart.caption + beside)}}}",
+        rf"  \caption{{{escaped(chart.caption + note)}}}",
         r"\end{figure}",
     ]
     return "\n".join(lines) + "\n"
@@ -517,7 +517,7 @@ COLUMNS = {
     "local/{}": "final local test",
     "fairness/worst_{}": "worst client",
 }
-OF_POSITIVE = {  # besides, where a metric of a positive class judges
+OF_POSITIVE = {  # additional columns if the selection metric is of a positive class
     "best_val/pooled/{}": "pooled then",
     "best_val/pooled/recall_at_1": "recall at 1 %",
     "best_val/pooled/recall": "recall at threshold",
@@ -525,22 +525,22 @@ OF_POSITIVE = {  # besides, where a metric of a positive class judges
 NOTE = (
     "{}, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
     "validation {} in the round where it is best; “test then” is the mean over clients on test examples in that "
-    "round. “Final” is after the last round: global, the mean over clients, and that of the client served worst."
+    "round. “Final” is after the last round: global, the mean over clients, and the client with the worst result."
 )
-APART = "The runs are judged by different metrics ([evaluation] metric), so that no setting can be chosen among them."
+APART = "The runs have different selection metrics ([evaluation] metric), so no setting can be chosen among them."
 AFTER = {"pooled/auc": "pooled AUC", "within/auc": "AUC within members", "global/macro_f1": "macro F1"}
 
 
-def headings(groups: Sequence[Group], own: Mapping[str, str]) -> dict[str, str]:
-    """{metric: heading} of what tables show of such runs; own: of further columns."""
+def headings(groups: Sequence[Group], further: Mapping[str, str]) -> dict[str, str]:
+    """{metric: heading} of the tables of such runs; further: additional columns."""
     metric = judged_alike(groups)
-    named = COLUMNS | (OF_POSITIVE if metric in selection.OF_POSITIVE else {})
-    columns = {name.format(metric): words for name, words in named.items()} if metric else AFTER
-    return {**columns, **own, "seconds": "seconds"}
+    headings_by_name = COLUMNS | (OF_POSITIVE if metric in selection.OF_POSITIVE else {})
+    columns = {name.format(metric): words for name, words in headings_by_name.items()} if metric else AFTER
+    return {**columns, **further, "seconds": "seconds"}
 
 
 def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
-    """A row for each group of runs that differ in the seed alone; columns: {metric: heading}."""
+    """A row for each group of runs that differ only in the seed; columns: {metric: heading}."""
     shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
     rows = [
         (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
@@ -550,16 +550,16 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
 
 
 def describe_numbers(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
-    """What the numbers are, and by which to choose; chosen: what was, in every condition."""
+    """A note on the numbers and the selection metric; chosen: the choice in every condition."""
     if not (metric := judged_alike(groups)):
         ways = dict.fromkeys(f"{title_of(one.metric)} ({said(one.condition)})" for one in chosen)
-        return (f"Each condition is judged by its own metric: {', '.join(ways)}.",) if ways else (APART,)
+        return (f"Each condition has its own selection metric: {', '.join(ways)}.",) if ways else (APART,)
     words = title_of(metric)
     return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
 
 
 def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[str]) -> list[str]:
-    """A sentence for each run that failed, with its values of the grid's keys: the table has no row of it.
+    """A sentence for each failed run, with its values of the grid's keys: the table has no row of it.
 
     failed: {name of the run: why}. grid: "section.key=value,value,…".
     """
@@ -568,28 +568,28 @@ def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[s
 
 
 def _values(run: PlannedRun, keys: Sequence[str]) -> str:
-    """ " (key = value, …)" of those keys that a run has, or ""."""
+    """ " (key = value, …)" of the keys that a run has, or ""."""
     known = flat(run.config.plain())
     shown = ", ".join(f"{key} = {known[key]}" for key in keys if key in known)
     return f" ({shown})" if shown else ""
 
 
-def markdown(found: ResultTable, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
-    """The table as Markdown, what is above it; its `notes` and the runs that are not in it below."""
+def markdown(result: ResultTable, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
+    """The table as Markdown, after the text `above`; then its `notes` and the failed runs that it lacks."""
     without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
-    return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {sentence}" for sentence in lost)]) + "\n"
+    return "\n\n".join([*above, rows_of(result), *notes, *without, *(f"- {sentence}" for sentence in lost)]) + "\n"
 
 
-def rows_of(found: ResultTable) -> str:
+def rows_of(result: ResultTable) -> str:
     """A table as Markdown."""
-    rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
-    return piped(found.head, rule, *([cell.text for cell in row] for row in found.rows))
+    rule = ["---" if at < result.words else "---:" for at in range(len(result.head))]
+    return piped(result.head, rule, *([cell.text for cell in row] for row in result.rows))
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
-    metrics: functions of one's own, by name. grid: {key or NAME:key: values as TOML, or a range}."""
+    """The options of the command. keys: keys of the grid. over: keys to compare over. figures: folder of figures.
+    metrics: the user's own functions, by name. grid: {key or NAME:key: values as TOML, or a range}."""
 
     keys: tuple[str, ...]
     over: tuple[str, ...] = ()
@@ -600,7 +600,7 @@ class SweepOptions:
     grid: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse before anything runs what could not be drawn.
+        """Raise an error, before anything runs, if an option cannot be fulfilled.
 
         Raises:
             UserError: matplotlib is not installed, or there is no such function.
@@ -612,26 +612,26 @@ class SweepOptions:
 
 
 def finish(
-    console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], asked: SweepOptions
+    console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], options: SweepOptions
 ) -> tuple[list[Group], list[plan.Chosen]]:
-    """Show and save what the runs that did not fail found; returns their groups, and those that validation chose.
+    """Show and save the results of the runs that did not fail; returns their groups, and validation's choices.
 
     Raises:
-        FedweaveError: all failed.
+        FedweaveError: all runs failed.
     """
     done = [run.directory for run in runs if run.name not in failed]
     if not done:
-        raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
+        raise FedweaveError(f"no run succeeded; the first error: {failed[runs[0].name]}")
     read = read_runs(done)
-    extra = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
+    extra = _measured(read, {run.directory: run.config for run in runs}, options.metrics)
     groups = grouped(read)
     columns = headings(groups, extra)
-    apart = plan.conditions(asked.keys, asked.over)
-    chosen = plan.choose(groups, asked.keys, apart, asked.grid)
-    rows, notes, gone = results(groups, columns), [*describe_numbers(groups, chosen)], lost(runs, failed, asked.keys)
+    apart = plan.conditions(options.keys, options.over)
+    chosen = plan.choose(groups, options.keys, apart, options.grid)
+    rows, notes, gone = results(groups, columns), [*describe_numbers(groups, chosen)], lost(runs, failed, options.keys)
     show_cells(console, rows)
     above, choice, compared = list[str](), None, groups
-    if asked.keys and chosen:
+    if options.keys and chosen:
         best = plan.table(chosen, columns)
         show_cells(console, best)
         about = [*plan.describe_choices(chosen)]
@@ -639,8 +639,8 @@ def finish(
         choice = SelectedRuns(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
-    found = conditions(compared, apart, choice is not None)
-    above += _compared(console, compared, found)
+    condition_list = conditions(compared, apart, choice is not None)
+    above += _compared(console, compared, condition_list)
     for note in (*notes, *(one for alike in plan.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
     text = markdown(rows, notes, gone, [*above, *(["All:"] if above else [])])
@@ -648,21 +648,25 @@ def finish(
     page = render([run for group in compared for run in group.runs], gone, choice, apart)
     for path, content in zip(files, (text, page), strict=True):
         _save(path, content)
-    files += _for_papers(folder, groups, chosen, asked)
+    files += _for_papers(folder, groups, chosen, options)
     console.print(f"files: {', '.join(map(str, files))}", highlight=False, soft_wrap=True, markup=False)
     return groups, chosen
 
 
-def compared_lines(groups: Sequence[Group], found: Sequence[Condition]) -> list[str | ResultTable]:
-    """How groups of runs compare, in each condition and over all of several."""
-    if len(found) > 1:
-        return over_conditions(found)
-    return [*headlines(groups, gains(groups), found[0].shown if found else "")] if len(groups) > 1 else []
+def compared_lines(groups: Sequence[Group], condition_list: Sequence[Condition]) -> list[str | ResultTable]:
+    """The comparison of groups of runs, in each condition and over all conditions."""
+    if len(condition_list) > 1:
+        return over_conditions(condition_list)
+    return (
+        [*headlines(groups, gains(groups), condition_list[0].shown if condition_list else "")]
+        if len(groups) > 1
+        else []
+    )
 
 
-def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
-    """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
-    lines = compared_lines(groups, found)
+def _compared(console: "Console", groups: Sequence[Group], condition_list: Sequence[Condition]) -> list[str]:
+    """Show the comparison of groups of runs, in each condition and over all; returns it as Markdown."""
+    lines = compared_lines(groups, condition_list)
     for line in lines:
         if isinstance(line, ResultTable):
             show_cells(console, line)
@@ -672,7 +676,7 @@ def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condi
 
 
 def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequence[str]) -> dict[str, str]:
-    """Put what functions of one's own say of the runs' test examples into their summaries; {metric: heading}."""
+    """Add the results of the user's own functions on test examples to the runs' summaries; {metric: heading}."""
     columns = dict[str, str]()
     for name in names:
         metric = function(name)
@@ -685,7 +689,7 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
 
 
 def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
-    """Write every chart of a sweep and its curves, with captions, into the folder; the files written.
+    """Write every chart of a sweep and its curves, with captions, into the folder; returns the files.
 
     Raises:
         UserError: matplotlib is not installed, or the folder cannot be written.
@@ -697,15 +701,15 @@ def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
 def _for_papers(
     folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], options: SweepOptions
 ) -> list[Path]:
-    """What was asked for besides, and charts over numbers of the grid; the files written.
+    """Write the optional files, and charts over numbers of the grid; returns the files.
 
     Raises:
-        FedweaveError: a table or figures are wanted, and nothing could be chosen.
+        FedweaveError: a table or figures are wanted, and no setting could be chosen.
     """
     if not chosen and (options.latex or options.figures is not None):
         raise FedweaveError(
-            "--latex and --figures show what is best by validation, and these runs have no validation examples, or no "
-            "metric that judges them all; --csv has all numbers."
+            "--latex and --figures show the best by validation, and these runs have no validation examples, or no "
+            "common selection metric; --csv has all numbers."
         )
     over = charts(chosen)
     files = [Path(path) for path in draw(over, folder)]

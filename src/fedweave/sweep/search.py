@@ -1,4 +1,4 @@
-"""Settings that Optuna proposes one after the other, by how the ones before did on validation examples."""
+"""Settings that Optuna proposes one after the other, from earlier results on validation examples."""
 
 import math
 import warnings
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler"}
-Execute = Callable[[list[PlannedRun]], dict[str, str]]  # the runs that are to be there -> {name: why it failed}
+Execute = Callable[[list[PlannedRun]], dict[str, str]]  # the runs to make -> {name: why it failed}
 
 
 @dataclass
 class Search:
-    """One algorithm's settings, in one condition.
+    """The search for one algorithm's settings in one condition.
 
-    document: its experiment. space: {key: values as TOML}, or ranges of numbers.
+    document: the experiment. space: {key: values as TOML}, or ranges of numbers.
     """
 
     document: Document
@@ -62,11 +62,11 @@ class Search:
 
     @cached_property
     def named(self) -> "dict[str, BaseDistribution]":
-        """{key: what Optuna draws it from}."""
+        """{key: Optuna's distribution}."""
         return {key: _distribution(self.document, key, values) for key, values in self.space.items()}
 
     def propose(self, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
-        """The next setting's runs; four digits of a number from a range are taken."""
+        """The next setting's runs; a number from a range is rounded to four digits."""
         self.trial = self.study.ask(self.named)
         chosen = {key: f"{v:.3e}" if isinstance(v, float) else str(v) for key, v in self.trial.params.items()}
         [document] = combined(self.document, {key: [value] for key, value in chosen.items()})
@@ -75,7 +75,7 @@ class Search:
         return self.runs
 
     def tell(self, failed: Mapping[str, str]) -> None:
-        """How the proposed setting did, the mean over seeds; that it failed, if any run did."""
+        """Report the proposed setting's result to Optuna, the mean over seeds, or its failure if any run failed."""
         import optuna
 
         value = math.nan
@@ -90,7 +90,7 @@ class Search:
 
 
 def _distribution(document: Document, key: str, values: Sequence[str]) -> "BaseDistribution":
-    """What Optuna draws a setting from."""
+    """Optuna's distribution of a setting."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     bounds = range_of(values)
@@ -103,10 +103,10 @@ def _distribution(document: Document, key: str, values: Sequence[str]) -> "BaseD
 
 
 def check(sampler: str) -> None:
-    """Refuse an unknown sampler, or a search where Optuna is not installed.
+    """Raise an error if the sampler is unknown or Optuna is not installed.
 
     Raises:
-        ConfigError: there is no such sampler. UserError: Optuna is not installed; says how to install it.
+        ConfigError: there is no such sampler. UserError: Optuna is not installed; explains how to install it.
     """
     if sampler not in SAMPLERS:
         raise ConfigError(
@@ -132,19 +132,19 @@ def searched(
     sampler: str,
     execute: Execute,
 ) -> tuple[list[PlannedRun], dict[str, str], list[str]]:
-    """All runs of `count` settings of each algorithm in each condition, {name: why it failed}, and notes. The same
-    again proposes the same settings, of whose runs those that are done are used.
+    """All runs of `count` settings of each algorithm in each condition, {name: why it failed}, and notes. A repeated
+    search proposes the same settings, and uses their finished runs.
 
     Raises:
-        ConfigError: a name, key or value is not valid, or nothing is sought.
+        ConfigError: a name, key or value is not valid, or there is no key to search.
     """
     tried = tries(config, settings, grid)
     apart = conditions(keys_of(tried), over)
     across = {key: values for key, values in tried.items() if scoped(key)[1] in apart}
     if not (sought := {key: values for key, values in tried.items() if key not in across}):
-        raise ConfigError("--search: say where, such as --grid algorithm.lr=1e-3..1e-1,log, a range or values.")
+        raise ConfigError("--search: give keys to search, such as --grid algorithm.lr=1e-3..1e-1,log, or values.")
     if odd := [key for key, values in across.items() if range_of(values)]:
-        raise ConfigError(f"--grid {odd[0]}: algorithms are compared over it, so that it needs values, not a range.")
+        raise ConfigError(f"--grid {odd[0]}: algorithms are compared over this key. Give values, not a range.")
     documents, notes = algorithms_of(config, algorithms, settings)
     check_scopes(tried, documents)
     numbers = numbers_of(seeds)
