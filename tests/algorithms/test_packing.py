@@ -109,10 +109,11 @@ PARTS: list[Any] = [
 ]
 
 
+@pytest.mark.often(*map(str, PARTS[2:]))
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_loop_batch_and_recording_agree(parts: Any) -> None:
     states = [
-        run(parts, mode=mode, record=record, dtype=torch.float64)
+        run(parts, 3, mode=mode, record=record, dtype=torch.float64)
         for mode, record in (("loop", "never"), ("vmap", "never"), ("vmap", "always"))
     ]
     assert distance(states[0][0]["w"], states[1][0]["w"]) <= 1e-9
@@ -137,7 +138,7 @@ def test_the_ledger_has_fewer_bytes(parts: Any, least: float) -> None:
         rows = fed.ledger.table().to_pylist()
         return sum(row["bytes"] for row in rows if row["key"].startswith("update") and row["direction"] == "up")
 
-    (_, plain), (_, packed) = run(()), run(parts)
+    (_, plain), (_, packed) = run((), 2), run(parts, 2)
     assert of_updates(plain) / of_updates(packed) > least
     assert plain.ledger.bytes_up > packed.ledger.bytes_up
 
