@@ -216,9 +216,9 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.often(
     *(f"fedavg-gcn-batch-{law}" for law in LAWFUL),
-    *(f"{case}-{LAWFUL[0]}" for case in ("fedavg-sage-graph", "local-gat-batch", "fedadam-gcn-batch", "ditto-gcn-layer")),
-    f"scaffold-gcn-batch-{LAWFUL[0]}", "scaffold-gcn-batch-clients_are_isolated",
-    "local-gat-batch-a_resumed_run_gives_the_same",
+    *(f"{case}-{LAWFUL[0]}" for case in ("fedavg-sage-graph", "local-gat-batch", "fedadam-gcn-batch",
+                                         "scaffold-gcn-batch", "ditto-gcn-layer")),
+    "scaffold-gcn-batch-clients_are_isolated", "local-gat-batch-a_resumed_run_gives_the_same",
 )  # fmt: skip
 @pytest.mark.parametrize("law", LAWFUL)
 def test_laws_hold_with_norms(subject: Subject, law: str) -> None:

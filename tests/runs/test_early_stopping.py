@@ -20,7 +20,6 @@ from fedweave.metrics.stopping import Stopping
 from tests.refusals import refusal
 from tests.runs.test_runs import Quiet
 
-
 ROUNDS = 60
 
 
