@@ -447,6 +447,11 @@ PART = {
 }
 
 
+@pytest.mark.often(
+    *(f"dtype1-optimizer{at}-few rows touched-{part}" for at in (0, 1) for part in PART),
+    *(f"dtype1-optimizer{at}-all rows touched-some, then all" for at in (0, 1)),
+    "dtype1-optimizer2-few rows touched-all",
+)
 @pytest.mark.parametrize("part", PART)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
 @pytest.mark.parametrize("optimizer", STATEFUL)
