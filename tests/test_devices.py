@@ -197,7 +197,7 @@ def check_rounds(subject: Subject, made: Any, kernels: Kernels, mode: str) -> No
     assert distance(left, everything(specified, here)) < 1e-9
 
 
-@pytest.mark.often("fedavg", "glasu")
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])

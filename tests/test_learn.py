@@ -24,7 +24,7 @@ from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, 
 from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
-from tests.conftest import padded_alike
+from tests.random_graphs import padded_alike
 from tests.stand_in import Replays
 
 KEY = random.key(3)

@@ -25,8 +25,8 @@ from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from tests.conftest import padded_alike
 from tests.contract.federations import CLASSES, FEATURES, SIZES, distance, federation, graphs
+from tests.random_graphs import padded_alike
 from tests.refusals import refusal
 
 QUICK: dict[str, Any] = {

@@ -22,8 +22,8 @@ from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves
 from fedweave.learn import OPTIMIZERS, fit
 from fedweave.models import MODELS
 from fedweave.models.norms import normalized
-from tests.conftest import padded_alike
 from tests.models.test_layers import graph_of
+from tests.random_graphs import padded_alike
 from tests.refusals import refusal
 
 KINDS = ("layer", "graph", "batch")
