@@ -16,7 +16,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ReplyRefused
 from fedweave.experiment.rounds import train
-from tests.contract.federations import distance, federation, model
+from tests.contract.federations import Recorder, distance, federation, model
 
 PACKINGS = [Packing(share, bits) for share in (1.0, 0.3) for bits in (0, 8, 4) if (share, bits) != (1.0, 0)]
 
@@ -62,14 +62,6 @@ def test_rounding_is_unbiased_and_to_a_neighbor(bits: Any) -> None:
     torch.testing.assert_close(rounded.std(0), deviation, rtol=0.05, atol=1e-9)
     nearest = torch.round(x / step) * step  # a cheat: without chance there is a bias
     assert ((nearest - x).abs() > 5 * deviation / draws**0.5 + 1e-12).any()
-
-
-class Recorder(Simulation):
-    """Keeps the last replies."""
-
-    def map(self, *args: Any, **options: Any) -> Any:
-        self.heard = super().map(*args, **options)
-        return self.heard
 
 
 def test_what_is_left_out_is_sent_later() -> None:

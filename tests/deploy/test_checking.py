@@ -44,16 +44,11 @@ from fedweave.deploy.sites.project import (
 )
 from fedweave.errors import DataError, UserError
 from fedweave.experiment.config import read, resolve
-from tests.deploy.projects import SITES, bring, copied, experiment, tables
+from tests.deploy.projects import SITES, bring, experiment, tables
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
 runner = CliRunner()
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    return copied(provisioned, tmp_path / "project")
 
 
 def test_a_project_without_a_fault_says_what_there_is(project: Path) -> None:
