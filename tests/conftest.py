@@ -22,7 +22,10 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
 CONTRACT = "tests/contract/test_contract.py"
-OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", "it_runs_the_steps_that_it_declares")
+# What is tried on every commit: of another algorithm with its parts or settings chosen, that it runs in batches and by
+# what steps; of the others, and of those that are tried often, also what these batches compute.
+PRESETS_OWE = ("it_runs_the_steps_that_it_declares",)
+OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", *PRESETS_OWE)
 SPECIAL_OWE = (*OTHERS_OWE, "recorded_steps_give_the_same_bits", "a_resumed_run_gives_the_same")
 SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
@@ -65,7 +68,8 @@ def _nightly(item: pytest.Item) -> bool:
         return is_special(name) and item.name.startswith("test_what_is_not_owed")
     if case.params["law"] == "shards_give_the_same_bits":
         return name not in SHARDED
-    return case.params["law"] not in (SPECIAL_OWE if name in OFTEN else OTHERS_OWE)
+    owed = SPECIAL_OWE if name in OFTEN else PRESETS_OWE if is_special(name) else OTHERS_OWE
+    return case.params["law"] not in owed
 
 
 def _often(items: list[pytest.Item], whole: bool) -> None:
