@@ -23,7 +23,9 @@ from tests.runs.test_runs import Quiet
 ROUNDS = 60
 
 
-def config(rounds: int = ROUNDS, eval_every: int = 1, patience: int = 4, **evaluation: Any) -> Any:
+def config(
+    rounds: int = ROUNDS, eval_every: int = 1, patience: int = 4, saved_every: float = 30.0, **evaluation: Any
+) -> Any:
     return resolve(
         {
             "seed": 1,
@@ -33,7 +35,7 @@ def config(rounds: int = ROUNDS, eval_every: int = 1, patience: int = 4, **evalu
             "partition": {"name": "dirichlet", "clients": 3},
             "model": {"name": "gcn", "hidden": 4},
             "algorithm": {"name": "fedavg", "lr": 0.1, "schedule": "cosine"},
-            "engine": {"name": "simulation", "checkpoint_seconds": 0.0},
+            "engine": {"name": "simulation", "checkpoint_seconds": saved_every},
             "evaluation": {"patience": patience} | evaluation,
         }
     )
@@ -94,12 +96,12 @@ def test_a_run_that_was_killed_stops_where_it_would_have(ended: tuple[Path, dict
     whole, expected = ended
     for number, rounds in enumerate((2, expected["rounds"] - 1, expected["rounds"])):
         directory = tmp_path / str(number)
-        going = running(config(), directory, Quiet())
+        going = running(config(saved_every=0.0), directory, Quiet())
         for _ in range(rounds):
             next(going)
         going.close()
         (directory / SUMMARY).unlink(missing_ok=True)
-        told = run(config(), directory, Quiet(), resume=True)
+        told = run(config(saved_every=0.0), directory, Quiet(), resume=True)
         assert told["metrics"] == expected["metrics"]
         assert told["stopped"] == expected["stopped"]
         one, other = (Checkpoint.load(own / CHECKPOINT) for own in (whole, directory))
