@@ -1,4 +1,7 @@
-"""What all tests share: one thread, the folder of real data, and small random graphs."""
+"""What all tests share: one thread, the folder of real data, and small random graphs.
+
+PyTorch and the package are imported by the processes that run tests, not by the one that deals tests to them, for which
+the others wait."""
 
 import gc
 import importlib.util
@@ -7,25 +10,22 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
-import scipy.sparse as sp
-import torch
 
-from fedweave.core.graph import Graph, graph_arrays, make_graph
-from fedweave.core.random import generator
-from tests.often import OFTEN, is_special
-
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from fedweave.core.graph import Graph
 
 ROOT = Path(__file__).parents[1]
 DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
 CONTRACT = "tests/contract/test_contract.py"
-OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", "it_runs_the_steps_that_it_declares")
+# What is tried on every commit: of another algorithm with its parts or settings chosen, that it runs in batches and by
+# what steps; of the others, and of those that are tried often, also what these batches compute.
+PRESETS_OWE = ("it_runs_the_steps_that_it_declares",)
+OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", *PRESETS_OWE)
 SPECIAL_OWE = (*OTHERS_OWE, "recorded_steps_give_the_same_bits", "a_resumed_run_gives_the_same")
 SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
@@ -58,6 +58,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _nightly(item: pytest.Item) -> bool:
     """Whether a law is tried with `make test-slow` alone: all but those that find most, of an algorithm that is not
     among those tried often, or is another one with its parts or settings chosen."""
+    from tests.often import OFTEN, is_special
+
     case = getattr(item, "callspec", None)
     name = case.params.get("name") if case is not None else None
     if case is None or name is None or (name in OFTEN and not is_special(name)):
@@ -66,7 +68,8 @@ def _nightly(item: pytest.Item) -> bool:
         return is_special(name) and item.name.startswith("test_what_is_not_owed")
     if case.params["law"] == "shards_give_the_same_bits":
         return name not in SHARDED
-    return case.params["law"] not in (SPECIAL_OWE if name in OFTEN else OTHERS_OWE)
+    owed = SPECIAL_OWE if name in OFTEN else PRESETS_OWE if is_special(name) else OTHERS_OWE
+    return case.params["law"] not in owed
 
 
 def _often(items: list[pytest.Item], whole: bool) -> None:
@@ -106,6 +109,9 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sites, which are mostly waited for, come first and the algorithms, of which there are many, last, so that no
     process is left alone with a long group (--no-loadscope-reorder)."""
+    import torch
+
+    torch.set_num_threads(1)
     for item in items:
         if item.nodeid.startswith(CONTRACT) and _nightly(item):
             item.add_marker(pytest.mark.slow)
@@ -162,42 +168,12 @@ def baselines(reference: Path, oracles: ModuleType) -> ModuleType:
     return module
 
 
-def random_graph(
-    nodes: int,
-    features: int = 6,
-    *,
-    classes: int = 3,
-    sparse: bool = False,
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-) -> Graph:
-    """About four neighbors a node, three features a node; half of the nodes train, a quarter each val and test."""
-    rng = generator(seed, f"test graph {nodes}")
-    edges = rng.integers(0, nodes, (2, 2 * nodes))
-    edges = edges[:, edges[0] != edges[1]]
-    edges = np.unique(np.concatenate([edges, edges[::-1]], 1), axis=1)
-    x = np.zeros((nodes, features))
-    x[np.arange(nodes)[:, None], rng.integers(0, features, (nodes, 3))] = rng.random((nodes, 3))
-    place = np.arange(nodes) % 4
-    masks = np.stack([place < 2, place == 2, place == 3])
-    data = sp.csr_matrix(x) if sparse else x
-    return make_graph(data, edges, rng.integers(0, classes, nodes), masks, dtype=dtype)
-
-
-def padded_alike(graphs: Sequence[Graph]) -> list[Graph]:
-    """The same graphs, all padded to the rows of the largest, so that they can be stacked."""
-    rows, examples = max(graph.nodes for graph in graphs), max(len(graph.y) for graph in graphs)
-    return [
-        make_graph(**graph_arrays(graph)._asdict(), dtype=graph.x.dtype, rows=rows, examples=examples)
-        for graph in graphs
-    ]
-
-
 @pytest.fixture(scope="session")
-def make_graphs() -> Callable[..., dict[str, Graph]]:
+def make_graphs() -> "Callable[..., dict[str, Graph]]":
     """({client: nodes} or sizes, features, **options of `random_graph`) -> {client: graph}."""
+    from tests.random_graphs import random_graph
 
-    def made(sizes: "dict[str, int] | Sequence[int]", features: int = 6, **options: object) -> dict[str, Graph]:
+    def made(sizes: "dict[str, int] | Sequence[int]", features: int = 6, **options: object) -> "dict[str, Graph]":
         named = sizes if isinstance(sizes, dict) else {f"site{i}": size for i, size in enumerate(sizes)}
         return {client: random_graph(n, features, seed=i, **options) for i, (client, n) in enumerate(named.items())}  # type: ignore[arg-type]
 

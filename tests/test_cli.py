@@ -474,6 +474,7 @@ def test_a_name_that_is_too_long_is_refused_with_a_remedy(small: Path, words: tu
     assert written(small) == ["small.toml"]
 
 
+@pytest.mark.often("<&- >&- 2>&-")
 @pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-", "2>&-"])
 def test_streams_that_the_caller_closed_are_no_fault(closed: str, small: Path) -> None:
     words = f"exec {shlex.quote(sys.executable)} -m fedweave list engines {closed}"

@@ -55,7 +55,7 @@ def test_the_part_of_the_architecture_page_weighs_by_loss() -> None:
     ends = []
     for mode in ("loop", "vmap"):
         fed = federation(mode=mode, dtype=torch.float64)
-        *_, last = train(space["LossWeighted"](model(), q=2.0), fed, 30)
+        *_, last = train(space["LossWeighted"](model(), q=2.0), fed, 8)
         ends.append(last)
     assert distance(ends[0].state, ends[1].state) <= 1e-9
     plain, even = (

@@ -24,7 +24,7 @@ from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, 
 from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
-from tests.conftest import padded_alike
+from tests.random_graphs import padded_alike
 from tests.stand_in import Replays
 
 KEY = random.key(3)
@@ -447,6 +447,11 @@ PART = {
 }
 
 
+@pytest.mark.often(
+    *(f"dtype1-optimizer{at}-few rows touched-{part}" for at in (0, 1) for part in PART),
+    *(f"dtype1-optimizer{at}-all rows touched-some, then all" for at in (0, 1)),
+    "dtype1-optimizer2-few rows touched-all",
+)
 @pytest.mark.parametrize("part", PART)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
 @pytest.mark.parametrize("optimizer", STATEFUL)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ class Refusal(NamedTuple):
     message: str
 
 
+@cache
 def codes() -> dict[str, list[Refusal]]:
     """{code: where it is raised}, by code; of a code that a class of errors has by itself, the class's docstring."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}

@@ -130,6 +130,7 @@ def test_models_come_in_an_order_that_every_update_of_the_round_decides(monkeypa
     assert len({str(rows) for rows in orders}) == len(orders)
 
 
+@pytest.mark.often("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_who_lies_by_the_order_of_coalitions_gains_nothing(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """It was worth the lie in every round while coalitions came in their order."""
@@ -165,6 +166,7 @@ def test_counts_that_cannot_be_right_leave_a_round_without_values(
         assert not fault or fault in caplog.text
 
 
+@pytest.mark.often("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_who_recognizes_its_update_gains_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Nothing tells its lies apart: `most_gain` bounds them, and what honest members get hardly changes."""

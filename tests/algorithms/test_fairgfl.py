@@ -28,11 +28,6 @@ SMALL: dict[str, Any] = {"code_size": 24, "encoder_rounds": 2, "sample": 16, "ep
 PART = "OverlapWeights"
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 def truth(clients: int = 5, seed: int = 0) -> Tree:
     """Made-up overlaps of every two clients."""
     rng = np.random.default_rng(seed)

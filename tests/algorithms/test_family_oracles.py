@@ -47,11 +47,6 @@ class Problem:
         return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 def trained(problem: Problem, name: str, **options: Any) -> tuple[Tree, Any]:
     """The server's state after three rounds, and the federation."""
     fed = federation(dtype=torch.float64)

@@ -14,17 +14,9 @@ from fedweave.core import model as models
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, add, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
-from tests.contract.federations import cross_entropy, distance, federation, graphs, model
+from tests.contract.federations import Recorder, cross_entropy, distance, federation, graphs, model
 
 DOUBLE = {"dtype": torch.float64}
-
-
-class Recorder(Simulation):
-    """Keeps the last replies."""
-
-    def map(self, *args: Any, **options: Any) -> Any:
-        self.heard = super().map(*args, **options)
-        return self.heard
 
 
 def one_round(algorithm: FedAvg, fed: Simulation, rounds: int = 1) -> tuple[Tree, Tree]:

@@ -26,11 +26,6 @@ from tests.contract.federations import distance, federation, graphs, model
 BOTH = ("feddyn", "feddc")
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 @pytest.mark.often("1.0-feddyn", "0.6-feddc")
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("participation", [1.0, 0.6])

@@ -25,8 +25,8 @@ from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from tests.conftest import padded_alike
-from tests.contract.federations import CLASSES, FEATURES, SIZES, distance, federation, graphs
+from tests.contract.federations import CLASSES, FEATURES, SIZES, Recorder, distance, federation, graphs
+from tests.random_graphs import padded_alike
 from tests.refusals import refusal
 
 QUICK: dict[str, Any] = {
@@ -40,14 +40,6 @@ def net(features: int = FEATURES, classes: int = CLASSES, **options: Any) -> Mod
 
 def fedego(model: Model | None = None, **options: Any) -> FedEgo:
     return FedEgo(model or net(), **(QUICK | options))
-
-
-class Recorder(Simulation):
-    """Keeps the last replies."""
-
-    def map(self, *args: Any, **options: Any) -> Any:
-        self.heard = super().map(*args, **options)
-        return self.heard
 
 
 def after(algorithm: Any, fed: Simulation, rounds: int) -> Tree:

@@ -19,11 +19,6 @@ from tests.algorithms.test_scaffold import ended
 from tests.contract.federations import distance, federation, graphs, model
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 class Told:
     """Keeps what `weigh` sees."""
 

@@ -17,7 +17,7 @@ from tests.refusals import refusal
 
 CONFIG = """
 seed = 1
-rounds = 40
+rounds = {rounds}
 eval_every = 0
 [data]
 name = "parties"
@@ -57,10 +57,19 @@ def folder(root: Path, nodes: int, labelled: int) -> Path:
     return root
 
 
-def run(tmp_path: Path, algorithm: str = "glasu", parameters: str = GLASU, more: str = "", partition: str = "") -> Path:
+def run(
+    tmp_path: Path,
+    algorithm: str = "glasu",
+    parameters: str = GLASU,
+    more: str = "",
+    partition: str = "",
+    rounds: int = 2,
+) -> Path:
     data, config, out = folder(tmp_path / "data", 60, 60), tmp_path / "x.toml", tmp_path / "run"
     config.write_text(
-        CONFIG.format(path=data, algorithm=algorithm, parameters=parameters, more=more, partition=partition)
+        CONFIG.format(
+            path=data, algorithm=algorithm, parameters=parameters, more=more, partition=partition, rounds=rounds
+        )
     )
     done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output
@@ -72,7 +81,7 @@ def columns(table: pa.Table) -> dict[str, np.ndarray]:
 
 
 def test_old_and_new_nodes(tmp_path: Path) -> None:
-    out = run(tmp_path)
+    out = run(tmp_path, rounds=40)
     said = CliRunner().invoke(app, ["predict", str(out)])
     assert said.exit_code == 0, said.output
     old = columns(pq.read_table(out / "predictions.parquet"))
@@ -167,7 +176,9 @@ def test_gaps_between_groups_are_scored_where_one_party_has_labels_and_groups(tm
     told = [f"{line},{group}" for line, group in zip(lines, groups, strict=True)]
     file.write_text("\n".join([f"{head},sens", *told]))
     config.write_text(
-        CONFIG.format(path=data, algorithm="glasu", parameters=GLASU, more="", partition='labels = "holders"')
+        CONFIG.format(
+            path=data, algorithm="glasu", parameters=GLASU, more="", partition='labels = "holders"', rounds=40
+        )
     )
     done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output

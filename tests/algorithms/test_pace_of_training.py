@@ -19,7 +19,7 @@ from fedweave.errors import UserError
 from tests.contract.federations import cross_entropy, distance, federation, model
 
 DOUBLE = {"dtype": torch.float64}
-ROUNDS = 8
+ROUNDS, HALF = 8, 4
 TORCH = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -103,10 +103,11 @@ def test_optimizers_are_torchs(ours: dict[str, Any], theirs: dict[str, Any]) -> 
     algorithm = FedAvg(model(0.0), **PLAIN, **ours)
     fed = federation(**DOUBLE)
     start = first(algorithm, fed)
-    expected = by_hand(fed, start, theirs | {"optimizer": ours["optimizer"]}, [1.0] * ROUNDS)
-    assert distance(trained(algorithm, federation(**DOUBLE))["w"], expected) <= 1e-9
+    expected = by_hand(fed, start, theirs | {"optimizer": ours["optimizer"]}, [1.0] * HALF)
+    assert distance(trained(algorithm, federation(**DOUBLE), HALF)["w"], expected) <= 1e-9
 
 
+@pytest.mark.often("cosine-2-adam", "linear-0-rmsprop", "step-0-sgd", "constant-3-adamw", "cosine-2-adagrad")
 @pytest.mark.parametrize("optimizer", TORCH)
 @pytest.mark.parametrize(("kind", "warmup"), [("cosine", 2), ("linear", 0), ("step", 0), ("constant", 3)])
 def test_a_schedule_is_torchs_optimizer_with_that_rate(optimizer: str, kind: str, warmup: int) -> None:
@@ -122,10 +123,10 @@ def test_gradients_are_clipped_as_torch_clips_them(clip: float) -> None:
     algorithm = FedAvg(model(0.0), optimizer="sgd", clip_gradient=clip, **PLAIN)
     fed = federation(**DOUBLE)
     start = first(algorithm, fed)
-    expected = by_hand(fed, start, {"optimizer": "sgd"}, [1.0] * ROUNDS, clip=clip)
-    got = trained(algorithm, federation(**DOUBLE))["w"]
+    expected = by_hand(fed, start, {"optimizer": "sgd"}, [1.0] * HALF, clip=clip)
+    got = trained(algorithm, federation(**DOUBLE), HALF)["w"]
     assert distance(got, expected) <= 1e-9
-    assert distance(got, trained(FedAvg(model(0.0), optimizer="sgd", **PLAIN), federation(**DOUBLE))["w"]) > 1e-6
+    assert distance(got, trained(FedAvg(model(0.0), optimizer="sgd", **PLAIN), federation(**DOUBLE), HALF)["w"]) > 1e-6
 
 
 def test_a_clip_is_of_the_penalty_too() -> None:
@@ -209,20 +210,17 @@ SETTINGS: list[dict[str, Any]] = [
     {"batch_size": 5, "local_epochs": 2, "optimizer_state": "fresh", "clip_gradient": 0.3},
     {"batch_size": 3, "local_epochs": 1, "optimizer": "sgd", "local_momentum": 0.0, "schedule": "cosine"},
 ]
-TAKERS = [
-    "fedavg",
-    "local",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedprox", "ditto", "dfedgnn", "fedper")),
-]
+TAKERS = ["fedavg", "local", "fedprox", "ditto", "dfedgnn", "fedper"]
 
 
 def result(name: str, how: dict[str, Any], **engine: Any) -> Tree:
     algorithm = ALGORITHMS[name](model(), **how)
     fed = federation(**engine)
-    state = trained(algorithm, fed)
+    state = trained(algorithm, fed, HALF + 1)  # beyond the first step of the rate
     return {"server": state, "clients": fed.snapshot()}
 
 
+@pytest.mark.often("how0-fedavg", "how1-local", "how2-fedavg", "how3-local", "how4-fedavg", "how5-local")
 @pytest.mark.parametrize("name", TAKERS)
 @pytest.mark.parametrize("how", SETTINGS)
 def test_loop_batch_and_recording_agree(name: str, how: dict[str, Any]) -> None:
@@ -234,14 +232,15 @@ def test_loop_batch_and_recording_agree(name: str, how: dict[str, Any]) -> None:
     assert distance(batch, recorded) == 0
 
 
+@pytest.mark.often("how0-local", "how1-fedavg", "how2-local", "how3-fedavg", "how4-local", "how5-fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "local"])
 @pytest.mark.parametrize("how", SETTINGS)
 def test_a_run_goes_on_from_a_checkpoint(name: str, how: dict[str, Any]) -> None:
     algorithm, whole, before, after = ALGORITHMS[name](model(), **how), federation(), federation(), federation()
-    expected = trained(algorithm, whole)
-    state = trained(algorithm, before, 5)
+    expected = trained(algorithm, whole, HALF + 2)
+    state = trained(algorithm, before, HALF)
     after.restore(before.snapshot(), before.snapshot_data())
-    for number in range(6, ROUNDS + 1):
+    for number in (HALF + 1, HALF + 2):
         after.begin(number)
         state = algorithm.round(state, after)
     assert distance({"s": state, "c": after.snapshot()}, {"s": expected, "c": whole.snapshot()}) == 0

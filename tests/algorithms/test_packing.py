@@ -16,7 +16,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ReplyRefused
 from fedweave.experiment.rounds import train
-from tests.contract.federations import distance, federation, model
+from tests.contract.federations import Recorder, distance, federation, model
 
 PACKINGS = [Packing(share, bits) for share in (1.0, 0.3) for bits in (0, 8, 4) if (share, bits) != (1.0, 0)]
 
@@ -64,14 +64,6 @@ def test_rounding_is_unbiased_and_to_a_neighbor(bits: Any) -> None:
     assert ((nearest - x).abs() > 5 * deviation / draws**0.5 + 1e-12).any()
 
 
-class Recorder(Simulation):
-    """Keeps the last replies."""
-
-    def map(self, *args: Any, **options: Any) -> Any:
-        self.heard = super().map(*args, **options)
-        return self.heard
-
-
 def test_what_is_left_out_is_sent_later() -> None:
     """Σ sent + what is left = Σ of the updates that clients would have sent, in every round."""
     algorithm = FedAvg(model(), parts=(TopK(0.2),))
@@ -109,10 +101,11 @@ PARTS: list[Any] = [
 ]
 
 
+@pytest.mark.often(*map(str, PARTS[2:]))
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_loop_batch_and_recording_agree(parts: Any) -> None:
     states = [
-        run(parts, mode=mode, record=record, dtype=torch.float64)
+        run(parts, 3, mode=mode, record=record, dtype=torch.float64)
         for mode, record in (("loop", "never"), ("vmap", "never"), ("vmap", "always"))
     ]
     assert distance(states[0][0]["w"], states[1][0]["w"]) <= 1e-9
@@ -137,7 +130,7 @@ def test_the_ledger_has_fewer_bytes(parts: Any, least: float) -> None:
         rows = fed.ledger.table().to_pylist()
         return sum(row["bytes"] for row in rows if row["key"].startswith("update") and row["direction"] == "up")
 
-    (_, plain), (_, packed) = run(()), run(parts)
+    (_, plain), (_, packed) = run((), 2), run(parts, 2)
     assert of_updates(plain) / of_updates(packed) > least
     assert plain.ledger.bytes_up > packed.ledger.bytes_up
 

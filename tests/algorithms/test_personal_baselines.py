@@ -25,11 +25,6 @@ from tests.contract.federations import CLASSES, FEATURES, HIDDEN, cross_entropy,
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": LR, "weight_decay": 0.0}
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 def stepped(w: Tree, graph: Any, steps: int, moves: str = "") -> Tree:
     """Gradient descent of the leaves whose path begins so."""
     for _ in range(steps):

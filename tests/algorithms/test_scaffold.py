@@ -18,11 +18,6 @@ from tests.algorithms.test_family_oracles import LR, ROUNDS, SGD, STEPS, Problem
 from tests.contract.federations import distance, federation, graphs, model
 
 
-@pytest.fixture(scope="module")
-def problem() -> Problem:
-    return Problem()
-
-
 def ended(name: str = "scaffold", rounds: int = ROUNDS, fed: Any = None, **options: Any) -> tuple[Any, Any]:
     fed = fed or federation(dtype=torch.float64)
     *_, last = train(ALGORITHMS[name](model(0.0), **{**SGD, **options}), fed, rounds, eval_every=0)

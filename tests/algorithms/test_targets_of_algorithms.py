@@ -11,6 +11,7 @@ from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from fedweave.models.sage import SAGE
 from fedweave.models.star import Star
+from tests.often import OFTEN, is_special
 from tests.refusals import refusal
 from tests.targets import numbers, several_labels, split
 
@@ -32,6 +33,10 @@ def plugin(name):
     return SAGE(hidden=8, layers=3) if name == "fedego" else GCN(hidden=8, layers=2, norm=NORMS.get(name, "none"))
 
 
+@pytest.mark.often(
+    *(f"{name}-numbers-rmse" for name in ALGORITHMS if name in OF_CLASSES or not is_special(name)),
+    *(f"{name}-several_labels-auc" for name in ALGORITHMS if name in OF_CLASSES or name in OFTEN),
+)
 @pytest.mark.parametrize(("make", "metric"), [(numbers, "rmse"), (several_labels, "auc")])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_learns_what_is_no_class_or_refuses_it(name, make, metric):

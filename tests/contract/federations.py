@@ -83,6 +83,14 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     return federations.federation(engine, dtype, _needs(name), finders=_finders(name), **(given | options))
 
 
+class Recorder(Simulation):
+    """Keeps the last replies."""
+
+    def map(self, *args: Any, **options: Any) -> Any:
+        self.heard = super().map(*args, **options)
+        return self.heard
+
+
 def distance(a: Tree, b: Tree) -> float:
     """The largest difference between two trees of equal structure; infinite where shapes differ."""
     assert dict(leaves(a)).keys() == dict(leaves(b)).keys()

@@ -7,7 +7,7 @@ import torch
 
 from fedweave.core.graph import Graph, GraphArrays, graph_arrays, graph_like, graph_tree, make_graph, tree_graph
 from fedweave.core.tree import decode, encode
-from tests.conftest import random_graph
+from tests.random_graphs import random_graph
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
 

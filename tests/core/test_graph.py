@@ -15,7 +15,7 @@ from fedweave.core.operators import NODES, OPERATORS, Precomputed
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
 from fedweave.sampling.ego_graphs import EgoEdges
-from tests.conftest import padded_alike
+from tests.random_graphs import padded_alike
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
 MASKS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)

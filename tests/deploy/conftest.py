@@ -20,6 +20,14 @@ def provisioned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_project(tmp_path_factory.mktemp("sites") / "project")
 
 
+@pytest.fixture
+def project(provisioned: Path, tmp_path: Path) -> Path:
+    """A copy of the project that the test may change."""
+    from tests.deploy.projects import copied
+
+    return copied(provisioned, tmp_path / "project")
+
+
 @pytest.fixture(scope="session")
 def running(provisioned: Path) -> Iterator[Path]:
     """The same project with its four processes running; `mischief` in a site's folder makes that site misbehave."""

@@ -23,10 +23,9 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.predictions import probabilities
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
-from tests.deploy.test_in_process import joined, project, simulated
+from tests.deploy.test_in_process import joined, simulated
 from tests.deploy.test_prediction_at_home import predict
 
-__all__ = ["project"]
 TABLES = {
     "directed": True,
     "edge_features": "amount",

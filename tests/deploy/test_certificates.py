@@ -21,7 +21,7 @@ from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import running, status
 from fedweave.deploy.sites.project import Project, administer, barred, greet, read_project
 from fedweave.errors import UserError
-from tests.deploy.projects import SITES, copied
+from tests.deploy.projects import SITES
 from tests.deploy.test_project import certificate
 from tests.refusals import refusal
 
@@ -34,11 +34,6 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A second project of the same names."""
     provision(into := tmp_path_factory.mktemp("foreign") / "project", SITES, "localhost", 4711)
     return into
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    return copied(provisioned, tmp_path / "project")
 
 
 @contextmanager

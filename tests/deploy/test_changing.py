@@ -25,7 +25,7 @@ from tests.contract.changing import KINDS
 from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighborSums
 from tests.contract.test_nodes import NodeCodes
-from tests.deploy.projects import SITES, InProcess, copied, experiment, join_request
+from tests.deploy.projects import SITES, InProcess, experiment, join_request
 from tests.refusals import refusal
 
 CLIENTS = dict(zip(SITES, ("client-0", "client-1", "client-2"), strict=True))
@@ -36,12 +36,6 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The algorithms can be named in a configuration."""
     for name, kind in {**KINDS, "codes": NodeCodes}.items():
         monkeypatch.setitem(ALGORITHMS, name, kind)
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    """A copy of the project that the test may change."""
-    return copied(provisioned, tmp_path / "project")
 
 
 def joined(project: Path, config: Any, after: int = -1, **options: Any) -> tuple[Flare, Any]:

@@ -46,17 +46,12 @@ from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import read, resolve
 from fedweave.experiment.requirements import Requirement
-from tests.deploy.projects import SITES, bring, copied, experiment, tables
+from tests.deploy.projects import SITES, bring, experiment, tables
 from tests.deploy.test_in_process import joined
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
 runner = CliRunner()
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    return copied(provisioned, tmp_path / "project")
 
 
 def test_a_project_without_a_fault_says_what_there_is(project: Path) -> None:

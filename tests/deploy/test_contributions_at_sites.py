@@ -18,11 +18,10 @@ from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
 from tests.algorithms.cheats import Liar
 from tests.deploy.projects import SITES, experiment
-from tests.deploy.test_in_process import cut_again, deny, joined, project, simulated
+from tests.deploy.test_in_process import cut_again, deny, joined, simulated
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
-__all__ = ["project"]  # a fixture
 COALITIONS = 8  # of three sites
 
 

@@ -26,12 +26,11 @@ from fedweave.experiment.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_carrying_at_sites import bank
-from tests.deploy.test_in_process import joined, project, simulated
+from tests.deploy.test_in_process import joined, simulated
 from tests.deploy.test_prediction_at_home import predict
 from tests.deploy.test_sites import Watcher
 from tests.refusals import refusal
 
-__all__ = ["project"]
 EDGES = {"directed": True, "edge_features": "amount", "edge_weight": "amount", "loops": "keep"}
 
 

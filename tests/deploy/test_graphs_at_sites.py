@@ -28,11 +28,10 @@ from fedweave.experiment.runs.files import CHECKPOINT
 from tests.contract.federations import distance
 from tests.contract.small_graphs import arrays
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
-from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
+from tests.deploy.test_in_process import cut_again, deny, joined, private, renamed, simulated
 from tests.deploy.test_sites import Watcher
 from tests.refusals import refusal
 
-__all__ = ["project"]
 KINDS = ["C", "H", "N", "O", "P", "S", "Z"]
 FRAMING = "(names and framing)"
 COUNT = 120

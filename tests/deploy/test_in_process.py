@@ -41,7 +41,7 @@ from fedweave.models.edges import model_told
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
-from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
+from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 from tests.refusals import refusal
 from tests.stand_in import DEVICE, present
 
@@ -53,12 +53,6 @@ OF_SITES = [
     for name, kind in ALGORITHMS.items()
     if not (capabilities(kind).pooled or capabilities(kind).ids or capabilities(kind).graph_level) and name not in APART
 ]
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    """A copy of the project that the test may change."""
-    return copied(provisioned, tmp_path / "project")
 
 
 def joined(

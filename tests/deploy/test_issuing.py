@@ -32,13 +32,8 @@ from fedweave.deploy.sites.certificates import check_issuer, check_name, check_s
 from fedweave.deploy.sites.project import SiteProcess, administer, greet, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.errors import CallRefused, UserError
-from tests.deploy.projects import SITES, copied, experiment, until
+from tests.deploy.projects import SITES, experiment, until
 from tests.deploy.test_certificates import as_server, listening
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    return copied(provisioned, tmp_path / "project")
 
 
 @pytest.fixture(scope="module")

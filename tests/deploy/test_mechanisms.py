@@ -26,10 +26,9 @@ from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import GaussianRows, epsilon
 from tests.deploy.projects import InProcess, experiment
-from tests.deploy.test_in_process import cut_again, deny, joined, project
+from tests.deploy.test_in_process import cut_again, deny, joined
 from tests.refusals import refusal
 
-__all__ = ["project"]
 LIE = "mixup of 64 or more, clipped to 0.1, Gaussian noise of sigma 9 (μ = 0.001), secure sum of 9"
 COUNTED = '["n", "own", "trained"]'  # what FedAvg sends without a bound, besides its update
 KEPT = '["ids", "nodes", "masks", "labels", "gradient", "own"]'  # what GLASU sends without a bound

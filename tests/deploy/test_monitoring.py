@@ -35,18 +35,12 @@ from fedweave.deploy.sites.project import SiteProcess, attend, free_port, last_r
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.runs.resuming import Interrupted
-from tests.deploy.projects import copied, experiment, join_request
+from tests.deploy.projects import experiment, join_request
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    """A copy of the project that the test may change."""
-    return copied(provisioned, tmp_path / "project")
 
 
 @pytest.fixture

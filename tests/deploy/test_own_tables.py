@@ -25,10 +25,9 @@ from fedweave.deploy.sites.project import read_project
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment
-from tests.deploy.test_in_process import joined, project
+from tests.deploy.test_in_process import joined
 from tests.refusals import refusal
 
-__all__ = ["project"]
 TEXT = 'path = "data"\nclasses = 2\ncategories = {{job = [{jobs}]}}\ngroups = ["f", "m"]\n'
 
 

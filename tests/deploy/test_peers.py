@@ -21,11 +21,10 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import LEDGER, read_table
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, call_request, experiment
-from tests.deploy.test_in_process import deny, joined, project, simulated
+from tests.deploy.test_in_process import deny, joined, simulated
 from tests.deploy.test_sites import Watcher
 from tests.refusals import refusal
 
-__all__ = ["project"]
 INFO = StepInfo.of({"w": "weights"})
 
 

@@ -30,10 +30,9 @@ from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUM
 from fedweave.experiment.runs.predictions import probabilities
 from fedweave.metrics.selection import Flagging
 from tests.deploy.projects import SITES, InProcess, experiment
-from tests.deploy.test_in_process import joined, private, project, simulated
+from tests.deploy.test_in_process import joined, private, simulated
 from tests.refusals import refusal
 
-__all__ = ["project"]
 ROUNDS = 2
 
 

@@ -30,10 +30,9 @@ from fedweave.experiment.runs.run import run
 from fedweave.privacy.mechanisms import epsilon
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
-from tests.deploy.test_in_process import cut_again, deny, private, project, renamed, simulated
+from tests.deploy.test_in_process import cut_again, deny, private, renamed, simulated
 from tests.refusals import refusal
 
-__all__ = ["project"]  # a fixture
 ROUNDS, WHOLE = 6, 3
 # What bank-b refuses in round 4: training, before its state has changed, or the evaluation, after it has.
 REFUSED = [

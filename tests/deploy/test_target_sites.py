@@ -16,16 +16,10 @@ from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.rounds import train
 from fedweave.models.edges import model_told
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess, copied, experiment
+from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import renamed, simulated
 from tests.refusals import refusal
 from tests.runs.test_target_files import nodes_folder
-
-
-@pytest.fixture
-def project(provisioned: Path, tmp_path: Path) -> Path:
-    """A copy of the project that the test may change."""
-    return copied(provisioned, tmp_path / "project")
 
 
 def of_numbers(tmp_path: Path, **data: Any) -> Any:

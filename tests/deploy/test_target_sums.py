@@ -13,12 +13,12 @@ from fedweave.experiment.rounds import train
 from fedweave.metrics.selection import Judging
 from tests.deploy.projects import SITES
 from tests.deploy.test_in_process import simulated
-from tests.deploy.test_target_sites import joined, of_numbers, project  # noqa: F401
+from tests.deploy.test_target_sites import joined, of_numbers
 
 
 @pytest.mark.parametrize("data", [{}, {"target": "labels"}], ids=["numbers", "labels"])
 def test_a_sum_between_sites_has_the_simulations_scores(
-    project: Path,  # noqa: F811
+    project: Path,
     tmp_path: Path,
     data: dict[str, Any],
 ) -> None:

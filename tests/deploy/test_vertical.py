@@ -31,10 +31,9 @@ from fedweave.experiment.rounds import train
 from fedweave.privacy.intersection import WIDTH as POINT
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, replies_of, tables
-from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
+from tests.deploy.test_in_process import cut_again, deny, joined, private, renamed, simulated
 from tests.refusals import refusal
 
-__all__ = ["project"]
 INFO = StepInfo.of({"h": "representations"})
 
 

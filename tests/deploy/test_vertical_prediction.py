@@ -18,11 +18,9 @@ from fedweave.deploy.flare.memory import Order
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
-from tests.deploy.test_in_process import joined, private, project, simulated
+from tests.deploy.test_in_process import joined, private, simulated
 from tests.deploy.test_vertical import rewrite
 from tests.refusals import refusal
-
-__all__ = ["project"]
 
 
 def trained(project: Path, tmp_path: Path, scaling: str = "standard", **settings: Any) -> tuple[Any, Any, Tree]:

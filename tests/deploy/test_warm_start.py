@@ -20,9 +20,6 @@ from fedweave.experiment.runs.files import CHECKPOINT, RUN, read_summary
 from fedweave.experiment.runs.resuming import Stop
 from fedweave.experiment.runs.run import run
 from tests.deploy.projects import SITES, InProcess, experiment
-from tests.deploy.test_in_process import project
-
-__all__ = ["project"]  # a fixture
 
 
 def job(project: Path, number: str, config: Config) -> dict[str, torch.Tensor]:

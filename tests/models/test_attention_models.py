@@ -13,8 +13,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph, stack
 from fedweave.models import MODELS, gat, transformer
-from tests.conftest import padded_alike
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
+from tests.random_graphs import padded_alike
 
 V2 = {"left": "lin_l.weight", "left_bias": "lin_l.bias", "right": "lin_r.weight", "right_bias": "lin_r.bias"}
 V2 |= {"attention": "att", "bias": "bias"}

@@ -13,7 +13,7 @@ from fedweave.core.graph import make_graph
 from fedweave.models import MODELS, sage
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
-from tests.conftest import random_graph
+from tests.random_graphs import random_graph
 
 
 def floats(tree: Any) -> int:

@@ -23,9 +23,9 @@ from fedweave.learn import Adam, fit
 from fedweave.models import MODELS, gat
 from fedweave.ops.attention import attend
 from fedweave.ops.sparse import Sparse
-from tests.conftest import padded_alike
 from tests.models.test_gcnii import accuracy
 from tests.models.test_layers import TOLERANCE, graph_of
+from tests.random_graphs import padded_alike
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -19,9 +19,9 @@ from fedweave.core.edges import EdgeList, Edges
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS, blocks, gin
-from tests.conftest import padded_alike
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
 from tests.models.test_same_bits import gradients
+from tests.random_graphs import padded_alike
 
 POOL = {"sum": global_add_pool, "mean": global_mean_pool}
 

@@ -22,8 +22,8 @@ from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves
 from fedweave.learn import OPTIMIZERS, fit
 from fedweave.models import MODELS
 from fedweave.models.norms import normalized
-from tests.conftest import padded_alike
 from tests.models.test_layers import graph_of
+from tests.random_graphs import padded_alike
 from tests.refusals import refusal
 
 KINDS = ("layer", "graph", "batch")
@@ -214,6 +214,12 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(ALGORITHMS[name], model={"name": model, "norm": norm})
 
 
+@pytest.mark.often(
+    *(f"fedavg-gcn-batch-{law}" for law in LAWFUL),
+    *(f"{case}-{LAWFUL[0]}" for case in ("fedavg-sage-graph", "local-gat-batch", "fedadam-gcn-batch",
+                                         "scaffold-gcn-batch", "ditto-gcn-layer")),
+    "scaffold-gcn-batch-clients_are_isolated", "local-gat-batch-a_resumed_run_gives_the_same",
+)  # fmt: skip
 @pytest.mark.parametrize("law", LAWFUL)
 def test_laws_hold_with_norms(subject: Subject, law: str) -> None:
     """Executors, recordings, bytes, shards and resumed runs agree; no client's statistics reach another's reply."""

@@ -16,7 +16,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS
 from fedweave.ops.linear import linear
-from tests.conftest import padded_alike
+from tests.random_graphs import padded_alike
 
 SIZES = (20, 300, 33, 64, 161)
 NAMES = (*(name for name in MODELS if name != "star"), "shared")

@@ -50,6 +50,7 @@ def outcome(name, carried):
     return models.apply(net, w, graph)[:rows], torch.func.grad(loss)(w), graph
 
 
+@pytest.mark.often(*(f"{name}-{how}" for name in MODELS for how in ("True-standard", "False-minmax")))
 @pytest.mark.parametrize("how", ["standard", "minmax"])
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("name", MODELS)

@@ -15,11 +15,13 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
+from fedweave.papers import session
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
 from fedweave.report.reading import grouped, read_runs
 from fedweave.report.tables import by_client, of_one
 from fedweave.sweep.in_python import Sweep
+from tests.sweep.test_sweep import in_process
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 3,
@@ -36,7 +38,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     folder = tmp_path_factory.mktemp("sweep")
     grid = {"algorithm.lr": [0.01, 0.1]}
     how: dict[str, Any] = {"seeds": [0, 1, 2], "algorithms": ["fedavg", "local"], "out": folder, "progress": False}
-    found: Sweep = fedweave.sweep(DOCUMENT, grid=grid, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "execute", in_process)
+        found: Sweep = fedweave.sweep(DOCUMENT, grid=grid, **how)
     return found
 
 
@@ -57,8 +61,9 @@ def test_a_sweep_has_a_row_per_run(swept: Sweep) -> None:
     assert swept.failed == ()
 
 
-def test_a_sweep_has_what_papers_need(tmp_path: Path) -> None:
+def test_a_sweep_has_what_papers_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cuts, of which one has a setting that the other has not: table, LaTeX and figures."""
+    monkeypatch.setattr(session, "execute", in_process)
     cuts = [{"name": "random", "clients": 3}, {"name": "dirichlet", "clients": 3, "alpha": 0.5}]
     how: dict[str, Any] = {"seeds": [0], "algorithms": ["fedavg", "local"], "out": tmp_path, "progress": False}
     found = fedweave.sweep(DOCUMENT | {"rounds": 1}, grid={"partition": cuts}, **how)

@@ -73,6 +73,7 @@ def rmse(table: Any, split: str = "test", who: str | None = None) -> float:
     return float(root_mean_squared_error(held["true"][use].astype(float), held["predicted"][use].astype(float)))
 
 
+@pytest.mark.often("False-own", "True-all", "True-none")
 @pytest.mark.parametrize("how", ["own", "all", "none"])
 @pytest.mark.parametrize("log", [False, True])
 def test_predictions_are_in_the_datas_units(tmp_path: Path, how: str, log: bool) -> None:
@@ -149,12 +150,14 @@ def test_metrics_of_ones_own_get_numbers_or_labels(tmp_path: Path) -> None:
 LABELS = {"target": "labels", "targets": ["long", "warm", "cold"]}
 
 
-@pytest.mark.parametrize("asked", [LABELS, {"labels": ["long", "warm", "cold"]}])
-def test_several_labels_of_small_graphs(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_several_labels_of_small_graphs(tmp_path: Path) -> None:
     from sklearn.metrics import roc_auc_score
 
     folder = graphs_folder(tmp_path / "d")
-    data = {"name": "graphs", "path": str(folder)} | asked
+    data = {"name": "graphs", "path": str(folder)} | LABELS
+    held, other = load(**data), load("graphs", str(folder), labels=["long", "warm", "cold"])
+    np.testing.assert_array_equal(held.y, other.y)
+    assert (held.target, held.targets) == (other.target, other.targets)
     model = {"name": "gin", "hidden": 16, "pool": "sum"}
     summary = made(tmp_path / "run", FAST | {"name": "centralized"}, data, 30, model=model, partition=CUT)
     table = predictions(tmp_path / "run")
@@ -162,12 +165,12 @@ def test_several_labels_of_small_graphs(tmp_path: Path, asked: dict[str, Any]) -
         name for label in ("long", "warm", "cold") for name in (f"true_{label}", f"predicted_{label}", f"p_{label}")
     ]
     assert table.column_names[4:] == each
-    held = columns(table)
-    assert (held["predicted_warm"] == (held["p_warm"] >= 0.5)).all()
-    test, aucs = held["split"] == "test", []
+    told = columns(table)
+    assert (told["predicted_warm"] == (told["p_warm"] >= 0.5)).all()
+    test, aucs = told["split"] == "test", []
     for label in ("long", "warm", "cold"):
-        use = test & np.array([value is not None for value in held[f"true_{label}"]])
-        aucs.append(roc_auc_score(held[f"true_{label}"][use].astype(int), held[f"p_{label}"][use]))
+        use = test & np.array([value is not None for value in told[f"true_{label}"]])
+        aucs.append(roc_auc_score(told[f"true_{label}"][use].astype(int), told[f"p_{label}"][use]))
     assert summary["global/auc"] == pytest.approx(np.mean(aucs), abs=1e-9)
     assert summary["global/auc"] > 0.9
     new = predictions(tmp_path / "run", folder)

@@ -74,7 +74,7 @@ def test_clients_dealt_to_several_executors_have_the_same_numbers(make, example)
     assert first.metrics.equals(second.metrics)
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("size", [1e-3, pytest.param(1.0, marks=pytest.mark.slow), 1e6])
 def test_a_sum_of_scores_tells_what_scores_of_each_do(size):
     data = numbers("node", targets=2)
     scale = data.target_scale * np.array([[size], [size], [1.0]])
@@ -96,6 +96,7 @@ def test_labels_in_a_sum_have_the_same_scores():
     assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-9)
 
 
+@pytest.mark.often("sampled-numbers", "batched-several_labels")
 @pytest.mark.parametrize("make", [numbers, several_labels])
 @pytest.mark.parametrize(
     ("example", "plugin", "part"),
@@ -103,6 +104,7 @@ def test_labels_in_a_sum_have_the_same_scores():
         ("node", SAGE(hidden=8, layers=2), SampledCrossEntropy(batch=8, fan_out=3)),
         ("graph", GIN(hidden=16, layers=2, pool="mean", dropout=0.0), GraphCrossEntropy(batch=8)),
     ],
+    ids=["sampled", "batched"],
 )
 def test_mini_batches_learn_what_is_no_class(make, example, plugin, part):
     data = make(example, targets=2)
@@ -119,6 +121,7 @@ def test_one_mini_batch_of_all_graphs_is_the_whole_step(make):
     assert batched["local/loss"] == pytest.approx(whole["local/loss"], rel=1e-4)
 
 
+@pytest.mark.often("FedAvg-mse", "Local-mae", "FedAvg-huber", "Local-quantile")
 @pytest.mark.parametrize("loss", ["mse", "mae", "huber", "quantile"])
 @pytest.mark.parametrize("kind", [FedAvg, Local])
 def test_every_loss_of_numbers_trains(loss, kind):

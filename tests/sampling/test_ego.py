@@ -20,7 +20,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS, sage
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
-from tests.conftest import padded_alike, random_graph
+from tests.random_graphs import padded_alike, random_graph
 
 
 def undirected(*pairs: tuple[int, int]) -> np.ndarray:

@@ -17,8 +17,8 @@ from fedweave.learn import Adam, cross_entropy, fit
 from fedweave.models import MODELS
 from fedweave.ops.attention import Lists, sum_rows
 from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph
-from tests.conftest import padded_alike
 from tests.models.test_gin import small_graphs
+from tests.random_graphs import padded_alike
 
 KINDS = ("sum", "mean", "mean_or_self", "gcn", "pool_sum", "pool_mean")
 

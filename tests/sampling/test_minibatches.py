@@ -18,8 +18,8 @@ from fedweave.models import MODELS
 from fedweave.ops.sparse import gather_rows
 from fedweave.sampling import neighborhoods
 from fedweave.sampling.neighborhoods import Minibatches, drawn, edges_of, grown
-from tests.conftest import random_graph
 from tests.contract.federations import arrays
+from tests.random_graphs import random_graph
 
 
 def test_drawn_nodes_are_different_members_and_places_may_stay_empty() -> None:

@@ -12,7 +12,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.ops.sparse import rounded
 from fedweave.sampling.neighborhoods import Bipartite, Sampled, grow, located, rising, self_hop
-from tests.conftest import padded_alike
+from tests.random_graphs import padded_alike
 
 NODES = 30
 

@@ -5,6 +5,7 @@ the registry and what steps declare have it.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
@@ -29,6 +30,7 @@ def seen(steps: tuple[Step, ...]) -> list[str]:
     return sorted({key for key, sends in declared if not any(isinstance(one, Sum) for one in sends.mechanisms)})
 
 
+@cache
 def summed(name: str) -> tuple[str, str, str, str] | None:
     """The row of an algorithm; None where it takes no secure sum, or has one client alone."""
     if capabilities(ALGORITHMS[name]).pooled:

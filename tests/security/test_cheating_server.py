@@ -31,10 +31,10 @@ from fedweave.experiment.config import resolve
 from fedweave.ops.touched import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import IntersectionParty, digest
-from tests.conftest import random_graph
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables
 from tests.privacy.authority import write_kits
+from tests.random_graphs import random_graph
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.refusals import refusal
 
 TEMPLATE = tomllib.loads(shipped()["own-parties"])
 ENDS_THERE = {"name": "gcn", "hidden": 16, "layers": 2}
+TRIED = {"gcn": ENDS_THERE, "template": TEMPLATE["model"]}
 CUT = {"name": "vertical", "clients": 2, "labels": "first", "train": 0.6, "val": 0.2, "test": 0.2}
 DATA = {"name": "synthetic", "nodes": 300, "classes": 3, "features": 16}
 
@@ -45,11 +47,12 @@ class Listening(Simulation):
         return super().map(step, shared, each, clients)
 
 
-def joint(model: dict[str, Any], exchanges: int = 1, **settings: Any) -> tuple[Listening, Tensor, Tree]:
+@cache
+def joint(name: str, exchanges: int = 1, **settings: Any) -> tuple[Listening, Tensor, Tree]:
     """Who listens, what the holder predicts [n, classes], and the first weights of its model's last layer."""
     given = {key: value for key, value in TEMPLATE["algorithm"].items() if key != "secure_sum"}
     given |= {"exchanges": exchanges} | settings
-    built = build(resolve({"data": DATA, "partition": CUT, "model": model, "algorithm": given}))
+    built = build(resolve({"data": DATA, "partition": CUT, "model": TRIED[name], "algorithm": given}))
     fed = Listening(built.fed.graphs, classes=built.data.classes)
     fed.party = []
     *_, last = train(built.algorithm, fed, 30, eval_every=10)
@@ -60,14 +63,14 @@ def joint(model: dict[str, Any], exchanges: int = 1, **settings: Any) -> tuple[L
 
 def test_where_the_model_ends_at_the_exchange_its_last_aggregate_is_the_predictions() -> None:
     for exchanges in (1, 2):
-        fed, predicted, _ = joint(ENDS_THERE, exchanges)
+        fed, predicted, _ = joint("gcn", exchanges)
         assert float((torch.softmax(fed.server, -1) - predicted).abs().max()) < 1e-6
 
 
 def test_with_the_templates_model_it_is_not() -> None:
     """The server knows what the holder's last layer began with, and tries that: its probabilities are others. Which
     class is the most probable it finds all the same, as docs/vertical.md says."""
-    fed, predicted, first = joint(TEMPLATE["model"])
+    fed, predicted, first = joint("template", 1)
     assert fed.server.shape[1] == TEMPLATE["model"]["hidden"] != predicted.shape[1]
     guess = torch.softmax(fed.server @ first["weight"] + first["bias"], -1)
     assert float((guess - predicted).abs().max()) > 0.1
@@ -75,12 +78,13 @@ def test_with_the_templates_model_it_is_not() -> None:
 
 
 @pytest.mark.parametrize(("exchanges", "settings"), [(1, {}), (2, {}), (2, {"backward": "exchanged", "steps": 1})])
-@pytest.mark.parametrize("model", [ENDS_THERE, TEMPLATE["model"]], ids=["gcn", "template"])
+@pytest.mark.parametrize("name", TRIED)
 def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
-    model: dict[str, Any], exchanges: int, settings: dict[str, Any]
+    name: str, exchanges: int, settings: dict[str, Any]
 ) -> None:
     """Neither in training nor in an evaluation or a prediction; of an earlier exchange it gets hidden ones."""
-    fed, predicted, _ = joint(model, exchanges, **settings)
+    model = TRIED[name]
+    fed, predicted, _ = joint(name, exchanges, **settings)
     assert any(len(h) == 0 for h in fed.party)
     assert (max(map(len, fed.party)) > 0) == (exchanges == 2)
     assert all(h.shape[1] == model["hidden"] for h in fed.party if len(h))
@@ -90,7 +94,7 @@ def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
 
 def test_where_sums_are_secure_every_party_is_told_the_same() -> None:
     """Else no sum could be opened; docs/vertical.md says so."""
-    fed, _, _ = joint(TEMPLATE["model"], 1, secure_sum=True)
+    fed, _, _ = joint("template", 1, secure_sum=True)
     assert fed.party
     assert all(len(h) for h in fed.party)
 

@@ -36,22 +36,28 @@ def module(name: str) -> ModuleType:
         sys.path.pop(0)
 
 
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    """The pages of the reference, which take seconds to write."""
+    found: dict[str, str] = module("reference").pages()
+    return found
+
+
 def said(page: str, name: str) -> str:
     """The section of a page under this heading."""
     return page.split(f"\n## {name}\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize("section", [*REGISTRIES, "part"])
-def test_the_reference_has_every_plugin_with_every_key(section: str) -> None:
-    page = module("reference").pages()[f"reference/{section}.md"]
+def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], section: str) -> None:
+    page = pages[f"reference/{section}.md"]
     for name, kind in config.registry(section).items():
         under = said(page, name)
         missing = [key for key in config.parameters(section, kind) if f"`{key}`" not in under]
         assert (name, missing) == (name, [])
 
 
-def test_the_reference_says_types_defaults_and_meanings() -> None:
-    pages = module("reference").pages()
+def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -> None:
     assert "| `seed` | `int` | `0` |" in pages["reference/general.md"]
     row = "| `estimator` | `'ldp' | 'oracle' | 'none'` | `'ldp'` |"  # bars in code end no cell
     assert row in said(pages["reference/algorithm.md"], "fairgfl")
@@ -62,8 +68,8 @@ def test_the_reference_says_types_defaults_and_meanings() -> None:
     assert "chunk" in said(pages["reference/engine.md"], "simulation")
 
 
-def test_every_command_is_documented() -> None:
-    page = module("reference").pages()["reference/commands.md"]
+def test_every_command_is_documented(pages: dict[str, str]) -> None:
+    page = pages["reference/commands.md"]
 
     def paths(command: typer.core.TyperCommand, words: str) -> list[str]:
         below = getattr(command, "commands", {}).items()
@@ -279,10 +285,10 @@ def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
     assert "classification" in pages["reference/python-metrics.md"]
 
 
-def test_every_error_code_is_on_its_page_under_a_group_with_a_meaning() -> None:
+def test_every_error_code_is_on_its_page_under_a_group_with_a_meaning(pages: dict[str, str]) -> None:
     """Against the codes that the source spells out, and those that tests expect."""
     codes = module("codes")
-    page = codes.page()
+    page = pages["reference/errors.md"]
     sources = "".join(path.read_text() for path in (ROOT / "src/fedweave").rglob("*.py"))
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     spelled = {*re.findall(r'code="([a-z.-]+)"', sources)}
@@ -292,7 +298,7 @@ def test_every_error_code_is_on_its_page_under_a_group_with_a_meaning() -> None:
     assert {code.partition(".")[0] for code in codes.codes()} == set(codes.CODES)
     assert {place.partition(": ")[2].partition("#")[0] for _, place in codes.CODES.values()} <= {
         *(path.name for path in (ROOT / "docs").glob("*.md")),
-        *module("reference").pages(),
+        *pages,
     }
     assert "the data has …, which it does not judge." in said(page, "config")
 
