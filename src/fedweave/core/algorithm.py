@@ -179,18 +179,16 @@ class Algorithm(Settings, ABC):
     number_loss, quantile = cast(Any, "mse"), 0.5
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Let a field take the place of what it has here: one without a default would get that for its default.
+        """Let a field take the place of a default here; dataclasses would take that for the field's own.
 
         Raises:
-            TypeError: the class has a field where all algorithms have a method.
+            TypeError: the class has a field where all algorithms have a method or a property.
         """
         super().__init_subclass__(**options)
         for name in inspect.get_annotations(cls):
             inherited, replaced = getattr(Algorithm, name, None), name in vars(cls)
             if inspect.isfunction(inherited) or (isinstance(inherited, property) and not replaced):
-                raise TypeError(
-                    f"{cls.__name__}.{name}: {name!r} is no setting of an algorithm. Call the field otherwise."
-                )
+                raise TypeError(f"{cls.__name__}.{name}: every algorithm says this. Call the field otherwise.")
             if inherited is not None and not replaced:
                 setattr(cls, name, field())
 
