@@ -38,7 +38,7 @@ from fedweave.sampling.neighborhoods import Minibatches, bytes_of
 
 
 class NotKnown(Exception):
-    """A requirement needs a fact that is not known yet; no caller of this module sees it."""
+    """Somebody reads a fact that is not known yet."""
 
 
 class ExperimentFacts:
@@ -115,11 +115,12 @@ class ExperimentFacts:
         is left out."""
         for requirement in REQUIREMENTS:
             try:
-                if requirement.applies(self) and not requirement.holds(self):
-                    kind = {"data": DataError, "user": UserError}.get(requirement.code.partition(".")[0], ConfigError)
-                    yield kind(requirement.message(self), code=requirement.code)
+                met = not requirement.applies(self) or requirement.holds(self)
             except NotKnown:
                 continue
+            if not met:
+                kind = {"data": DataError, "user": UserError}.get(requirement.code.partition(".")[0], ConfigError)
+                yield kind(requirement.message(self), code=requirement.code)
 
     def check(self) -> "ExperimentFacts":
         """Refuse facts that do not meet a requirement; returns them.
@@ -193,7 +194,8 @@ class Requirement:
 
     code:    of the error; its first word says of which class the error is.
     applies: whether these facts are about it. holds: whether it is met; asked only where it applies.
-    message: "section.key = value: problem. Remedy."
+    message: "section.key = value: problem. Remedy." It reads no fact that `applies` and `holds` do not read, besides
+             the algorithm's name, so that it is known wherever they are.
     """
 
     code: str
