@@ -34,8 +34,7 @@ from fedweave.incentives.shapley import (
     GAINS_IN,
     JOINT,
     MEASURED_ON,
-    OF_NUMBERS,
-    ORDERING,
+    OTHERS,
     PLAIN,
     UNTIED,
     Value,
@@ -47,7 +46,7 @@ from fedweave.incentives.shapley import (
     worth,
 )
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import RMSE, judged_by, positive_of
+from fedweave.metrics.selection import METRICS, judged_by, positive_of
 from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
@@ -189,9 +188,8 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
     measured = {key.rpartition("/")[2] for key in metrics}
-    choices = [one for one in (*PLAIN, *ORDERING, *OF_NUMBERS) if one in measured]
-    of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
-    if name not in choices or (of_two and RMSE not in measured):
+    choices = [one for one in (*PLAIN, *OTHERS) if one in measured]
+    if name not in choices or (METRICS[name].positive and positive is None and metric != "auto"):
         raise UserError(
             f"--metric {metric}: choose {', '.join(choices)}; those of one class where such a one judges the run "
             "([evaluation] metric)."

@@ -74,7 +74,7 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.requirements import check_own_models, check_people
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
-from fedweave.metrics.selection import OF_POSITIVE, OF_RANKS, RARE_OF_TWO, title_of
+from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_told
 
 # ----------------------------------------------------------------------------------------------------
@@ -400,7 +400,6 @@ NUMBERS: dict[Measure, str] = {
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
-_OF_TWO: tuple[Measure, ...] = ("average_precision", "recall_at_1", "precision_at_1")
 
 
 def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
@@ -415,7 +414,7 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     due = [
         own
         for own in FINE
-        if (two or own not in _OF_TWO)
+        if (two or own not in OF_SCORES)
         and (groups or own != "group_auc")
         and (sums or own != "histogram")
         and (own != "ranks" or (config.links is not None and config.links.candidates))
@@ -439,8 +438,7 @@ def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure
     """Sentences on what is not decided without the `measures`."""
     metric, threshold = config.evaluation.metric, config.evaluation.threshold
     by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
-    needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else "ranks" * (by in OF_RANKS)
-    if needs in measures:
+    if (METRICS[by].measure or by) in measures:
         where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
         yield f"No round will be the best by {title_of(by)}{where}"
     if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
