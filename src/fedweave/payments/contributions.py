@@ -45,7 +45,6 @@ from fedweave.incentives.shapley import (
     shapley,
     worth,
 )
-from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import METRICS, judged_by, positive_of
 from fedweave.report.reading import Run, read_run
 
@@ -219,10 +218,7 @@ def void_rounds(run: Run) -> dict[int, str]:
     rounds: dict[int, str] = {}
     for of_client in run.known(FAULT).values():
         rounds |= {number: FAULTS[int(code)] for number, code in of_client.items()}
-    scored = run.metrics.filter(
-        (pc.field("client") == GLOBAL) & (pc.field("split") == "test") & (pc.field("metric") == "accuracy")
-    )
-    accuracy = dict(zip(scored["round"].to_pylist(), scored["value"].to_pylist(), strict=True))
+    accuracy = run.curve("accuracy", "test", pooled=True)
     for of_client in run.known(JOINT).values():
         for number, share in of_client.items():
             if number in accuracy and abs(accuracy[number] - share) > _EQUAL:
