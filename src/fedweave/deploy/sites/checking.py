@@ -390,13 +390,11 @@ def _described(dataset: Dataset) -> str:
 
 # What is measured by each of `FINE`.
 NUMBERS: dict[Measure, str] = {
-    "classes": "whether a class is rare, macro F1, recall, precision and gaps between groups",
-    "loss": "loss",
-    "auc": "AUC",
+    **{own: METRICS[own].title for own in FINE if own in METRICS},
+    "classes": "whether a class is rare, "
+    + ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
+    + " and gaps between groups",
     "group_auc": "AUC of each group",
-    "average_precision": "average precision",
-    "recall_at_1": "recall at 1 % of alerts",
-    "precision_at_1": "precision at 1 % of alerts",
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
