@@ -388,16 +388,15 @@ def _described(dataset: Dataset) -> str:
 # Which numbers of an evaluation a run will lack, because no site's policy lets them leave.
 
 
-# What is measured by each of `FINE`.
-NUMBERS: dict[Measure, str] = {
-    **{own: METRICS[own].title for own in FINE if own in METRICS},
-    "classes": "whether a class is rare, "
-    + ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
-    + " and gaps between groups",
+_BY_CLASS = ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
+_WORDS: dict[Measure, str] = {
+    "classes": f"whether a class is rare, {_BY_CLASS} and gaps between groups",
     "group_auc": "AUC of each group",
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
+# What is measured by each of `FINE`.
+NUMBERS: dict[Measure, str] = {own: _WORDS[own] if own in _WORDS else METRICS[own].title for own in FINE}
 
 
 def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
