@@ -4,7 +4,6 @@ import ast
 import inspect
 import json
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -210,12 +209,3 @@ def test_the_package_never_uses(what: str) -> None:
 def test_no_file_names_a_folder_of_some_machine() -> None:
     local = re.compile(r"['\"](?:/home/|/root/|/Users/|[A-Z]:\\\\)")
     assert not [file.name for file in FILES if local.search(file.read_text())]
-
-
-def test_files_that_are_no_modules_are_packaged() -> None:
-    settings = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())
-    globs = settings["tool"]["setuptools"]["package-data"]["fedweave"]
-    packaged = {file for glob in globs for file in PACKAGE.glob(glob)}
-    others = {file for file in PACKAGE.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
-    assert PACKAGE / "papers" / "printed.toml" in others
-    assert others <= packaged

@@ -396,7 +396,7 @@ _WORDS: dict[Measure, str] = {
     "ranks": "MRR, hits and lists of items",
 }
 # What is measured by each of `FINE`.
-NUMBERS: dict[Measure, str] = {own: _WORDS[own] if own in _WORDS else METRICS[own].title for own in FINE}
+NUMBERS: dict[Measure, str] = {name: _WORDS[name] if name in _WORDS else METRICS[name].title for name in FINE}
 
 
 def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
