@@ -321,4 +321,5 @@ def test_the_package_carries_the_experiments() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
     carried = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
     templates = {path.name for path in (ROOT / "src/fedweave/report/templates").iterdir()}
-    assert carried == {"py.typed", *templates, *(path.name for path in (ROOT / "experiments").glob("*.toml"))}
+    experiments = {path.name for path in (ROOT / "experiments").glob("*.toml")}
+    assert carried == {"py.typed", "printed.toml", *templates, *experiments}

@@ -8,11 +8,10 @@ from pathlib import Path
 import fedweave
 from fedweave.metrics.selection import METRICS
 from fedweave.report import result_names
-from fedweave.report.cells import NOTES
-from fedweave.report.tables import GROUP_NOTES
 
 PACKAGE = Path(fedweave.__file__).parent
 _KINDS = {"class": "classes", "number": "numbers", "labels": "labels"}
+_BETTER = {"high": "higher", "low": "lower", "": ""}
 
 
 def page() -> str:
@@ -60,19 +59,23 @@ def _places() -> Iterator[tuple[str, ...]]:
 def _metrics() -> Iterator[tuple[str, ...]]:
     for name, metric in METRICS.items():
         kinds = ", ".join(_KINDS[kind] for kind in metric.of)
-        about = result_names.meaning(name)
-        yield f"`{name}`", _cell(metric.title), result_names.better(name), _cell(about), kinds
-    for name, about in NOTES.items():
-        if "/" not in name and name not in METRICS and not name.startswith(("worst_", "best_")):
-            yield f"`{name}`", _cell(result_names.title(name)), result_names.better(name), _cell(about), ""
+        yield f"`{name}`", _cell(metric.title), _BETTER[metric.better], _cell(metric.note), kinds
+    for name in result_names.RESULTS:
+        if _everywhere(name) and not name.startswith(("worst_", "best_")):
+            yield *_row(name), ""
+
+
+def _everywhere(name: str) -> bool:
+    return "/" not in name and result_names.RESULTS[name].shown and name not in result_names.GROUPS
+
+
+def _row(name: str) -> tuple[str, ...]:
+    last, about = name.rpartition("/")[2], result_names.meaning(name)
+    return f"`{name}`", _cell(result_names.title(last)), _BETTER[result_names.better(last)], _cell(about)
 
 
 def _others() -> Iterator[tuple[str, ...]]:
-    more = {name: about for name, about in NOTES.items() if "/" in name}
-    for name, about in (more | result_names.MEANINGS | GROUP_NOTES).items():
-        last = name.rpartition("/")[2]
-        if name not in METRICS:
-            yield f"`{name}`", _cell(result_names.title(last)), result_names.better(last), _cell(about)
+    yield from (_row(name) for name in result_names.RESULTS if not _everywhere(name))
     yield "`fairness/worst_…`", "", "", "value of the metric at the client served worst"
     yield "`fairness/best_…`", "", "", "value of the metric at the client served best"
     yield "`fairness/undefined_…`", "", "", "clients without a value of the metric"

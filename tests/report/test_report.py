@@ -32,7 +32,7 @@ from fedweave.privacy.mechanisms import epsilon
 from fedweave.python.comparing import paired_of
 from fedweave.report import drawing, figures, tables
 from fedweave.report import tables as gain
-from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, recipe, sign, signed, signs, unlike
+from fedweave.report.cells import Cell, marked, measured, number, recipe, sign, signed, signs, unlike
 from fedweave.report.compare import VERDICTS, tradeoff
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.compliance import SENSITIVE, disclose, spent
@@ -41,6 +41,7 @@ from fedweave.report.drawing import Dots, Panel
 from fedweave.report.html import render
 from fedweave.report.ledger import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
+from fedweave.report.result_names import RESULTS, better, readable
 
 SMALL = """
 rounds = 3
@@ -241,7 +242,7 @@ def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
     made = [with_accuracy(run, at, one, label) for label, each in values.items() for at, one in enumerate(each)]
     groups = grouped(made)
     marks = {(row[1].text, row[0].text): row[2].text[0] for row in compared_groups(groups).rows}
-    rows = {(row["group"], tables.readable(row["metric"])): row["verdict"] for row in paired_of(groups)}
+    rows = {(row["group"], readable(row["metric"])): row["verdict"] for row in paired_of(groups)}
     assert {key: {"★": "better", "▽": "worse"}.get(mark, "") for key, mark in marks.items()} == rows
     assert {"better", "worse", ""} == set(rows.values())
 
@@ -333,8 +334,8 @@ def test_compare_says_which_runs_cannot_be_compared_and_why(runs: dict[str, Path
 def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:
     found = summaries["s0"]["metrics"]
     assert Page(page).row("fairness", "Train loss variance") == [number(found["fairness/train_loss_variance"])]
-    starred = {name for name in tables.NOTES if name.startswith(("test_loss", "train_loss", "accuracy_"))}
-    assert {name for name in starred if name in HIGHER + LOWER} == {
+    starred = {name for name in RESULTS if name.startswith(("test_loss", "train_loss", "accuracy_"))}
+    assert {name for name in starred if better(name)} == {
         "test_loss_variance",
         "test_loss_entropy",
         "accuracy_deviation",

@@ -57,13 +57,13 @@ def test_numbers_as_printed() -> None:
 
 
 def test_what_the_paper_says_of_its_numbers_holds() -> None:
-    for text, rivals in ((fedego_experiments.TABLE_3, 9), (fedego_experiments.TABLE_5, 9)):
+    for text, rivals in ((fedego_experiments.PRINTED[3], 9), (fedego_experiments.PRINTED[5], 9)):
         found = printed(text)
         for dataset in {column for _, column in found}:
             column = {row: it.value or 0 for (row, where), it in found.items() if where == dataset}
             assert len(column) == rivals
             assert max(column, key=lambda row: column[row]) == "FedEgo"  # "surpasses all in the global test"
-    cost = printed(fedego_experiments.TABLE_9)
+    cost = printed(fedego_experiments.PRINTED[9])
     for row in {row for row, _ in cost}:
         egos, parameters, total = (cost[row, f"{what} Cost"].value for what in ("Ego-graphs", "Parameters", "Total"))
         assert egos is not None

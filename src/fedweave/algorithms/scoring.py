@@ -21,7 +21,7 @@ from fedweave.metrics import groups, intervals, labels, links, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always, means
 from fedweave.metrics.ranking import MARGINS, histograms
-from fedweave.metrics.selection import OF_RANKS
+from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.privacy.secure_sum import FixedPoint
 
 
@@ -185,7 +185,7 @@ class _Measuring:
 MEAN, HISTOGRAM = "mean", "histogram"
 # Sums of numbers in the data's units, of any size, in two words: multiples of 256, and what is left.
 HIGH, LOW, RESIDUALS, _STEP = "high", "low", "histogram/residuals", 256.0
-_FRACTIONS = {"": 1, "loss": 30, "average_precision": 30, "recall_at_1": 30, "precision_at_1": 30, MEAN: 30}
+_FRACTIONS = {"": 1, "loss": 30, **dict.fromkeys(OF_SCORES, 30), MEAN: 30}
 _FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0, RESIDUALS: 0, HIGH: 0, LOW: 48}
 _FRACTIONS |= dict.fromkeys(OF_RANKS, 30)
 _MOST = 2.0**56  # a sum of losses of 67 million, of each of 127 members; words of 64 bits hold that

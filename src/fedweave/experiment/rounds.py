@@ -33,7 +33,6 @@ from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
-_SHOWN = ("global/accuracy", "local/accuracy", "global/loss")  # of a round, in one line
 
 
 class Summary(dict[str, float]):
@@ -70,7 +69,8 @@ class RoundResult(Shown):
 
     def facts(self) -> dict[str, object]:
         """The round, and what it measured on test examples."""
-        names = [name for name in self.summary if name in _SHOWN]
+        metric = judged_by(self.summary)
+        names = [name for name in self.summary if name in (f"global/{metric}", f"local/{metric}", "global/loss")]
         return {"": f"round {self.round:,}", **{name: self.summary[name] for name in names}}
 
     def _repr_html_(self) -> str:

@@ -26,13 +26,13 @@ from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
 from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import BEST, Flagging, flagging, of_best
+from fedweave.metrics.selection import BEST, Flagging, flagging, judged_by, of_best, title_of
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_told
 from fedweave.report.compliance import disclose
 from fedweave.report.notes import notes
 from fedweave.report.reading import Run
-from fedweave.report.tables import GAPS, GROUP_NOTES
+from fedweave.report.result_names import GAPS
 
 WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn", "appnp", "rgcn")  # modules that are no chains of layers
 KNOWN = ("gcn", "gat", "gatv2", "transformer", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
@@ -312,6 +312,10 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
 # The model card: what the model is, what data it wants, how good it was, and what left whom to make it.
 
 
+_PLACES = {
+    "global": "of the global model, or of all clients' test examples together",
+    "local": "mean over clients on their own test examples, of the models that they use",
+}
 _SHOWN = (
     *(
         (f"{whose}/{metric}", f"{name}, {of}")
@@ -321,10 +325,7 @@ _SHOWN = (
             ("r2", "R²"),
             ("rmse_of_mean", "root mean squared error of predicting the mean of the training examples"),
         )
-        for whose, of in (
-            ("global", "of the global model, or of all clients' test examples together"),
-            ("local", "mean over clients on their own test examples, of the models that they use"),
-        )
+        for whose, of in _PLACES.items()
     ),
     ("pooled/average_precision", "average precision, all members' test examples together"),
     ("pooled/recall_at_1", "share of the positive test examples among the hundredth with the highest scores"),
@@ -343,9 +344,9 @@ _SHOWN = (
     *(
         (
             f"groups/global/{gap}",
-            f"{name}: {GROUP_NOTES[gap]} between the two groups, of the examples of the global accuracy",
+            f"{about.title}: {about.note} between the two groups, of the examples of the global accuracy",
         )
-        for gap, name in GAPS.items()
+        for gap, about in GAPS.items()
     ),
 )
 _EXAMPLES = {
@@ -412,14 +413,22 @@ def _flagged(source: Source) -> str:
 
 
 def _shown(metrics: Record) -> list[tuple[str, str]]:
-    """Metrics and what they are; the "global" AUC only where it is not that within members."""
+    """Metrics and what they are, what judged the run among them; the "global" AUC only where it is not that within
+    members."""
     members = counted(int(metrics.get("within/members") or 0), "member")
     same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
     return [
         (name, about.format(members=members))
-        for name, about in _SHOWN
+        for name, about in (*_SHOWN, *_deciding(judged_by(metrics)))
         if metrics.get(name) is not None and not (same and name == "global/auc")
     ]
+
+
+def _deciding(metric: str) -> list[tuple[str, str]]:
+    """The metric that judges, where `_SHOWN` has no place of it."""
+    if any(name.rpartition("/")[2] == metric for name, _ in _SHOWN):
+        return []
+    return [(f"{place}/{metric}", f"{title_of(metric)}, {of}") for place, of in _PLACES.items()]
 
 
 def _settings(section: Record) -> list[str]:

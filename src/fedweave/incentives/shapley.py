@@ -25,7 +25,7 @@ from fedweave.learn import cross_entropy
 from fedweave.metrics import labels, numbers
 from fedweave.metrics.classification import counts, merge
 from fedweave.metrics.kinds import means
-from fedweave.metrics.selection import METRICS, lower
+from fedweave.metrics.selection import METRICS, OF_RANKS, lower
 
 
 class Updated(NamedTuple):
@@ -332,8 +332,9 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 
 PLAIN = ("accuracy", "loss")
-ORDERING = ("macro_f1", "auc", "average_precision", "recall_at_1", "precision_at_1", "f1_positive")
-OF_NUMBERS = tuple(name for name, kind in METRICS.items() if NUMBER in kind.of and kind.judges)
+OTHERS = tuple(
+    name for name, metric in METRICS.items() if (metric.judges or metric.positive) and name not in (*PLAIN, *OF_RANKS)
+)
 BATCH = 64  # models that are judged at once
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 

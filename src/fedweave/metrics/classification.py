@@ -19,13 +19,12 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
-from fedweave.metrics.selection import OF_RANKS
+from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
-_OF_TWO = ("average_precision", "recall_at_1", "precision_at_1")  # and of two classes alone
-COUNTED = (*ALWAYS, "classes", "auc", *_OF_TWO)
+COUNTED = (*ALWAYS, "classes", "auc", *OF_SCORES)  # the last ones of two classes only
 _SURE = math.log(0.9)
 ALERTS = 100  # one of so many examples is an alert
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
@@ -247,7 +246,7 @@ def means(pairs: Tree) -> Tree:
     if "average_precision" not in pairs:
         return metrics | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
     (flagged, true), hits = pairs["classes"].unbind(1), pairs["f1"][:, 0] / 2
-    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in _OF_TWO}
+    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in OF_SCORES}
     metrics |= {"auc": area[..., 1], "recall": _defined(hits, true), "f1_positive": f1}
     there = (true > 0).to(torch.float64)
     metrics["precision"] = torch.stack([hits / flagged.clamp(min=1), there], 1)
@@ -301,7 +300,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
         each = ratio(*_both(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
     out |= {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in OF_RANKS if name in pair}
-    for one in [name for name in _OF_TWO if name in pair]:
+    for one in [name for name in OF_SCORES if name in pair]:
         out[one] = ratio(*_both(pair[one], positive))
     if "precision_at_1" in out and "recall_at_1" in pair:
         out["precision_at_1"] = np.where(pair["recall_at_1"][..., 1, positive] > 0, out["precision_at_1"], np.nan)

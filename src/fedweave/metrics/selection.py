@@ -29,58 +29,166 @@ POSITIVES = "positives"  # "positives/test" in a summary: how many examples are 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number that judges models.
+    """One number of a result, described once for settings, terminal, pages, sweeps, sites, payments and docs.
 
-    title:    what it is called in prose.
-    of:       the kinds of targets that it is of (`core.target`).
-    better:   whether "high" or "low" values are.
-    positive: whether it is of one of two classes.
+    title:    name in prose; "" for the words of its key.
+    of:       the kinds of targets that it judges models of (`core.target`); () for what only some place of a result
+              has (`report.result_names`).
+    better:   which values are better, "high" or "low"; "" where neither are.
+    note:     what it is, in a few words.
+    positive: whether it describes one of two classes.
     judges:   whether it may decide ([evaluation] metric).
     fair:     the metric by which members are compared where this one judges; "" for itself.
+    measure:  the entry of a site's policy.measures that lets it leave; "" for its own name.
+    beside:   whether the terminal shows it below the metric that judges.
+    shown:    whether reports show the note beside the number.
+    whole:    whether it counts something, so that it has no decimals.
     """
 
     title: str
-    of: tuple[Kind, ...]
-    better: Literal["high", "low"] = "high"
+    of: tuple[Kind, ...] = ()
+    better: Literal["high", "low", ""] = "high"
+    note: str = ""
     positive: bool = False
     judges: bool = True
     fair: str = ""
+    measure: str = ""
+    beside: bool = False
+    shown: bool = True
+    whole: bool = False
 
 
 RMSE, NRMSE, RMSE_OF_MEAN = "rmse", "nrmse", "rmse_of_mean"
 METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", (CLASS, LABELS)),
-    "macro_f1": Metric("macro F1", (CLASS,)),
-    "auc": Metric("AUC", (CLASS, LABELS)),
-    "average_precision": Metric("average precision", (CLASS, LABELS), positive=True),
-    "recall_at_1": Metric("recall at 1 % of alerts", (CLASS,), positive=True),
-    "precision_at_1": Metric("precision at 1 % of alerts", (CLASS,), positive=True, judges=False),
-    "recall": Metric("recall", (CLASS,), positive=True, judges=False),
-    "precision": Metric("precision", (CLASS,), positive=True, judges=False),
-    "f1_positive": Metric("F1 of the positive class", (CLASS,), positive=True),
-    "mrr": Metric("MRR", (CLASS,)),
-    **{f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,)) for most in HITS},
-    "recall_at_20": Metric("recall@20", (CLASS,)),
-    "ndcg_at_20": Metric("NDCG@20", (CLASS,)),
-    RMSE: Metric("RMSE", (NUMBER,), "low", fair=NRMSE),
-    "mae": Metric("MAE", (NUMBER,), "low", fair=NRMSE),
-    "r2": Metric("R²", (NUMBER,)),
-    "pearson": Metric("Pearson correlation", (NUMBER,)),
-    "spearman": Metric("Spearman correlation", (NUMBER,)),
-    NRMSE: Metric("RMSE / standard deviation", (NUMBER,), "low"),
-    RMSE_OF_MEAN: Metric("RMSE of the training mean", (NUMBER,), "low", judges=False),
-    "loss": Metric("loss", (CLASS, NUMBER, LABELS), "low", judges=False),
+    PLAIN: Metric(
+        "accuracy", (CLASS, LABELS), note="share of examples whose prediction is right", beside=True, shown=False
+    ),
+    "macro_f1": Metric("macro F1", (CLASS,), note="mean over classes", measure="classes", beside=True),
+    "auc": Metric("AUC", (CLASS, LABELS), note="one class against the rest", beside=True),
+    "average_precision": Metric(
+        "average precision",
+        (CLASS, LABELS),
+        note="of the positive class; its share of the examples by chance",
+        positive=True,
+        beside=True,
+    ),
+    "recall_at_1": Metric(
+        "recall at 1 % of alerts",
+        (CLASS,),
+        note="positives among the hundredth of examples with the highest scores",
+        positive=True,
+    ),
+    "precision_at_1": Metric(
+        "precision at 1 % of alerts",
+        (CLASS,),
+        note="positives among these alerts, the hundredth with the highest scores",
+        positive=True,
+        judges=False,
+    ),
+    "recall": Metric(
+        "recall",
+        (CLASS,),
+        note="positives for which that is the more probable class",
+        positive=True,
+        judges=False,
+        measure="classes",
+    ),
+    "precision": Metric(
+        "precision",
+        (CLASS,),
+        note="positives among those for which it is the more probable class",
+        positive=True,
+        judges=False,
+        measure="classes",
+    ),
+    "f1_positive": Metric(
+        "F1 of the positive class",
+        (CLASS,),
+        note="harmonic mean of recall and precision",
+        positive=True,
+        measure="classes",
+    ),
+    RMSE: Metric(
+        "RMSE",
+        (NUMBER,),
+        "low",
+        "root of the mean squared error, in the data's units",
+        fair=NRMSE,
+        measure=PLAIN,
+        beside=True,
+    ),
+    "mae": Metric(
+        "MAE", (NUMBER,), "low", "mean absolute error, in the data's units", fair=NRMSE, measure="loss", beside=True
+    ),
+    "r2": Metric(
+        "R²", (NUMBER,), note="share of the variance that predictions explain", measure="classes", beside=True
+    ),
+    "pearson": Metric(
+        "Pearson correlation",
+        (NUMBER,),
+        note="linear correlation, of numbers and predictions, or of contribution and reward",
+        measure="classes",
+    ),
+    "spearman": Metric("Spearman correlation", (NUMBER,), note="correlation of ranks within members", measure="auc"),
+    NRMSE: Metric(
+        "RMSE / standard deviation",
+        (NUMBER,),
+        "low",
+        "RMSE over the standard deviation of the same examples",
+        measure="classes",
+    ),
+    "mrr": Metric("MRR", (CLASS,), note="mean of 1 / rank of a link among pairs that are none", measure="ranks"),
+    **{
+        f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,), note=f"links whose rank is at most {most}", measure="ranks")
+        for most in HITS
+    },
+    "recall_at_20": Metric(
+        "recall@20", (CLASS,), note="share of a user's items among the first 20 of its list", measure="ranks"
+    ),
+    "ndcg_at_20": Metric(
+        "NDCG@20",
+        (CLASS,),
+        note="discounted gain of these lists, 1 if they are in the best order",
+        measure="ranks",
+    ),
+    RMSE_OF_MEAN: Metric(
+        "RMSE of the training mean",
+        (NUMBER,),
+        "low",
+        "RMSE of always predicting the mean of training",
+        judges=False,
+    ),
+    "loss": Metric(
+        "loss",
+        (CLASS, NUMBER, LABELS),
+        "low",
+        "mean cross-entropy, nats; of numbers the mean squared error in units of the training examples",
+        judges=False,
+    ),
 }
 OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
 OF_LISTS = ("recall_at_20", "ndcg_at_20")  # of all items for each user
-OF_RANKS = ("mrr", *(f"hits_at_{most}" for most in HITS), *OF_LISTS)  # of links
-OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
+OF_RANKS = tuple(name for name, metric in METRICS.items() if metric.measure == "ranks")  # of links
+OF_SCORES = tuple(name for name in OF_POSITIVE if not METRICS[name].measure)  # whatever the threshold
+JUDGES = tuple(name for name, metric in METRICS.items() if metric.judges)
+BESIDE = tuple(name for name, metric in METRICS.items() if metric.beside)
 AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
 
 
 def title_of(metric: str) -> str:
     """What a metric is called in prose: by its own name if that is no built-in one's, "result" without a name."""
     return METRICS[metric].title if metric in METRICS else metric.replace("_", " ") or "result"
+
+
+def measured_of(target: Kind, classes: int) -> tuple[str, ...]:
+    """The metrics of models that predict such targets, without losses, ranks and references; `classes`: how many there
+    are."""
+    return tuple(
+        name
+        for name, metric in METRICS.items()
+        if target in metric.of and (metric.judges or metric.positive) and name not in OF_RANKS
+        if target != CLASS or classes == 2 or not metric.positive
+    )
 
 
 def lower(name: str) -> bool:

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed, printed_tables
 from fedweave.papers.quantities import (
     ESTIMATED,
     TRUE,
@@ -29,6 +29,8 @@ from fedweave.papers.quantities import (
     summarized,
 )
 from fedweave.partition.overlap import HIGH, LOW, NONE
+
+PRINTED = printed_tables("fairgfl")
 
 SHARING = {  # Table III: (true, estimated) shares, which sum to 1 over all clients
     "Cora": (
@@ -44,17 +46,6 @@ ALONE = {
     "Cora": ((0.0, 0.0, 0.0, 0.0), (0.0058, 0.0083, 0.0091, 0.0072)),
     "CiteSeer": ((0.0, 0.0, 0.0, 0.0), (2.8512e-10, 0.0042, 3.2732e-12, 7.8254e-08)),
 }
-TABLE_4 = """
-Dataset    | Model   | Features | Links | Ratio
-Cora       | 1475612 | 25600    | 512   | 1.77
-CiteSeer   | 1899544 | 76800    | 512   | 4.07
-Reddit     | 329892  | 20480    | 4096  | 7.45
-Ogbn-arxiv | 346272  | 16384    | 4096  | 5.91
-"""
-TABLE_5 = """
-Queries               | 1    | 5    | 10   | 20   | 30
-fresh noise each time | 72.7 | 87.5 | 93.4 | 98.6 | 99.6
-"""
 
 
 SEEDS = 5
@@ -193,7 +184,7 @@ def _estimates() -> PaperTable:
 
 def _bytes() -> PaperTable:
     cells = []
-    for (dataset, column), number in printed(TABLE_4).items():
+    for (dataset, column), number in printed(PRINTED[4]).items():
         model, features, links = (_counted(dataset, part) for part in range(3))
         quantity = {
             "Model": bytes_each(("update",), _always(model)),
@@ -231,7 +222,7 @@ def _counted(dataset: str, part: int) -> int:
 
 def _attack() -> PaperTable:
     cells = []
-    for (row, column), number in printed(TABLE_5).items():
+    for (row, column), number in printed(PRINTED[5]).items():
         queries, column_label = int(column), f"{column} answer{'s' * (int(column) > 1)}"
         for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
             cells.append(PaperCell(name, column_label, "", experiment("Cora"), links_found(queries, permanent), paper))

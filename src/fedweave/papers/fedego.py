@@ -16,10 +16,23 @@ from fedweave.core.types import Record
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.files import PARTITION, read_table
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Protocol, Quantity, Setting, changed, printed, unchanged
+from fedweave.papers.paper import (
+    Paper,
+    PaperCell,
+    PaperTable,
+    Protocol,
+    Quantity,
+    Setting,
+    changed,
+    printed,
+    printed_tables,
+    unchanged,
+)
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes, summary
 from fedweave.report.reading import Run, read_run
 from fedweave.sampling.ego_graphs import positions
+
+PRINTED = printed_tables("fedego")
 
 # ----------------------------------------------------------------------------------------------------
 # FedEgo's experiments: data, partitions, model and methods as its tables have them (Zhang et al. 2023, section 5).
@@ -31,141 +44,6 @@ from fedweave.sampling.ego_graphs import positions
 # optimizer, and its 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make as many mini-batches with
 # this optimizer and "follow the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-
 # out 5. The numbers of its tables are as printed there; see `paper.printed`.
-
-
-TABLE_1 = """
-Data     | nodes  | edges   | classes | clients | global test share | client share
-Cora     | 2,708  | 5,429   | 7       | 5       | 0.3               | 0.3
-Citeseer | 3,312  | 4,715   | 6       | 5       | 0.3               | 0.3
-Wiki     | 17,716 | 52,867  | 4       | 10      | 0.3               | 0.2
-CoraFull | 19,793 | 63,421  | 70      | 10      | 0.3               | 0.3
-FedDBLP  | 52,202 | 271,054 | 4       | 7       |                   |
-"""
-TABLE_2 = """
-Method     | Cora           | Citeseer       | Wiki           | CoraFull
-Local Only | 0.8437 ±0.0039 | 0.7617 ±0.0005 | 0.8728 ±0.0141 | 0.6402 ±0.0002
-FedAvg     | 0.9473 ±0.0012 | 0.918 ±0.0029  | 0.9258 ±0.0101 | 0.874 ±0.0010
-FedProx    | 0.9483 ±0.0019 | 0.918 ±0.0014  | 0.9232 ±0.0096 | 0.873 ±0.0009
-GraphFL    | 0.867 ±0.0029  | 0.755 ±0.0014  | 0.8088 ±0.0069 | 0.477 ±0.0017
-D-FedGNN   | 0.9503 ±0.0017 | 0.9193 ±0.0005 | 0.92 ±0.0097   | 0.8837 ±0.0003
-FedGCN     | 0.8784 ±0.0006 | 0.8967 ±0.0008 | 0.817 ±0.0040  | 0.8466 ±0.0025
-FedSage    | 0.9507 ±0.0009 | 0.913 ±0.0008  | 0.9223 ±0.0083 | 0.881 ±0.0003
-FedSage+   | 0.952 ±0.0008  | 0.9137 ±0.0005 | 0.9246 ±0.0075 | Out Of Memory
-FedEgo     | 0.9577 ±0.0012 | 0.9210 ±0.0024 | 0.9191 ±0.0077 | 0.8972 ±0.0008
-"""
-TABLE_3 = """
-Method     | Cora           | Citeseer       | Wiki           | CoraFull
-Local Only | 0.6985 ±0.0014 | 0.6125 ±0.0003 | 0.696 ±0.0113  | 0.4905 ±0.0006
-FedAvg     | 0.7706 ±0.0033 | 0.6941 ±0.0058 | 0.7856 ±0.0020 | 0.5351 ±0.0045
-FedProx    | 0.7697 ±0.0037 | 0.6924 ±0.0038 | 0.7851 ±0.0034 | 0.5336 ±0.0050
-GraphFL    | 0.7346 ±0.0027 | 0.6327 ±0.0070 | 0.7112 ±0.0061 | 0.3328 ±0.0032
-D-FedGNN   | 0.7865 ±0.0022 | 0.7049 ±0.0055 | 0.7960 ±0.0014 | 0.5615 ±0.0011
-FedGCN     | 0.6933 ±0.0007 | 0.6614 ±0.0009 | 0.4428 ±0.0310 | 0.4777 ±0.0005
-FedSage    | 0.7926 ±0.0018 | 0.7055 ±0.0011 | 0.7839 ±0.0006 | 0.599 ±0.0006
-FedSage+   | 0.7848 ±0.0026 | 0.7071 ±0.0012 | 0.7849 ±0.0001 | Out Of Memory
-FedEgo     | 0.8016 ±0.0019 | 0.7200 ±0.0015 | 0.8126 ±0.0100 | 0.6221 ±0.0006
-"""
-TABLE_4 = """
-Method     | Cora           | Citeseer       | Wiki           | CoraFull       | FedDBLP
-Local Only | 0.4473 ±0.0005 | 0.4770 ±0.0051 | 0.7373 ±0.0073 | 0.2318 ±0.0089 | 0.7413 ±0.0018
-FedAvg     | 0.7107 ±0.0012 | 0.6947 ±0.0017 | 0.7986 ±0.0030 | 0.3904 ±0.0021 | 0.7765 ±0.0014
-FedProx    | 0.7083 ±0.0050 | 0.6953 ±0.0017 | 0.7973 ±0.0020 | 0.3924 ±0.0069 | 0.7773 ±0.0010
-GraphFL    | 0.639 ±0.0037  | 0.5997 ±0.0019 | 0.6843 ±0.0081 | 0.1809 ±0.0088 | 0.6506 ±0.0038
-D-FedGNN   | 0.71 ±0.0014   | 0.702 ±0.0008  | 0.7999 ±0.0010 | 0.5378 ±0.1268 | 0.7684 ±0.0036
-FedGCN     | 0.7287 ±0.0003 | 0.7951 ±0.0003 | 0.7265 ±0.0010 | 0.7202 ±0.0005 | 0.8383 ±0.0004
-FedSage    | 0.6963 ±0.0031 | 0.677 ±0.0022  | 0.7983 ±0.0010 | 0.4962 ±0.0023 | 0.7802 ±0.0006
-FedSage+   | 0.6960 ±0.0014 | 0.6877 ±0.0012 | 0.797 ±0.0023  | Out Of Memory  | 0.7807 ±0.0017
-FedEgo     | 0.7287 ±0.0041 | 0.7153 ±0.0012 | 0.8128 ±0.0013 | 0.5113 ±0.0021 | 0.7851 ±0.0012
-"""
-TABLE_5 = """
-Method     | Cora           | Citeseer       | Wiki           | CoraFull       | FedDBLP
-Local Only | 0.5492 ±0.0013 | 0.5505 ±0.0027 | 0.7393 ±0.0068 | 0.2548 ±0.0014 | 0.6654 ±0.0033
-FedAvg     | 0.728 ±0.0024  | 0.6738 ±0.0047 | 0.8019 ±0.0053 | 0.3924 ±0.0032 | 0.8124 ±0.0011
-FedProx    | 0.7275 ±0.0023 | 0.6747 ±0.0026 | 0.8038 ±0.0052 | 0.3934 ±0.0008 | 0.8151 ±0.0018
-GraphFL    | 0.6653 ±0.0042 | 0.6174 ±0.0016 | 0.6912 ±0.0062 | 0.1585 ±0.0041 | 0.8071 ±0.0015
-D-FedGNN   | 0.7355 ±0.0006 | 0.6847 ±0.0015 | 0.8008 ±0.0049 | 0.3794 ±0.0751 | 0.8172 ±0.0014
-FedGCN     | 0.6229 ±0.0003 | 0.6071 ±0.0016 | 0.6704 ±0.0045 | 0.2735 ±0.0002 | 0.6313 ±0.0004
-FedSage    | 0.7173 ±0.0017 | 0.6754 ±0.0002 | 0.8059 ±0.0031 | 0.4785 ±0.0016 | 0.8173 ±0.0011
-FedSage+   | 0.7312 ±0.0022 | 0.6755 ±0.0011 | 0.8022 ±0.0004 | Out Of Memory  | 0.8204 ±0.0001
-FedEgo     | 0.7536 ±0.0018 | 0.6921 ±0.0023 | 0.8143 ±0.0012 | 0.4906 ±0.0001 | 0.8285 ±0.0005
-"""
-TABLE_6 = """
-Method | 0.0 (global) | 0.3 (global) | 0.8 (global) | 0.0 (local) | 0.3 (local) | 0.8 (local)
-FedAvg | 0.803        | 0.800        | 0.785        | 0.907       | 0.906       | 0.922
-FedEgo | 0.823        | 0.826        | 0.818        | 0.903       | 0.907       | 0.926
-"""
-TABLE_7 = """
-Method           | Cora (global) | Citeseer (global) | Cora (local) | Citeseer (local)
-FedEgo w/o Mixup | 0.783         | 0.717             | 0.951        | 0.912
-FedEgo-Linear    | 0.793         | 0.717             | 0.958        | 0.918
-FedEgo           | 0.794         | 0.727             | 0.959        | 0.920
-"""
-TABLE_8 = """
-gamma | CoraFull (local) | CoraFull (global)
-0.125 | 0.899            | 0.652
-0.25  | 0.901            | 0.653
-0.375 | 0.9              | 0.648
-0.5   | 0.901            | 0.649
-0.625 | 0.899            | 0.649
-0.75  | 0.902            | 0.648
-0.875 | 0.899            | 0.646
-"""
-TABLE_9 = """
-Run                  | Global Test | Local Test | Time   | Ego-graphs Cost | Parameters Cost | Total Cost
-Cora, FedAvg 32      | 0.769       | 0.952      | 10.190 | 0               | 6,819           | 6,819
-Cora, FedEgo 8       | 0.797       | 0.958      | 57.674 | 6,071           | 2,801           | 8,872
-Cora, FedEgo 16      | 0.794       | 0.959      | 38.775 | 3,055           | 2,801           | 5,856
-Cora, FedEgo 32      | 0.793       | 0.958      | 20.661 | 1,545           | 2,801           | 4,346
-Cora, FedEgo 64      | 0.792       | 0.955      | 15.6   | 790             | 2,801           | 3,591
-Cora, FedEgo 128     | 0.764       | 0.945      | 10.201 | 425             | 2,801           | 3,226
-Citeseer, FedAvg 32  | 0.701       | 0.917      | 11.679 | 0               | 11,250          | 11,250
-Citeseer, FedEgo 8   | 0.724       | 0.92       | 90.539 | 6,895           | 7,234           | 14,129
-Citeseer, FedEgo 16  | 0.724       | 0.919      | 41.525 | 3,477           | 7,234           | 10,711
-Citeseer, FedEgo 32  | 0.725       | 0.918      | 32.742 | 1,769           | 7,234           | 9,003
-Citeseer, FedEgo 64  | 0.72        | 0.918      | 13.89  | 899             | 7,234           | 8,133
-Citeseer, FedEgo 128 | 0.711       | 0.917      | 6.307  | 471             | 7,234           | 7,705
-"""
-TABLE_10 = """
-sigma             | 0     | 0.05  | 0.075 | 0.15  | 0.3
-Cora (global)     | 0.804 | 0.803 | 0.797 | 0.796 | 0.795
-Citeseer (global) | 0.718 | 0.726 | 0.722 | 0.714 | 0.702
-Wiki (global)     | 0.826 | 0.825 | 0.824 | 0.815 | 0.807
-CoraFull (global) | 0.621 | 0.623 | 0.62  | 0.612 | 0.598
-Cora (local)      | 0.959 | 0.957 | 0.958 | 0.957 | 0.95
-Citeseer (local)  | 0.924 | 0.918 | 0.919 | 0.919 | 0.911
-Wiki (local)      | 0.908 | 0.901 | 0.897 | 0.889 | 0.881
-CoraFull (local)  | 0.898 | 0.894 | 0.89  | 0.884 | 0.873
-"""
-TABLE_11 = """
-sigma             | 0     | 0.05  | 0.075 | 0.15  | 0.3
-Cora (global)     | 0.754 | 0.747 | 0.749 | 0.741 | 0.744
-Citeseer (global) | 0.689 | 0.692 | 0.692 | 0.689 | 0.684
-Wiki (global)     | 0.813 | 0.808 | 0.801 | 0.799 | 0.792
-CoraFull (global) | 0.49  | 0.488 | 0.487 | 0.472 | 0.466
-FedDBLP (global)  | 0.829 | 0.828 | 0.829 | 0.833 | 0.831
-Cora (local)      | 0.724 | 0.726 | 0.724 | 0.716 | 0.724
-Citeseer (local)  | 0.713 | 0.714 | 0.714 | 0.709 | 0.708
-Wiki (local)      | 0.81  | 0.806 | 0.799 | 0.793 | 0.785
-CoraFull (local)  | 0.512 | 0.501 | 0.502 | 0.486 | 0.438
-FedDBLP (local)   | 0.785 | 0.782 | 0.78  | 0.767 | 0.76
-"""
-TABLE_12 = """
-Clients | Wiki (local) | Wiki (global)
-5       | 0.9261       | 0.8179
-10      | 0.9256       | 0.8187
-15      | 0.9245       | 0.8175
-20      | 0.9255       | 0.8174
-25      | 0.9254       | 0.8169
-30      | 0.9237       | 0.8158
-35      | 0.9247       | 0.8157
-"""
-TABLE_13 = """
-Method                      | Cora (global) | CoraFull (global) | Cora (local) | CoraFull (local)
-FedEgo w/o PL (Fixed λ = 0) | 0.7705        | 0.6173            | 0.9345       | 0.8488
-FedEgo (Fixed λ = 0.5)      | 0.7843        | 0.6437            | 0.9585       | 0.9005
-FedEgo-Server (Fixed λ = 1) | 0.7921        | 0.6418            | 0.9535       | 0.8985
-FedEgo (Adaptive λ)         | 0.7939        | 0.6442            | 0.959        | 0.9012
-"""
 
 
 SEEDS = 4
@@ -320,7 +198,7 @@ SHOWN = 5  # clients, C1 to C5
 def statistics() -> PaperTable:
     """Table 1: of the data as it is loaded, and the shares that clients draw."""
     cells = []
-    for (dataset, column), number in printed(TABLE_1).items():
+    for (dataset, column), number in printed(PRINTED[1]).items():
         document = _short(dataset)
         if column in PARTITION_SETTINGS and PARTITION_SETTINGS[column] not in document["partition"]:
             continue
@@ -457,7 +335,7 @@ def _messages(document: Document) -> int:
 def _cost() -> PaperTable:
     parameters, egos = ("update", "theta"), ("egos",)
     cells = []
-    for (row, column), number in printed(TABLE_9).items():
+    for (row, column), number in printed(PRINTED[9]).items():
         dataset, method, batch = re.split(r",? ", row)
         is_fedego = method == "FedEgo"
         quantities = {
@@ -492,26 +370,26 @@ FEDEGO = Paper(
     "FedEgo (Zhang et al. 2023)",
     {
         1: statistics(),
-        2: _comparison("label skew", "local", SKEW, TABLE_2, FEDAVG),
-        3: _comparison("label skew", "global", SKEW, TABLE_3, FEDAVG),
-        4: _comparison("communities", "local", COMMUNITIES, TABLE_4, RENUMBERED),
-        5: _comparison("communities", "global", COMMUNITIES, TABLE_5, RENUMBERED),
+        2: _comparison("label skew", "local", SKEW, PRINTED[2], FEDAVG),
+        3: _comparison("label skew", "global", SKEW, PRINTED[3], FEDAVG),
+        4: _comparison("communities", "local", COMMUNITIES, PRINTED[4], RENUMBERED),
+        5: _comparison("communities", "global", COMMUNITIES, PRINTED[5], RENUMBERED),
         6: _skewed(
             "F1 on Wiki by the rate of major nodes",
-            TABLE_6,
+            PRINTED[6],
             _major_rate,
         ),
-        7: _skewed("Mixup and linear personalization layers", TABLE_7, ablation),
-        8: _skewed("F1 by gamma", TABLE_8, lambda g, dataset: experiment(dataset, algorithm={"gamma": float(g)})),
+        7: _skewed("Mixup and linear personalization layers", PRINTED[7], ablation),
+        8: _skewed("F1 by gamma", PRINTED[8], lambda g, dataset: experiment(dataset, algorithm={"gamma": float(g)})),
         9: _cost(),
         10: _skewed(
             "Gaussian noise under label skew",
-            TABLE_10,
+            PRINTED[10],
             lambda dataset, sigma: experiment(dataset, algorithm={"sigma": float(sigma)}),
         ),
         11: _skewed(
             "Gaussian noise under communities",
-            TABLE_11,
+            PRINTED[11],
             lambda dataset, sigma: experiment(
                 dataset, partition=COMMUNITIES[dataset], algorithm={"sigma": float(sigma)}
             ),
@@ -519,10 +397,10 @@ FEDEGO = Paper(
         ),
         12: _skewed(
             "F1 on Wiki by the number of clients",
-            TABLE_12,
+            PRINTED[12],
             lambda clients, dataset: experiment(dataset, partition={"clients": int(clients)}),
         ),
-        13: _skewed("Adaptive and fixed mixing", TABLE_13, ablation),
+        13: _skewed("Adaptive and fixed mixing", PRINTED[13], ablation),
     },
     {4: ablations(), 5: divergence(), 6: of_clients(), 7: labels()},
 )

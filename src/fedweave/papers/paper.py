@@ -6,10 +6,12 @@ allows. `papers.selection.PROTOCOLS` names others, such as "script" for what a p
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
@@ -115,6 +117,12 @@ def printed(text: str) -> dict[tuple[str, str], Printed]:
             )
         numbers |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
     return numbers
+
+
+def printed_tables(paper: str) -> dict[int, Any]:
+    """The tables of a paper in `printed.toml` by their numbers: text for `printed`, or such texts by data set."""
+    text = files("fedweave.papers").joinpath("printed.toml").read_text(encoding="utf-8")
+    return {int(number): table for number, table in tomllib.loads(text)[paper].items()}
 
 
 def _number(cell: str) -> Printed:

@@ -27,7 +27,7 @@ from fedweave.papers.paper import Quantity
 from fedweave.partition.overlap import Overlap
 from fedweave.privacy.attacks import majority_accuracy, repeated_queries
 from fedweave.privacy.mechanisms import flip_probability
-from fedweave.report.reading import Run, read_run
+from fedweave.report.reading import Run, means, read_run, values_of
 
 # the names in a ledger of the steps that only evaluate; those of a preset are FedAvg's
 EVALUATION = frozenset(
@@ -98,16 +98,12 @@ def client_accuracy(client: int) -> Quantity:
 def best_on_test(split: str, run: Path) -> float:
     """The highest accuracy on the "local" (mean over clients) or "global" test among the evaluated rounds: a maximum
     over the test set, comparable with papers that print such, and nothing to choose by."""
-    means = _test_accuracy(run, split).group_by("round").aggregate([("value", "mean")])
-    return float(pc.max(means["value_mean"]).as_py())
+    return max(means(_test_accuracy(run, split)).values())
 
 
 def _test_accuracy(run: Path, split: str) -> pa.Table:
     """The rows of each evaluation's test accuracy: of every client, or the "global" one."""
-    table = read_table(run, METRICS)
-    table = table.filter((pc.field("metric") == "accuracy") & (pc.field("split") == "test"))
-    outside = pc.field("client") == GLOBAL
-    return table.filter(outside if split == GLOBAL else ~outside)
+    return values_of(read_table(run, METRICS), "accuracy", "test", split == GLOBAL)
 
 
 def curve(run: Path) -> dict[int, float]:
@@ -176,11 +172,10 @@ def evaluated(name: str, run: Path) -> dict[int, float]:
     """{round: value} of an entry of the summary's metrics in the rounds that were evaluated: of all test examples
     together ("global/…"), the mean over clients ("local/…"), or fairness between clients ("fairness/…")."""
     split, _, metric = name.partition("/")
-    named, outside = pc.field("metric"), pc.field("client") == GLOBAL
-    of_test = (named == metric) & (pc.field("split") == "test")
-    chosen = {GLOBAL: of_test & outside, "local": of_test & ~outside}.get(split, (named == name) & outside)
-    means = read_table(run, METRICS).filter(chosen).group_by("round").aggregate([("value", "mean")])
-    return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
+    rows = read_table(run, METRICS)
+    if split in (GLOBAL, "local"):
+        return means(values_of(rows, metric, "test", split == GLOBAL))
+    return means(rows.filter((pc.field("metric") == name) & (pc.field("client") == GLOBAL)))
 
 
 def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
@@ -231,9 +226,8 @@ def median_score(name: str, when: When) -> Quantity:
     out."""
 
     def value(run: Path) -> float | None:
-        rows = read_table(run, METRICS)
-        of_client = (pc.field("split") == "test") & (pc.field("metric") == name) & (pc.field("client") != GLOBAL)
-        scores = rows.filter(of_client & (pc.field("round") == round_of(run, when)))["value"].to_pylist()
+        rows = values_of(read_table(run, METRICS), name, "test", pooled=False)
+        scores = rows.filter(pc.field("round") == round_of(run, when))["value"].to_pylist()
         return 100 * statistics.median(scores) if scores else None
 
     return Quantity("%", value, digits=2, absent="undefined at every client")

@@ -34,8 +34,7 @@ from fedweave.incentives.shapley import (
     GAINS_IN,
     JOINT,
     MEASURED_ON,
-    OF_NUMBERS,
-    ORDERING,
+    OTHERS,
     PLAIN,
     UNTIED,
     Value,
@@ -46,8 +45,7 @@ from fedweave.incentives.shapley import (
     shapley,
     worth,
 )
-from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import RMSE, judged_by, positive_of
+from fedweave.metrics.selection import METRICS, judged_by, positive_of
 from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
@@ -191,9 +189,8 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
     measured = {key.rpartition("/")[2] for key in metrics}
-    choices = [one for one in (*PLAIN, *ORDERING, *OF_NUMBERS) if one in measured]
-    of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
-    if name not in choices or (of_two and RMSE not in measured):
+    choices = [one for one in (*PLAIN, *OTHERS) if one in measured]
+    if name not in choices or (METRICS[name].positive and positive is None and metric != "auto"):
         raise UserError(
             f"--metric {metric}: choose {', '.join(choices)}. Metrics of one class need a run with such a selection "
             "metric ([evaluation] metric)."
@@ -223,10 +220,7 @@ def void_rounds(run: Run) -> dict[int, str]:
     rounds: dict[int, str] = {}
     for of_client in run.known(FAULT).values():
         rounds |= {number: FAULTS[int(code)] for number, code in of_client.items()}
-    scored = run.metrics.filter(
-        (pc.field("client") == GLOBAL) & (pc.field("split") == "test") & (pc.field("metric") == "accuracy")
-    )
-    accuracy = dict(zip(scored["round"].to_pylist(), scored["value"].to_pylist(), strict=True))
+    accuracy = run.curve("accuracy", "test", pooled=True)
     for of_client in run.known(JOINT).values():
         for number, share in of_client.items():
             if number in accuracy and abs(accuracy[number] - share) > _EQUAL:

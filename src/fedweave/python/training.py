@@ -23,7 +23,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.described import check_described, described
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.warm import begin
-from fedweave.metrics.selection import Judging
+from fedweave.metrics.selection import Judging, judged_by
 from fedweave.metrics.stopping import Stopping
 from fedweave.report.terminal import Terminal, screen
 
@@ -53,9 +53,14 @@ class SavedRun(Shown):
         """The experiment, the finished rounds, and the scores on test examples."""
         config, scores = self.config, self.summary.get("metrics", {})
         about = f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients"
-        names = [name for name in ("global/accuracy", "local/accuracy") if scores.get(name) is not None]
+        names = [f"{place}/{judged_by(scores)}" for place in ("global", "local")]
         rounds = self.summary.get("rounds", Words("not finished"))
-        return {"": about, "rounds": rounds, **{name: scores[name] for name in names}, "directory": str(self.directory)}
+        return {
+            "": about,
+            "rounds": rounds,
+            **{name: scores[name] for name in names if scores.get(name) is not None},
+            "directory": str(self.directory),
+        }
 
     def _repr_html_(self) -> str:
         return page(repr(self), self.summary.get("metrics", {}).items())

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
-from fedweave.metrics.selection import BEST, CROSSING, HITS, METRICS, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
 from fedweave.report.reading import Group, Run, spread
+from fedweave.report.result_names import better, note
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
@@ -76,81 +77,7 @@ MOST = 25  # rows at either end of a long table
 _LEAST = 1e-9  # below it a number is as good as 0
 _PLAIN_NUMBER = re.compile(r"[-\N{MINUS SIGN}+]?[\d,]+(\.\d+)?")
 
-# Which way is better, by the last part of a metric's name; others are not marked.
-_ENDS = ("", "worst_", "best_")
-HIGHER = (
-    *(f"{kind}{name}" for name, metric in METRICS.items() if metric.better == "high" for kind in _ENDS),
-    *(f"{kind}recall_at_5" for kind in _ENDS),
-    *("f1", "test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill"),
-)
 ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
-LOWER = (
-    *(f"{kind}{name}" for name, metric in METRICS.items() if metric.better == "low" for kind in _ENDS),
-    *("brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "nrmse_deviation"),
-    *("sp", "eo", "equalised_odds"),
-)
-
-NOTES = {
-    "loss": "mean cross-entropy, nats; of numbers the mean squared error in units of the training examples",
-    "rmse": "root of the mean squared error, in the data's units",
-    "mae": "mean absolute error, in the data's units",
-    "r2": "share of the variance that predictions explain",
-    "nrmse": "RMSE over the standard deviation of the same examples",
-    "spearman": "correlation of ranks within members",
-    "pooled/spearman": "correlation of ranks, all members' examples together",
-    "rmse_of_mean": "RMSE of always predicting the mean of training",
-    "labels": "how many labels have examples of both kinds; means are over these",
-    "nrmse_deviation": "standard deviation over clients of RMSE / standard deviation",
-    "worst_nrmse": "of the client served worst, by its own spread",
-    "best_nrmse": "of the client served best, by its own spread",
-    "coverage": "share of test examples inside their interval, mean over members",
-    "worst_coverage": "coverage at the member with the lowest",
-    "width": "mean width of the intervals",
-    "nominal": "share that the intervals are to cover",
-    "least_coverage": "coverage below which chance does not explain the difference from that share",
-    "apart": "of members' means of the target, in its typical deviations, where each member scales by its own",
-    "bin_error": "how much too wide intervals may be, by the bins of the sum",
-    "f1": "micro average",
-    "macro_f1": "mean over classes",
-    "auc": "one class against the rest",
-    "pooled/auc": "one model's, all members' examples compared with each other",
-    "within/auc": "over pairs of examples of the same member",
-    "within/members": "that AUC, or order, within members is of: those with examples of two classes, or numbers",
-    "average_precision": "of the positive class; its share of the examples by chance",
-    "recall_at_1": "positives among the hundredth of examples with the highest scores",
-    "recall_at_5": "positives among the twentieth of examples with the highest scores",
-    "precision_at_1": "positives among these alerts, the hundredth with the highest scores",
-    "recall": "positives for which that is the more probable class",
-    "precision": "positives among those for which it is the more probable class",
-    "f1_positive": "harmonic mean of recall and precision",
-    "pooled/recall": "positives that are flagged: from the threshold on",
-    "pooled/precision": "positives among the flagged",
-    "pooled/f1_positive": "harmonic mean of recall and precision of the flagged",
-    "brier": "mean squared error of probabilities",
-    "calibration_error": "probabilities less shares, 15 bins",
-    "flagged": "share of examples from the threshold on",
-    "threshold": "probability from which on an example is flagged, by all members' validation examples",
-    "within/average_precision": "mean over positives, each at its own member",
-    "mrr": "mean of 1 / rank of a link among pairs that are none",
-    **{f"hits_at_{most}": f"links whose rank is at most {most}" for most in HITS},
-    "recall_at_20": "share of a user's items among the first 20 of its list",
-    "ndcg_at_20": "discounted gain of these lists, 1 if they are in the best order",
-    "majority": "accuracy of always predicting the most frequent class of training",
-    "matched_accuracy": "of the clients with training examples, whom majority is of",
-    "classes_predicted": "how many classes the model predicts",
-    "test_loss_variance": "0 if every client has the same test loss",
-    "test_loss_entropy": "nats; highest if all test losses are equal",
-    "accuracy_deviation": "standard deviation over clients of the test accuracy",
-    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorize",
-    "train_loss_entropy": "of training losses, nats; highest if all are equal",
-    "worst_accuracy": "of the client served worst",
-    "best_accuracy": "of the client served best",
-    "round": "with the best mean over clients on validation examples",
-    "undefined_clients": "without a loss or a test accuracy",
-    "sp": "statistical parity gap; 0 is fair",
-    "eo": "equal opportunity gap; 0 is fair",
-    "pearson": "linear correlation, of numbers and predictions, or of contribution and reward",
-}
 ALERTING = ("recall_at_1", "precision_at_1")  # and what the threshold finds, where one class is looked for
 FLAGGING = ("pooled/threshold", "pooled/recall", "pooled/precision", "pooled/flagged")
 
@@ -213,19 +140,20 @@ def signed(value: float, form: Callable[[float], str] = number) -> str:
     return ("+" if value >= 0 else "\N{MINUS SIGN}") + form(abs(value))
 
 
-def judging(by: str) -> tuple[str, ...]:
-    """The metrics, by the last part of their names, that say which of two runs is better where they are judged `by`
-    one: no accuracies where that is another."""
-    return tuple(name for name in HIGHER + LOWER if by == PLAIN or name not in ACCURACIES)
+def direction(name: str, by: str) -> int:
+    """1 where higher values of a metric are better, -1 where lower ones are; 0 where it does not say which of two runs
+    is better that are judged `by` a metric: no accuracy does where another one judges."""
+    if by != PLAIN and name.rpartition("/")[2] in ACCURACIES:
+        return 0
+    return {"high": 1, "low": -1, "": 0}[better(name)]
 
 
 def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: str, by: str = PLAIN) -> list[Cell]:
     """Mark what is better than every other by a paired test over seeds (`surely_above`). values: {seed: value} of each
     cell."""
-    if last not in judging(by):
+    if not (sign := direction(last, by)):
         return cells
-    way = 1 if last in HIGHER else -1
-    oriented = [{seed: way * value for seed, value in by_seed.items()} for by_seed in values]
+    oriented = [{seed: sign * value for seed, value in by_seed.items()} for by_seed in values]
     best = [
         len(oriented) > 1 and all(surely_above(by_seed, other) for j, other in enumerate(oriented) if j != i)
         for i, by_seed in enumerate(oriented)
@@ -244,14 +172,14 @@ def explained(name: str) -> str:
     """What a metric is, whatever round it is of."""
     within, last = name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]
     if last.startswith("undefined_"):
-        return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
+        return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
     if within.startswith(f"{WITHOUT_GRAPH}/"):
         return "of a regression on features alone, which knows no graph"
     if within.startswith(f"{CROSSING}/"):
         return "of test pairs with one end at another member, at each member that knows the pair"
     if within.startswith(f"{REFERENCE}/"):
         return "of a score that knows the training edges alone, on the same test pairs"
-    return NOTES.get(within, NOTES.get(last, ""))
+    return note(within)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
 from fedweave.report.cells import (
-    HIGHER,
     LEAST_SEEDS,
     NONE,
     Cell,
     ResultTable,
+    direction,
     interval,
-    judging,
     paired_differences,
     sign,
     signed,
@@ -25,7 +24,8 @@ from fedweave.report.cells import (
 from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread
-from fedweave.report.tables import Gain, alike, gains, headline, readable, sentences
+from fedweave.report.result_names import readable
+from fedweave.report.tables import Gain, alike, gains, headline, sentences
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
@@ -185,18 +185,15 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
     void = [name.startswith("groups/") and (alike(first) or alike(group)) for group, _ in pairs]
     ways = signs([() if empty else differences for (_, differences), empty in zip(pairs, void, strict=True)])
     return [
-        (group, differences, verdict(name, way, judged_alike([first, group])))
-        for (group, differences), way in zip(pairs, ways, strict=True)
+        (group, differences, verdict(name, sign, judged_alike([first, group])))
+        for (group, differences), sign in zip(pairs, ways, strict=True)
     ]
 
 
-def verdict(name: str, way: int, by: str) -> int:
+def verdict(name: str, sign: int, by: str) -> int:
     """Whether a difference of this sign is better, 1, or worse, -1, where runs are judged `by` a metric; 0 for metrics
     that say neither, such as accuracies where another metric judges."""
-    last = name.rpartition("/")[2]
-    if last not in judging(by):
-        return 0
-    return way if last in HIGHER else -way
+    return sign * direction(name, by)
 
 
 def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:

@@ -126,14 +126,12 @@ class Run:
 
     def curve(self, metric: str, split: str, pooled: bool) -> dict[int, float]:
         """{round: value} of the global row (`pooled`) or of the mean over clients; empty if it was not measured."""
-        rows = _rows(self.metrics, metric, split, pooled)
-        means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
-        return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
+        return means(values_of(self.metrics, metric, split, pooled))
 
     def known(self, metric: str) -> dict[str, dict[int, float]]:
         """{client: {round: value}}: what the server knew of each client after every round; empty if nothing."""
         values: dict[str, dict[int, float]] = {}
-        for row in _rows(self.metrics, metric, SERVER, False).to_pylist():
+        for row in values_of(self.metrics, metric, SERVER, False).to_pylist():
             values.setdefault(row["client"], {})[row["round"]] = row["value"]
         return values
 
@@ -146,7 +144,7 @@ class Run:
 
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
         """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
-        rows = _rows(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
+        rows = values_of(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
     def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
@@ -284,9 +282,17 @@ def _evaluations(metrics: pa.Table) -> pa.Table:
     return metrics.filter(pc.field("split") != SERVER)
 
 
-def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
+def values_of(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
+    """The rows of metrics.parquet, by round, client, split and metric, of one metric: global ones (`pooled`) or those
+    of clients."""
     who = pc.field("client") == GLOBAL
     return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
+
+
+def means(rows: pa.Table) -> dict[int, float]:
+    """{round: mean value} of such rows."""
+    by_round = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
+    return dict(zip(by_round["round"].to_pylist(), by_round["value_mean"].to_pylist(), strict=True))
 
 
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:

@@ -1,14 +1,12 @@
 """What every name in metrics.parquet and summary.json means: a place, such as "global", and a metric.
 
-What a metric is stands in `report.cells.NOTES`, its title in `metrics.selection.METRICS`; here are the places, and
-names that only one place has.
+`metrics.selection.METRICS` describes what models are judged by; here are the places, and names that only one place has.
 """
 
 import re
+from typing import Literal
 
-from fedweave.metrics.selection import METRICS
-from fedweave.report.cells import HIGHER, LOWER, NOTES
-from fedweave.report.tables import GAPS, GROUP_NOTES, OTHERS
+from fedweave.metrics.selection import METRICS, Metric
 
 # {beginning of a name: what the rest of it is measured on, and the module that does}
 PLACES: dict[str, tuple[str, str]] = {
@@ -46,55 +44,130 @@ PLACES: dict[str, tuple[str, str]] = {
     "stopping": ("early stopping", "metrics.stopping"),
     "fedbuff": ("the algorithm `fedbuff`", "algorithms.fedbuff"),
 }
-# Names that are of one place only, and what other metrics are where reports show no note.
-MEANINGS: dict[str, str] = {
-    "accuracy": "share of examples whose prediction is right",
-    "divergence": "distance of a client's weights from the global ones (`fedego`)",
-    "emd": "distance of a client's label distribution from that of all (`fedego`)",
-    "lambda": "share of the global model in a client's own (`fedego`)",
-    "best_val/missing": "clients without a score in that round",
-    "best_fair/missing": "clients without a score in that round",
-    "best_fair/round": "the fairest round",
-    "gaps": "SP + EO",
-    "constant": "accuracy of the better constant prediction",
-    "alike": "1 if one class is predicted for nearly all examples, else 0",
-    "score": "value of the metric that selects",
-    "chance": "what a constant prediction reaches by that metric",
-    "margin": "how much above the constant prediction a fair round has to be (`fair_margin`)",
-    "fpr_signed": "difference of the false positive rates, group 1 minus group 0",
-    "accuracy_group0": "accuracy among people of group 0",
-    "accuracy_group1": "accuracy among people of group 1",
-    "auc_group0": "AUC among people of group 0",
-    "auc_group1": "AUC among people of group 1",
-    "tradeoff_accuracy": "accuracy / (SP + EO)",
-    "tradeoff_auc": "AUC / (SP + EO)",
-    "mae_group0": "mean absolute error in group 0",
-    "mae_group1": "mean absolute error in group 1",
-    "mae_signed": "difference of the mean absolute errors, group 1 minus group 0",
-    "bias_group0": "mean error of predictions in group 0",
-    "bias_group1": "mean error of predictions in group 1",
-    "bias_signed": "difference of the mean errors, group 1 minus group 0",
-    "half_width": "half the width of the interval of each number",
-    "auc_error": "how far the AUC may be off, where it comes from a sum of histograms",
-    "average_precision_error": "how far the average precision may be off, where it comes from a sum of histograms",
-    "predicted": "share of predictions that are this class",
-    "true": "share of examples that are of this class",
-    "positives/test": "test examples of the positive class",
-    "positives/val": "validation examples of the positive class",
-    "positives/test_fewest": "test examples of the positive class at the client with the fewest",
-    "positives/val_fewest": "validation examples of the positive class at the client with the fewest",
-    "positives/alerts": "a hundredth of all test examples, which `recall_at_1` flags in `pooled`",
-    "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
-    "scores/rarest": "share of the rarest class of the training examples, where it is small",
-    "scores/diverged": "a mean loss that no model has that learns",
-    "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
-    "scores/missing": "clients that were asked for scores and sent none",
-    "scores/uncounted": "share of examples that are in no histogram",
-    "scores/sampled": "clients that were asked for scores, where not all were",
-    "scores/clients": "all clients, where not all were asked",
-    "stopping/round": "round of the last improvement on validation examples",
-    "stopping/score": "value on validation examples at that round",
-    "fedbuff/time": "time of the simulated clock",
+
+
+def _result(
+    note: str,
+    better: Literal["high", "low", ""] = "",
+    title: str = "",
+    shown: bool = True,
+    whole: bool = False,
+) -> Metric:
+    return Metric(title, (), better, note, judges=False, shown=shown, whole=whole)
+
+
+# Gaps between groups of people, each beside what chance alone would show.
+GAPS: dict[str, Metric] = {
+    "sp": _result("difference of the shares predicted 1", "low", "SP, statistical parity"),
+    "eo": _result("difference of the shares predicted 1 among those of label 1", "low", "EO, equal opportunity"),
+    "equalised_odds": _result("the larger of the differences at either label", "low", "Equalized odds"),
+}
+# All that the table of groups of people shows, in its order.
+GROUPS: dict[str, Metric] = GAPS | {
+    "sp_signed": _result("group 1 minus group 0", title="SP, signed"),
+    "eo_signed": _result("group 1 minus group 0", title="EO, signed"),
+    "accuracy_group0": _result("accuracy among people of group 0", title="Accuracy of group 0", shown=False),
+    "accuracy_group1": _result("accuracy among people of group 1", title="Accuracy of group 1", shown=False),
+    "auc_group0": _result("AUC among people of group 0", title="AUC of group 0", shown=False),
+    "auc_group1": _result("AUC among people of group 1", title="AUC of group 1", shown=False),
+    "tradeoff_accuracy": _result("accuracy / (SP + EO)", "high", "Accuracy / (SP + EO)", shown=False),
+    "tradeoff_auc": _result("AUC / (SP + EO)", "high", "AUC / (SP + EO)", shown=False),
+    "tradeoff_skill": _result("0 for every constant prediction", "high", "(TPR - FPR) (1 - (SP + EO) / 2)"),
+    "predicted": _result("share of people who are predicted 1", title="Predicted favorable"),
+    "favorable": _result("share of people of label 1", title="Favorable"),
+}
+# What else a result has, by its whole name where another place means something else by the last part.
+RESULTS: dict[str, Metric] = GROUPS | {
+    "pooled/spearman": _result("correlation of ranks, all members' examples together"),
+    "labels": _result("how many labels have examples of both kinds; means are over these", whole=True),
+    "nrmse_deviation": _result(
+        "standard deviation over clients of RMSE / standard deviation", "low", "deviation of RMSE / standard deviation"
+    ),
+    "worst_nrmse": _result("of the client served worst, by its own spread"),
+    "best_nrmse": _result("of the client served best, by its own spread"),
+    "coverage": _result("share of test examples inside their interval, mean over members"),
+    "worst_coverage": _result("coverage at the member with the lowest"),
+    "width": _result("mean width of the intervals"),
+    "nominal": _result("share that the intervals are to cover"),
+    "least_coverage": _result("coverage below which chance does not explain the difference from that share"),
+    "apart": _result("of members' means of the target, in its typical deviations, where each member scales by its own"),
+    "bin_error": _result("how much too wide intervals may be, by the bins of the sum"),
+    "f1": _result("micro average", "high"),
+    "pooled/auc": _result("one model's, all members' examples compared with each other"),
+    "within/auc": _result("over pairs of examples of the same member"),
+    "within/members": _result(
+        "that AUC, or order, within members is of: those with examples of two classes, or numbers", whole=True
+    ),
+    "recall_at_5": _result(
+        "positives among the twentieth of examples with the highest scores", "high", "recall at 5 % of alerts"
+    ),
+    "pooled/recall": _result("positives that are flagged: from the threshold on"),
+    "pooled/precision": _result("positives among the flagged"),
+    "pooled/f1_positive": _result("harmonic mean of recall and precision of the flagged"),
+    "brier": _result("mean squared error of probabilities", "low"),
+    "calibration_error": _result("probabilities less shares, 15 bins", "low"),
+    "flagged": _result("share of examples from the threshold on"),
+    "threshold": _result("probability from which on an example is flagged, by all members' validation examples"),
+    "within/average_precision": _result("mean over positives, each at its own member"),
+    "majority": _result("accuracy of always predicting the most frequent class of training"),
+    "matched_accuracy": _result("of the clients with training examples, whom majority is of"),
+    "classes_predicted": _result("how many classes the model predicts", whole=True),
+    "test_loss_variance": _result("0 if every client has the same test loss", "low"),
+    "test_loss_entropy": _result("nats; highest if all test losses are equal", "high"),
+    "accuracy_deviation": _result("standard deviation over clients of the test accuracy", "low"),
+    "train_loss_variance": _result("of training losses, FairGFL's definition; small wherever models memorize"),
+    "train_loss_entropy": _result("of training losses, nats; highest if all are equal"),
+    "worst_accuracy": _result("of the client served worst"),
+    "best_accuracy": _result("of the client served best"),
+    "round": _result("with the best mean over clients on validation examples", whole=True),
+    "undefined_clients": _result("without a loss or a test accuracy", whole=True),
+    # Reports show no note beside these.
+    **{
+        name: _result(note, shown=False)
+        for name, note in {
+            "divergence": "distance of a client's weights from the global ones (`fedego`)",
+            "emd": "distance of a client's label distribution from that of all (`fedego`)",
+            "lambda": "share of the global model in a client's own (`fedego`)",
+            "best_val/missing": "clients without a score in that round",
+            "best_fair/missing": "clients without a score in that round",
+            "best_fair/round": "the fairest round",
+            "gaps": "SP + EO",
+            "constant": "accuracy of the better constant prediction",
+            "alike": "1 if one class is predicted for nearly all examples, else 0",
+            "score": "value of the metric that selects",
+            "chance": "what a constant prediction reaches by that metric",
+            "margin": "how much above the constant prediction a fair round has to be (`fair_margin`)",
+            "fpr_signed": "difference of the false positive rates, group 1 minus group 0",
+            "mae_group0": "mean absolute error in group 0",
+            "mae_group1": "mean absolute error in group 1",
+            "mae_signed": "difference of the mean absolute errors, group 1 minus group 0",
+            "bias_group0": "mean error of predictions in group 0",
+            "bias_group1": "mean error of predictions in group 1",
+            "bias_signed": "difference of the mean errors, group 1 minus group 0",
+            "half_width": "half the width of the interval of each number",
+            "auc_error": "how far the AUC may be off, where it comes from a sum of histograms",
+            "average_precision_error": "how far the average precision may be off, where it comes from a sum of "
+            "histograms",
+            "global_test/predicted": "share of predictions that are this class",
+            "true": "share of examples that are of this class",
+            "positives/test": "test examples of the positive class",
+            "positives/val": "validation examples of the positive class",
+            "positives/test_fewest": "test examples of the positive class at the client with the fewest",
+            "positives/val_fewest": "validation examples of the positive class at the client with the fewest",
+            "positives/alerts": "a hundredth of all test examples, which `recall_at_1` flags in `pooled`",
+            "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
+            "scores/rarest": "share of the rarest class of the training examples, where it is small",
+            "scores/diverged": "a mean loss that no model has that learns",
+            "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
+            "scores/missing": "clients that were asked for scores and sent none",
+            "scores/uncounted": "share of examples that are in no histogram",
+            "scores/sampled": "clients that were asked for scores, where not all were",
+            "scores/clients": "all clients, where not all were asked",
+            "stopping/round": "round of the last improvement on validation examples",
+            "stopping/score": "value on validation examples at that round",
+            "fedbuff/time": "time of the simulated clock",
+        }.items()
+    },
 }
 # The other keys of summary.json.
 KEYS: dict[str, str] = {
@@ -141,32 +214,71 @@ def place(name: str) -> str:
     return max(fits, key=len, default="")
 
 
+def entry(name: str) -> Metric | None:
+    """What describes a number by its whole name or else by the last part; None of an unknown one."""
+    last = name.rpartition("/")[2]
+    return next((table[one] for one in (name, last) for table in (RESULTS, METRICS) if one in table), None)
+
+
+def note(name: str) -> str:
+    """What reports say beside a number; "" for nothing."""
+    known = entry(name)
+    return known.note if known is not None and known.shown else ""
+
+
 def meaning(name: str) -> str:
     """What the number of this name is, whatever its place; "" if nothing says it."""
     name = re.sub(r"/\d+$", "", name)
     last = name.rpartition("/")[2]
     if place(name) == "judged":
         return f"{METRICS[last].title} selects" if last in METRICS else ""
-    base = re.sub(r"^(undefined|worst|best)_|(_floor)?(_undefined)?$", "", last)
-    for one in (name, last):
-        if text := NOTES.get(one) or MEANINGS.get(one):
-            return text
-    if text := GROUP_NOTES.get(base) or MEANINGS.get(base):
-        return text + (", by chance (noise floor)" if last.endswith("_floor") else "")
-    if last.startswith("undefined_"):
-        return "clients without a value of this metric" if base in METRICS or base in NOTES else ""
-    if last.startswith(("worst_", "best_")):
-        return f"value of the client served {last.partition('_')[0]}" if base in METRICS else ""
-    return ""
+    if (known := entry(name)) is not None:
+        return known.note
+    end, base = _end_and_base(last)
+    if end and (base in METRICS or base in RESULTS):
+        return (
+            "clients without a value of this metric"
+            if end == "undefined_"
+            else f"value of the client served {end[:-1]}"
+        )
+    gap = RESULTS.get(re.sub(r"(_floor)?(_undefined)?$", "", last))
+    return "" if gap is None else gap.note + (", by chance (noise floor)" if last.endswith("_floor") else "")
 
 
 def title(metric: str) -> str:
     """What a metric, without its place, is called."""
-    return METRICS[metric].title if metric in METRICS else (GAPS | OTHERS).get(metric, metric.replace("_", " "))
+    known = METRICS.get(metric) or RESULTS.get(metric)
+    return (known.title if known else "") or metric.replace("_", " ")
 
 
-def better(metric: str) -> str:
-    """ "higher", "lower", or "" where neither is better."""
-    if metric in METRICS:
-        return {"high": "higher", "low": "lower"}[METRICS[metric].better]
-    return "higher" if metric in HIGHER else "lower" if metric in LOWER else ""
+def better(name: str) -> Literal["high", "low", ""]:
+    """Which values of a metric are better, whatever its place, and of the client served worst or best by it, too."""
+    end, base = _end_and_base(name.rpartition("/")[2])
+    known = (METRICS.get(base) or RESULTS.get(base)) if end != "undefined_" else None
+    return "" if known is None else known.better
+
+
+def whole(name: str) -> bool:
+    """Whether a number counts something."""
+    known = entry(name)
+    return _end_and_base(name.rpartition("/")[2])[0] == "undefined_" or (known is not None and known.whole)
+
+
+def readable(name: str) -> str:
+    """A number's name in words, such as "Pooled AUC"."""
+    before, slash, last = name.rpartition("/")
+    end, base = _end_and_base(last)
+    known = METRICS.get(base) or (None if base in GROUPS else RESULTS.get(base))
+    called = known.title if known is not None else ""
+    words = f"{before}{slash}{end}{'' if called else base}".replace("/", "_").split("_")
+    text = " ".join([WORDS.get(word, word) for word in words if word] + ([called] if called else []))
+    return text[0].upper() + text[1:]
+
+
+WORDS = {"f1": "F1", "sp": "SP", "eo": "EO"} | {name: one.title for name, one in METRICS.items() if "_" not in name}
+
+
+def _end_and_base(last: str) -> tuple[str, str]:
+    """("worst_", "auc") of "worst_auc"; ("", name) of others."""
+    end = next((end for end in ("worst_", "best_", "undefined_") if last.startswith(end)), "")
+    return end, last.removeprefix(end)

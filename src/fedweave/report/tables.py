@@ -1,7 +1,6 @@
 """The tables of the report as plain data; the page's template escapes and lays them out."""
 
 import math
-import re
 import shlex
 import statistics
 import time
@@ -16,11 +15,10 @@ from rich.filesize import decimal
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.client_fairness import pearson, per_group
-from fedweave.metrics.selection import OF_RANKS, PLAIN, lower, near_constant, rank, title_of
+from fedweave.metrics.selection import PLAIN, lower, near_constant, rank, title_of
 from fedweave.report.cells import (
     MOST,
     NONE,
-    NOTES,
     Cell,
     ResultTable,
     conditions,
@@ -37,6 +35,7 @@ from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, leg
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
 from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, judged_alike, spread
+from fedweave.report.result_names import GAPS, GROUPS, note, readable, whole
 
 # ----------------------------------------------------------------------------------------------------
 # Many members in few numbers: percentiles of what each has, and how many differ by more than the noise of their test
@@ -323,9 +322,6 @@ def _same_split(one: Run, other: Run) -> bool:
 
 
 _ENGINE = "name", "mode", "dtype"
-COUNTED = ("undefined_clients", "members", "round", "classes_predicted", "labels")
-PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
-PROPER |= {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "nrmse": "RMSE / deviation"}
 
 
 def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
@@ -410,8 +406,7 @@ def metrics(
     rows, marks, metric = [], comparable(groups), judged_alike(groups)
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
-        counted = last in COUNTED or last.startswith("undefined_")
-        form = number if not counted else tenths if family == "local" else counted_number
+        form = number if not whole(name) else tenths if family == "local" else counted_number
         cells = [measured(group.values(name), form) for group in groups]
         if marks:
             cells = marked(cells, [group.by_seed(name) for group in groups], last, metric)
@@ -424,8 +419,8 @@ def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     """The rows with a micro F1 that is the accuracy before it, as it is with one label each, named in that one's."""
     merged: list[tuple[Cell, ...]] = []
     for row in rows:
-        if merged and row[0].note == NOTES["f1"] and row[1:] == merged[-1][1:]:
-            merged[-1] = (replace(merged[-1][0], note=f"also F1, {NOTES['f1']}"), *row[1:])
+        if merged and row[0].note == note("f1") and row[1:] == merged[-1][1:]:
+            merged[-1] = (replace(merged[-1][0], note=f"also F1, {note('f1')}"), *row[1:])
         else:
             merged.append(row)
     return merged
@@ -650,43 +645,10 @@ def of_one(run: Run, name: str) -> str:
     return f"{readable(title_of(metric))} of {called}"
 
 
-def readable(name: str) -> str:
-    """A metric's name in words."""
-    before, slash, last = name.rpartition("/")
-    name = f"{before}{slash}{title_of(last)}" if last in OF_RANKS else re.sub(r"at_(\d+)$", r"at_\1_%", name)
-    words = [PROPER.get(word, word) for word in name.replace("/", "_").split("_")]
-    text = " ".join(words)
-    return text[0].upper() + text[1:]
-
-
 # ----------------------------------------------------------------------------------------------------
 # The table of how a model treats two groups of people, every gap beside what chance alone would show.
 
 
-GAPS = {"sp": "SP, statistical parity", "eo": "EO, equal opportunity", "equalised_odds": "Equalized odds"}
-OTHERS = {
-    "sp_signed": "SP, signed",
-    "eo_signed": "EO, signed",
-    "accuracy_group0": "Accuracy of group 0",
-    "accuracy_group1": "Accuracy of group 1",
-    "auc_group0": "AUC of group 0",
-    "auc_group1": "AUC of group 1",
-    "tradeoff_accuracy": "Accuracy / (SP + EO)",
-    "tradeoff_auc": "AUC / (SP + EO)",
-    "tradeoff_skill": "(TPR - FPR) (1 - (SP + EO) / 2)",
-    "predicted": "Predicted favorable",
-    "favorable": "Favorable",
-}
-GROUP_NOTES = {
-    "sp": "difference of the shares predicted 1",
-    "eo": "difference of the shares predicted 1 among those of label 1",
-    "equalised_odds": "the larger of the differences at either label",
-    "sp_signed": "group 1 minus group 0",
-    "eo_signed": "group 1 minus group 0",
-    "tradeoff_skill": "0 for every constant prediction",
-    "predicted": "share of people who are predicted 1",
-    "favorable": "share of people of label 1",
-}
 UNFAIR = (*GAPS, "tradeoff_accuracy", "tradeoff_auc")  # what a constant prediction is best at
 FAMILIES = {
     "groups/global": "global",
@@ -711,7 +673,7 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
     rows, names = [], _of_people(groups)
     for family, words in FAMILIES.items():
-        for name, title in (GAPS | OTHERS).items():
+        for name, about in GROUPS.items():
             group_values = [group.values(f"{family}/{name}") for group in groups]
             if all(value is None for values in group_values for value in values):
                 continue
@@ -719,9 +681,7 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
             if comparable(groups) and not (name in UNFAIR and any(alike(group, family) for group in groups)):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
             cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
-            rows.append(
-                (Cell(_called(title, names), note=_called(GROUP_NOTES.get(name, ""), names)), Cell(words), *cells)
-            )
+            rows.append((Cell(_called(about.title, names), note=_called(note(name), names)), Cell(words), *cells))
     head = heads(groups)
     return ResultTable((head[0], "of", *head[1:]), tuple(rows), words=2)
 

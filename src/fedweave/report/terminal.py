@@ -18,6 +18,7 @@ from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
+    BESIDE,
     CROSSING,
     OF_POSITIVE,
     OF_RANKS,
@@ -188,7 +189,7 @@ def _result(summary: Values, directory: Path) -> Table:
     for name in (metric, "auc", "average_precision"):
         if (value := metrics.get(f"{CROSSING}/{name}")) is not None:
             table.add_row(f"{title_of(name)}, links between members", _short(value), "", "")
-    for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else _BESIDE))):
+    for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else BESIDE))):
         if name != metric:
             row(title_of(name), f"{{}}/{name}")
         if (together := metrics.get(f"pooled/{name}")) is not None:
@@ -196,8 +197,7 @@ def _result(summary: Values, directory: Path) -> Table:
     return table
 
 
-# What is shown beside the metric that decides:
-_BESIDE = ("accuracy", "macro_f1", "auc", "average_precision", RMSE, "mae", "r2")
+# What is shown below a metric of ranks that decides, and for others `BESIDE`:
 _BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
 
 

@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.deploy.flare.peers import SCORED, read_note
 from fedweave.deploy.flare.sitefile import FINE, Rules
-from fedweave.metrics.selection import OF_RANKS
+from fedweave.metrics.selection import METRICS
 from fedweave.privacy.mechanisms import kept_probability
 
 LABELS = "labels"  # what a site tells of them as it joins
@@ -27,24 +27,10 @@ _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 # What is counted by these; of all others `measures` names each by itself.
 _CLASSES = "classes"
-# Of numbers, as of classes, and of links; also the means over members of a sum.
-_LIKE = {"squared": _PLAIN, "rmse": _PLAIN, "absolute": "loss", "mae": "loss", "spearman": "auc"}
-_LIKE |= dict.fromkeys(OF_RANKS, "ranks")
-_BY_CLASS = (
-    "labels",
-    "moments",
-    "r2",
-    "nrmse",
-    "pearson",
-    "group_errors",
-    "f1",
-    "classes",
-    "groups",
-    "macro_f1",
-    "recall",
-    "precision",
-    "f1_positive",
-)
+# Pairs, and the means over members of a sum: {name: the entry of policy.measures that lets it leave}.
+_LIKE = {name: metric.measure for name, metric in METRICS.items() if metric.measure}
+_LIKE |= {"squared": _PLAIN, "absolute": "loss"}
+_LIKE |= dict.fromkeys(("labels", "moments", "group_errors", "f1", "groups"), _CLASSES)
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
@@ -146,8 +132,7 @@ class Scoring:
         if first in (HIGH, LOW):  # the two words of a sum
             first, _, rest = rest.partition("/")
         name = rest if first == MEAN else first
-        name = _LIKE.get(name, name)
-        return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
+        return key not in COUNTED or _LIKE.get(name, name) in {_PLAIN, *self.measures}
 
     def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
         if not self._leaves(path):

@@ -74,7 +74,7 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
-from fedweave.metrics.selection import OF_POSITIVE, OF_RANKS, RARE_OF_TWO, title_of
+from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_told
 
 # ----------------------------------------------------------------------------------------------------
@@ -387,19 +387,15 @@ def _described(dataset: Dataset) -> str:
 # Which numbers of an evaluation a run will lack, because no site's policy lets them leave.
 
 
-# What is measured by each of `FINE`.
-NUMBERS: dict[Measure, str] = {
-    "classes": "whether a class is rare, macro F1, recall, precision and gaps between groups",
-    "loss": "loss",
-    "auc": "AUC",
+_BY_CLASS = ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
+_WORDS: dict[Measure, str] = {
+    "classes": f"whether a class is rare, {_BY_CLASS} and gaps between groups",
     "group_auc": "AUC of each group",
-    "average_precision": "average precision",
-    "recall_at_1": "recall at 1 % of alerts",
-    "precision_at_1": "precision at 1 % of alerts",
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
-_OF_TWO: tuple[Measure, ...] = ("average_precision", "recall_at_1", "precision_at_1")
+# What is measured by each of `FINE`.
+NUMBERS: dict[Measure, str] = {name: _WORDS[name] if name in _WORDS else METRICS[name].title for name in FINE}
 
 
 def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
@@ -414,7 +410,7 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     due = [
         own
         for own in FINE
-        if (two or own not in _OF_TWO)
+        if (two or own not in OF_SCORES)
         and (groups or own != "group_auc")
         and (sums or own != "histogram")
         and (own != "ranks" or (config.links is not None and config.links.candidates))
@@ -438,8 +434,7 @@ def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure
     """Sentences on what is not decided without the `measures`."""
     metric, threshold = config.evaluation.metric, config.evaluation.threshold
     by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
-    needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else "ranks" * (by in OF_RANKS)
-    if needs in measures:
+    if (METRICS[by].measure or by) in measures:
         where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
         yield f"No round will be the best by {title_of(by)}{where}"
     if two and sums and "histogram" in measures and not isinstance(threshold, float | int):

@@ -39,7 +39,7 @@ from fedweave.experiment.config.plugins import (
     taken,
 )
 from fedweave.experiment.config.toml import Document, check_keys, dumps, load, override, section
-from fedweave.metrics.selection import Judging
+from fedweave.metrics.selection import JUDGES, Judging
 from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -84,12 +84,10 @@ class General:
         return {key: value for key, value in asdict(self).items() if value not in (None, "")}
 
 
-OfClasses = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]
-OfNumbers = Literal["rmse", "mae", "r2", "pearson", "spearman", "nrmse"]
-OfLinks = Literal[
-    "mrr", "hits_at_1", "hits_at_3", "hits_at_10", "hits_at_50", "hits_at_100", "recall_at_20", "ndcg_at_20"
-]
-Metric = Literal[OfClasses, OfNumbers, OfLinks]  # "auto", and those of `metrics.selection.METRICS` that judge
+if TYPE_CHECKING:
+    Metric = str
+else:
+    Metric = Literal[("auto", *JUDGES)]
 Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
 

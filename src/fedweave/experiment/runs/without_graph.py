@@ -21,14 +21,13 @@ from fedweave.experiment.build import Built
 from fedweave.metrics.classification import merge
 from fedweave.metrics.kinds import kind_by
 from fedweave.metrics.measured import of_splits
-from fedweave.metrics.selection import METRICS, OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
+from fedweave.metrics.selection import WITHOUT_GRAPH, Judging, looked_for, measured_of
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import global_test_part, shares
 
 MOST_FITS = 40  # clients times classes, up to which "auto" fits a regression for each client
 MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits the one of all
 ITERATIONS = 1_000
-_METRICS = ("accuracy", "macro_f1", "auc")
 _ABSENT = -1e30  # score of a class that no training example is of
 Features: TypeAlias = "np.ndarray | sp.csr_matrix"
 
@@ -62,19 +61,12 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
         return {}
     tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
     alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
-    kept = _metrics(built.data)
+    kept = measured_of(built.data.target, built.data.classes)
     each = [_values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
     together = _values(merge(_judged(_joined([*held.values()]), tests or clients, classes)), positive)
     found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
     found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
     return {name: value for name, value in found.items() if not np.isnan(value)}
-
-
-def _metrics(data: Dataset) -> tuple[str, ...]:
-    """What is told of the reference."""
-    if data.target == CLASS:
-        return (*_METRICS, *(OF_POSITIVE if data.classes == 2 else ()))
-    return tuple(name for name, metric in METRICS.items() if data.target in metric.of and metric.judges)
 
 
 def _values(pairs: Tree, positive: int) -> Record:
