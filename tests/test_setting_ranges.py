@@ -140,6 +140,12 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
     "model rgcn": {"bases": [0], "relations": [0]},
     "model lightgcn": {"layers": [0]},
     "model star": {"pool": ["none"]},
+    "data digits": {"neighbours": [0, 1797]},
+    "data synthetic": {
+        "classes": [1], "degree": [-1.0, math.nan], "homophily": [1.1], "signal": [-1.0, 1e308], "features": [0],
+        "sens_label_correlation": [-0.1], "sens_homophily": [2.0], "sens_feature_shift": [-1e308],
+    },
+    "data transfers": {"banks": [0], "crossing": [1.5], "spanning": [-0.1], "decoys": [3.5], "days": [10.0]},
     "part fair_augmented": {"mask": [1.5], "keep": [-0.1]},
     "part overlap_weights": {
         "alpha": [1.5], "beta": [-0.1], "lam": [-1.0], "epsilon_a": [0.0], "sample": [1], "levels": [256],

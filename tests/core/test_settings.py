@@ -145,6 +145,12 @@ def test_what_does_nothing_without_another_setting_is_refused(changes: dict[str,
         resolve(DATA | {"algorithm": {"name": "fedavg"}} | changes)
 
 
+@pytest.mark.parametrize("how", [{"patience": -1}, {"patience": 2, "min_delta": -0.1}, {"min_delta": float("inf")}])
+def test_an_impossible_end_of_a_run_is_refused(how: dict[str, Any]) -> None:
+    with refusal("config.value", "Stopping."):
+        Stopping(**how)
+
+
 def test_it_is_refused_in_python_and_taken_beside_that_setting() -> None:
     for kind in (FedAvg, FedProx, ALGORITHMS["local"]):
         with refusal("config.idle", "quantile"):

@@ -9,7 +9,6 @@ from threadpoolctl import threadpool_limits
 from fedweave.datasets import load
 from fedweave.datasets.check import check
 from fedweave.datasets.synthetic import _nearest
-from fedweave.errors import ConfigError
 
 EDGES = "6ee48920e7ec45ace976950197fe95b4f3258c03896f33e91e5ff58c61c31849"
 
@@ -58,9 +57,3 @@ def test_same_bytes_whatever_the_seed() -> None:
     first, again = load("digits", seed=0), load("digits", seed=1)
     assert np.asarray(first.x).tobytes() == np.asarray(again.x).tobytes()
     assert first.edges.tobytes() == again.edges.tobytes()
-
-
-@pytest.mark.parametrize("neighbours", [0, 1797])
-def test_impossible_neighbors_are_refused(neighbours: int) -> None:
-    with pytest.raises(ConfigError, match=rf"neighbours = {neighbours} is not in 1\.\.1796"):
-        load("digits", neighbours=neighbours)

@@ -148,11 +148,10 @@ def test_a_bank_is_a_client_and_labels_survive_a_file(tmp_path: Any) -> None:
         ({"accounts": 20}, "banks"),
         ({"fraud": 0.00001}, "fraud"),
         ({"fraud": 0.5}, "fraud"),
-        ({"days": 10.0}, "days"),
         ({"transfers": 1000}, "transfers"),
         ({"accounts": 100, "banks": 10, "fraud": 0.2, "transfers": 1000, "spanning": 0.0}, "banks"),
     ],
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError, match=f"transfers: {key} = "):
+    with pytest.raises(ConfigError, match=f"{key} = "):
         load("transfers", **params)

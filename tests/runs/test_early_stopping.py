@@ -10,13 +10,11 @@ import pytest
 
 import fedweave
 from fedweave.core.tree import leaves
-from fedweave.errors import UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, METRICS, SUMMARY
 from fedweave.experiment.runs.run import run, running
-from fedweave.metrics.stopping import Stopping
 from tests.refusals import refusal
 from tests.runs.test_runs import Quiet
 
@@ -127,10 +125,3 @@ def test_without_validation_examples_patience_is_refused(tmp_path: Path) -> None
     document["partition"] |= {"train": 0.5, "val": 0.0, "test": 0.5}
     with refusal("user.no-validation"):
         run(resolve(document), tmp_path / "none", Quiet())
-
-
-@pytest.mark.parametrize("how", [{"patience": -1}, {"patience": 2, "min_delta": -0.1}, {"min_delta": float("inf")}])
-def test_impossible_values_are_refused(how: dict[str, Any]) -> None:
-    with pytest.raises(UserError) as refused:
-        Stopping(**how)
-    assert refused.value.code == "user.stopping"

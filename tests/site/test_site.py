@@ -58,7 +58,7 @@ def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], se
 
 
 def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -> None:
-    assert "| `seed` | `int` | `0` |" in pages["reference/general.md"]
+    assert "| `seed` | `int of at least 0` | `0` |" in pages["reference/general.md"]
     row = "| `estimator` | `'ldp' | 'oracle' | 'none'` | `'ldp'` |"  # bars in code end no cell
     assert row in said(pages["reference/algorithm.md"], "fairgfl")
     fedprox = said(pages["reference/algorithm.md"], "fedprox")

@@ -145,7 +145,7 @@ class FedEgo(Deployable):
         self.egos.split(self.model)
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
-                f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
+                f"mixup = {self.mixup}: with batch {self.batch} and least {self.least}, embeddings of single nodes and "
                 "their neighbors would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
                 "needs protection"
             )

@@ -42,13 +42,14 @@ def limits(hint: Any) -> str:
         name: value
         for fact in facts
         for name in ("ge", "gt", "le", "lt", "multiple_of", "max_length")
-        if (value := getattr(fact, name, None)) is not None and value != math.inf
+        if (value := getattr(fact, name, None)) not in (None, math.inf, 2**63)  # no whole number of TOML is larger
     }
     if {"ge", "le"} <= bounds.keys():
         return f"from {_number(bounds['ge'])} to {_number(bounds['le'])}"
     words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below", "max_length": "of at most"}
     words["multiple_of"] = "a multiple of"
     texts = [f"{words[name]} {_number(bounds[name])}" for name in words if name in bounds]
+    texts = [f"{text} characters" for text in texts] if "max_length" in bounds else texts
     return " and ".join([*texts[:1], *(text.removeprefix("of ") for text in texts[1:])])
 
 
@@ -61,8 +62,7 @@ def in_words(hint: Any, value: object = None) -> str:
     if origin is Annotated:
         if text := next((one.description for one in hint.__metadata__ if getattr(one, "description", None)), None):
             return str(text)
-        unit = " characters" if inner[0] is str and limits(hint) else ""
-        return " ".join(filter(None, [in_words(inner[0], value), limits(hint) + unit]))
+        return " ".join(filter(None, [in_words(inner[0], value), limits(hint)]))
     if origin is Literal:
         return either([repr(word) for word in inner])
     if origin in (types.UnionType, Union):

@@ -141,29 +141,34 @@ def check_given(
     check_beside(f"{owner}.", given, defaults, hints)
 
 
-_LONGEST = 80  # characters of a value in a message
-
-
 def checked(path: str, value: object, hint: Any) -> object:
     """The value as a setting of the type `hint` has it; `path` names it.
 
     Raises:
-        ConfigError: it is of another type. PydanticUserError: no setting is of that type.
+        ConfigError: it is of another type, or out of its range. PydanticUserError: no setting is of that type.
     """
-    shown = repr(value) if len(repr(value)) <= _LONGEST else f"{repr(value)[:_LONGEST]}…"
-    problem = f"{path} = {shown}: must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
-            raise ConfigError(problem, code="config.value")
+            raise _error(path, value, f"must be {in_words(hint, value)}.")
         if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path} = {shown}: must be a whole number of at most 64 bits.", code="config.value")
+            raise _error(path, value, "must be a whole number of at most 64 bits.")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except TypeError as error:
-        raise ConfigError(f"{path} = {shown}: is of a type that no setting has.", code="config.value") from error
+        raise _error(path, value, "is of a type that no setting has.") from error
     except ValidationError as error:
-        raise ConfigError(problem, code="config.value") from error
+        problem = f"must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
+        raise _error(path, value, problem) from error
+
+
+_LONGEST = 80  # characters of a value in a message
+
+
+def _error(path: str, value: object, problem: str) -> ConfigError:
+    text = repr(value)
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return ConfigError(f"{path} = {shown}: {problem}", code="config.value")
 
 
 def _words_of(hint: Any) -> list[str]:

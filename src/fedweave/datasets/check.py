@@ -78,11 +78,11 @@ def first(bad: np.ndarray) -> int | None:
     return at if bad.size and bad[at] else None
 
 
-def check_settings(kind: str, given: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
+def check_settings(given: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
     """Raise ConfigError for the first rule, (whether it is kept, setting, what is allowed), that is not kept."""
     for ok, key, allowed in rules:
         if not ok:
-            raise ConfigError(f"{kind}: {key} = {given[key]} is not allowed; it must be {allowed}.")
+            raise ConfigError(f"{key} = {given[key]}: must be {allowed}.", code="config.value")
 
 
 def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:

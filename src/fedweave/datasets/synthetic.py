@@ -6,11 +6,15 @@ a nearest-neighbor graph.
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import scipy.sparse as sp
+from pydantic import Field
 
+from fedweave.core.bounds import Count, Fraction, NonNegative
 from fedweave.core.random import generator
+from fedweave.core.settings import Beside, Settings
 from fedweave.datasets.base import Dataset, distinct, undirected
 from fedweave.datasets.check import check_settings
 from fedweave.datasets.features import compact
@@ -93,7 +97,7 @@ def _draw(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: n
 
 
 @dataclass(frozen=True)
-class Digits:
+class Digits(Settings):
     """scikit-learn's embedded 8x8 images of digits, each joined with its `neighbours` nearest images.
 
     Features are gray values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
@@ -103,11 +107,7 @@ class Digits:
     neighbours: edges that an image asks for.
     """
 
-    neighbours: int = 8
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.neighbours <= 1796:
-            raise ConfigError(f"neighbours = {self.neighbours} is not in 1..1796 (there are 1797 images).")
+    neighbours: Annotated[int, Field(ge=1, le=1796)] = 8
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
@@ -150,7 +150,7 @@ _FAR = 1e6  # standard deviations of the noise, of which float32 keeps little at
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(Settings):
     """Contextual stochastic block model (Deshpande, Sen, Montanari and Mossel 2018), conditioned on its edge counts.
 
     Classes are equally large (up to one node) and randomly placed. round(nodes * degree / 2) distinct edges are drawn,
@@ -170,38 +170,26 @@ class Synthetic:
     sens_feature_shift:     distance between the feature means of the two groups, along a direction of its own.
     """
 
-    nodes: int = 1000
-    classes: int = 4
-    features: int = 32
-    degree: float = 10.0
-    homophily: float = 0.8
-    signal: float = 1.0
+    nodes: Count = 1000
+    classes: Annotated[int, Field(ge=2)] = 4
+    features: Count = 32
+    degree: NonNegative = 10.0
+    homophily: Fraction = 0.8
+    signal: Annotated[float, Field(ge=0, le=_FAR)] = 1.0
     sensitive: bool = False
-    sens_label_correlation: float = 0.0
-    sens_homophily: float | None = None
-    sens_feature_shift: float = 0.0
+    sens_label_correlation: Annotated[Fraction, Beside("sensitive")] = 0.0
+    sens_homophily: Annotated[Fraction | None, Beside("sensitive")] = None
+    sens_feature_shift: Annotated[float, Field(ge=-_FAR, le=_FAR), Beside("sensitive")] = 0.0
 
     def __post_init__(self) -> None:
         wanted = self.classes + self.sensitive  # one direction for each class mean and one for the group's
         rules = (
-            (self.classes >= 2, "classes", "at least 2"),
             (self.nodes >= self.classes, "nodes", f"at least one per class, {self.classes}"),
             (self.features >= wanted, "features", f"at least {wanted} (classes, and one more if sensitive)"),
             (self.nodes * self.features < 2**60, "nodes", "less than 2^60 / features"),
-            (0 <= self.degree * self.nodes < 2**53, "degree", "0 or more, with fewer than 2^52 edges"),
-            (0 <= self.homophily <= 1, "homophily", "in 0..1"),
-            (0 <= self.signal <= _FAR, "signal", f"in 0..{_FAR:g}"),
-            (0 <= self.sens_label_correlation <= 1, "sens_label_correlation", "in 0..1"),
-            (self.sens_homophily is None or 0 <= self.sens_homophily <= 1, "sens_homophily", "in 0..1, or absent"),
-            (abs(self.sens_feature_shift) <= _FAR, "sens_feature_shift", f"in -{_FAR:g}..{_FAR:g}"),
+            (self.degree * self.nodes < 2**53, "degree", "0 or more, with fewer than 2^52 edges"),
         )
-        check_settings("synthetic", vars(self), rules)
-        if not self.sensitive and (self.sens_label_correlation, self.sens_homophily, self.sens_feature_shift) != (
-            0,
-            None,
-            0,
-        ):
-            raise ConfigError("synthetic: sens_* parameters have no effect without sensitive = true; set it.")
+        check_settings(vars(self), rules)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """One draw for `seed`; `root` must be None.

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from fedweave.core.bounds import Count, Fraction
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.random import generator
+from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_settings
 from fedweave.datasets.lookup import NotHeld
@@ -173,7 +176,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Transfers:
+class Transfers(Settings):
     """Accounts of several banks and the transfers between them, of which rings launder money.
 
     Rings are fan-ins, fan-outs, cycles and layered chains; all their members are frauds, who also pay and are paid as
@@ -199,29 +202,27 @@ class Transfers:
     accounts: int | None = None
     transfers: int | None = None
     fraud: float | None = None
-    banks: int = 3
-    crossing: float = 0.3
-    spanning: float = 0.6
-    decoys: float = 2.0
-    days: float = 180.0
+    banks: Count = 3
+    crossing: Fraction = 0.3
+    spanning: Fraction = 0.6
+    decoys: Annotated[float, Field(ge=0, le=3)] = 2.0
+    days: Annotated[float, Field(gt=LONGEST)] = 180.0
     task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
-            raise ConfigError(f"transfers: preset = {self.preset!r} is not known; choose one of {', '.join(PRESETS)}.")
+            raise ConfigError(
+                f"preset = {self.preset!r}: there is none. Choose one of {', '.join(PRESETS)}.", code="config.value"
+            )
         accounts, transfers, frauds = self.sizes
         settings = vars(self) | {"accounts": accounts, "transfers": transfers, "fraud": frauds / accounts}
         rules = (
-            (1 <= self.banks <= accounts / 10, "banks", f"at least 1, and a tenth of {accounts:,} accounts"),
+            (self.banks <= accounts / 10, "banks", f"at least 1, and a tenth of {accounts:,} accounts"),
             (accounts < 2**31, "accounts", "below 2^31"),
             (LEAST <= frauds <= accounts / 5, "fraud", f"{LEAST} accounts or more, up to a fifth"),
-            (0 <= self.crossing <= 1, "crossing", "in 0..1"),
-            (0 <= self.spanning <= 1, "spanning", "in 0..1"),
-            (0 <= self.decoys <= 3, "decoys", "in 0..3"),
-            (self.days > LONGEST, "days", f"above {LONGEST:g}, which a ring may take"),
             (transfers >= 5 * (1 + self.decoys) * frauds, "transfers", "5 or more for each member of a group"),
         )
-        check_settings("transfers", settings, rules)
+        check_settings(settings, rules)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -1,9 +1,11 @@
 """Early stopping: when a run ends before its last round. Nothing here needs torch."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from fedweave.core.bounds import CountOrNone, NonNegative
+from fedweave.core.settings import Beside, Settings
 from fedweave.errors import UserError
 from fedweave.metrics.selection import judged_by, rank, title_of
 
@@ -11,7 +13,7 @@ STOPPING = "stopping"  # "stopping/round" and "stopping/score" in a summary: of 
 
 
 @dataclass(frozen=True)
-class Stopping:
+class Stopping(Settings):
     """When a run ends before its last round: once the metric that decides has not improved on validation examples, as
     the mean over clients, by more than `min_delta` for `patience` rounds.
 
@@ -19,20 +21,8 @@ class Stopping:
     min_delta: what an improvement must exceed.
     """
 
-    patience: int = 0
-    min_delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.patience < 0 or not 0 <= self.min_delta < math.inf:
-            raise UserError(
-                f"patience is {self.patience} and min_delta {self.min_delta}; they must be at least 0, and finite.",
-                code="user.stopping",
-            )
-        if self.min_delta and not self.patience:
-            raise UserError(
-                f"min_delta = {self.min_delta:g}: does nothing without patience. Set patience, or leave min_delta out.",
-                code="config.idle",
-            )
+    patience: CountOrNone = 0
+    min_delta: Annotated[NonNegative, Beside("patience")] = 0.0
 
     def improves(self, metric: str, score: float, best: float) -> bool:
         """Whether a score of a metric is better than the best one before by more than `min_delta`."""

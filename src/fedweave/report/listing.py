@@ -90,7 +90,8 @@ def type_name(parameter: Parameter) -> str:
 def _hint_name(hint: object) -> str:
     if get_origin(hint) is Annotated:
         return " ".join(filter(None, [_hint_name(get_args(hint)[0]), limits(hint)]))
-    if (origin := get_origin(hint)) in (tuple, list, dict):
+    origin = get_origin(hint)
+    if isinstance(origin, type) and origin in (tuple, list, dict):
         inner = ", ".join("..." if one is Ellipsis else _hint_name(one) for one in get_args(hint))
         return f"{origin.__name__}[{inner}]"
     if get_origin(hint) is Literal:
