@@ -115,7 +115,7 @@ def test_what_is_wrong_in_a_column_of_edges_is_told(column, value, options, what
 
 
 def test_settings_that_mean_nothing_are_refused():
-    for options in ({"parallel": "mean"}, {"edge_normalise": "log"}, {"parallel": "count"}, {"edge_time": "source"}):
+    for options in ({"parallel": "mean"}, {"edge_normalize": "log"}, {"parallel": "count"}, {"edge_time": "source"}):
         with pytest.raises(ConfigError):
             transfers(**options)
     with refusal("config.loops"):
@@ -129,7 +129,7 @@ def test_bare_edges_carry_nothing():
 
 
 def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
-    for data in (transfers(edge_normalise="standard"), transfers(directed=False)):
+    for data in (transfers(edge_normalize="standard"), transfers(directed=False)):
         data.save(tmp_path / "own.npz")
         again = datasets.load("npz", str(tmp_path / "own.npz"), sens_feature=True, loops="keep")
         assert content(again) == content(data) or not data.carried.directed
@@ -287,7 +287,7 @@ def test_missing_values_are_told_from_zeros(tmp_path, form):
 
 
 def test_edges_features_are_scaled_as_nodes_are():
-    own = transfers(edge_normalise="standard").carried
+    own = transfers(edge_normalize="standard").carried
     np.testing.assert_allclose(own.features.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(own.features.std(0), 1, atol=1e-6)
     assert own.scaling[0] == pytest.approx((3.6, np.std([3, 1, 5, 2, 7])))

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
-from fedweave.datasets.features import normalise, rescaled, scaling
+from fedweave.datasets.features import normalize, rescaled, scaling
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -94,5 +94,5 @@ def test_nodes_that_are_examples_need_a_feature() -> None:
 def test_features_that_are_all_constant_stay(how: str) -> None:
     x = np.full((4, 1), 3, np.float32)
     shift, divisor = scaling(x, how)
-    np.testing.assert_array_equal(normalise(x, how, "x"), x)
+    np.testing.assert_array_equal(normalize(x, how, "x"), x)
     np.testing.assert_array_equal(rescaled(x, how, shift.tolist(), divisor.tolist()), x)

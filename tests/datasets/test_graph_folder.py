@@ -135,11 +135,15 @@ def test_small_graphs_are_no_members_nodes(tmp_path: Path) -> None:
 
 def test_a_split_that_is_not_used_is_told(tmp_path: Path) -> None:
     data = load("graphs", str(folder(tmp_path, GRAPHS.replace("air,,,", "air,wet,0,train"))))
-    iid, own, ratios = GraphsIID(clients=2, global_test=0.0), Random(clients=2, public_split=True), Random(clients=2)
+    iid, own, ratios = (
+        GraphsIID(clients=2, global_test=0.0),
+        Random(clients=2, use_dataset_split=True),
+        Random(clients=2),
+    )
     assert "own split (2 train, 0 val, 1 test) is not used" in said(iid, data)
     fits = "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet"
     assert f"draws its own; {fits} can take it" in said(iid, data)
-    assert "public_split = true takes it" in said(ratios, data)
+    assert "use_dataset_split = true takes it" in said(ratios, data)
     assert said(own, data) == ""
     assert said(iid, load("graphs", str(folder(tmp_path, "id,label\nwater,wet\nsalt,dry\nair,wet\n")))) == ""
 

@@ -114,11 +114,11 @@ def test_check_and_run_say_so(tmp_path: Path) -> None:
     words = [str(tmp_path / "e.toml"), "--set", f"data.path={tmp_path}", "--set", "rounds=1"]
     runs = [("check",), ("run", "--out", str(tmp_path / "run"))]
     for command, *more in runs:  # what one says of columns, the other does
-        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalise=none"])
+        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalize=none"])
         assert told.exit_code == 0, told.output
         assert told.output.count("note: the feature status has one value for each class") == 1
         assert told.output.count("note: the feature income has numbers up to 15,006 times") == 1
-    for how in ([], ["--set", "data.normalise=standard"]):
+    for how in ([], ["--set", "data.normalize=standard"]):
         scaled = CliRunner().invoke(app, ["check", *words, *how]).output
         assert ("status has" in scaled, "income has" in scaled) == (True, False)
 

@@ -687,7 +687,7 @@ def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path) -
     """Other columns or scaling, said later, are of later runs."""
     site = project / "bank-a/site.toml"
     as_made = site.read_text()
-    site.write_text(as_made.replace('normalise = "none"', 'normalise = "standard"', 1))
+    site.write_text(as_made.replace('normalize = "none"', 'normalize = "standard"', 1))
     joined(project, experiment("fedavg"), run="r1")
     then = before_of(project / "bank-a").form
     site.write_text(as_made)

@@ -47,7 +47,7 @@ def joined(project: Path, config: Any) -> tuple[Flare, Any, Any]:
     "data",
     [
         {},
-        {"target_normalise": "none"},
+        {"target_normalize": "none"},
         {"targets": ["price"], "ignore": ["rent"], "target_log": True},
         {"target": "labels"},
     ],
@@ -96,9 +96,9 @@ def test_sites_that_predict_other_things_are_refused(project: Path, tmp_path: Pa
 
 
 def test_sites_exchange_nothing_to_scale_numbers(project: Path, tmp_path: Path) -> None:
-    with refusal("config.target-normalise"):
-        SiteData(path="data.npz", target="number", target_normalise="all")
-    config = of_numbers(tmp_path, target_normalise="all")
+    with refusal("config.target-normalize"):
+        SiteData(path="data.npz", target="number", target_normalize="all")
+    config = of_numbers(tmp_path, target_normalize="all")
     with refusal("config.target-scale"):
         hand_out(*split(config, SITES), project, SITES, config)
 

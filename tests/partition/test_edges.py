@@ -128,7 +128,7 @@ def test_a_split_by_time_and_the_datas_own():
         assert part.masks[VAL].tolist() == ((times > 2) & (times <= 4)).tolist()
         assert part.until == (2.0, 4.0)
     own = replace(whole, public=np.arange(7) % 3 == np.arange(3)[:, None])
-    published = cut(EdgeGroups(clients=2, public_split=True), own, 0)
+    published = cut(EdgeGroups(clients=2, use_dataset_split=True), own, 0)
     assert all((part.masks == own.public[:, part.examples]).all() for part in published.parts)
     assert published.parts[0].masks[TEST].any()
 

@@ -25,7 +25,7 @@ TABLES = {
     "directed": True,
     "edge_features": ["amount", "kind"],
     "edge_weight": "amount",
-    "edge_normalise": "standard",
+    "edge_normalize": "standard",
     "categories": {"edges.kind": ["cash", "wire"]},
     "loops": "keep",
 }

@@ -36,7 +36,7 @@ NODES_ALONE |= {"feddep", "fedtad", "fggp", "fgssl"}
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
 OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
 DATA = {"name": "folder", "task": "edges", "directed": True, "edge_features": ["amount"], "edge_time": "day"}
-DATA |= {"loops": "keep", "unlabelled": "unknown", "owner": "bank"}
+DATA |= {"loops": "keep", "unlabeled": "unknown", "owner": "bank"}
 CUT = {"name": "column", "split": "time", "train_until": 0.5, "val_until": "1970-02-15"}
 MODEL = {"name": "gine", "hidden": 8, "directed": "both", "dropout": 0.0}
 
@@ -114,7 +114,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     nodes.to_csv(folder / "nodes.csv", index=False)
     data |= {
         "task": "nodes",
-        "unlabelled": None,
+        "unlabeled": None,
         "ignore": ["edges.id", "edges.label", "edges.sens"],
     }
     data = {name: value for name, value in data.items() if value is not None}
@@ -157,7 +157,7 @@ def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model
     found = []
     for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
         folder = tables(tmp_path / name, more=more)
-        data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
+        data = {**DATA, "path": str(folder), "edge_normalize": "standard"}
         found.append(trained(folder, algorithm, partition=cut, model=model, data=data))
     (_, one, before), (_, two, after) = found
     for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
@@ -316,7 +316,7 @@ def test_nodes_are_split_by_their_own_times_too(tmp_path):
         ({**CUT, "train_until": "soon"}, "train_until"),
         ({**CUT, "train_until": 0.9}, "second later"),
         ({"name": "column", "train_until": 0.5}, "split"),
-        ({**CUT, "public_split": True}, "public_split"),
+        ({**CUT, "use_dataset_split": True}, "use_dataset_split"),
         ({"name": "dirichlet"}, "edges"),
     ],
 )
@@ -336,9 +336,9 @@ FRAMES = {"task": "edges", "directed": True, "loops": "keep", "edge_features": "
 
 def test_doors_give_the_same_edges(tmp_path):
     folder = tables(tmp_path / "data")
-    own = datasets.load("folder", str(folder), unlabelled="unknown", **FRAMES, ignore=["bank"])
+    own = datasets.load("folder", str(folder), unlabeled="unknown", **FRAMES, ignore=["bank"])
     nodes, edges = pd.read_csv(folder / "nodes.csv").drop(columns="bank"), pd.read_csv(folder / "edges.csv")
-    frames = datasets.from_frames(nodes, edges, unlabelled="unknown", **FRAMES)
+    frames = datasets.from_frames(nodes, edges, unlabeled="unknown", **FRAMES)
     file = datasets.load("npz", str(own.save(tmp_path / "own.npz")), loops="keep")
     for other in (frames, file):
         assert other.example == "edge"
@@ -351,7 +351,7 @@ def test_doors_give_the_same_edges(tmp_path):
         assert np.array_equal(other.carried.features, own.carried.features)
     split = np.random.default_rng(0).choice(["train", "test", ""], len(edges))
     split[own.y < 0] = ""
-    table = datasets.from_frames(nodes, edges.assign(split=split), unlabelled="unknown", **FRAMES)
+    table = datasets.from_frames(nodes, edges.assign(split=split), unlabeled="unknown", **FRAMES)
     again = datasets.load("npz", str(table.save(tmp_path / "split.npz")), loops="keep")
     assert np.array_equal(again.public, table.public)
     assert table.public[TEST].tolist() == (split == "test").tolist()
@@ -366,7 +366,7 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
         for name in ("nodes", "edges"):
             path = tmp_path / "all" / member / f"{name}.csv"
             pd.read_csv(path).drop(columns={"nodes": "bank", "edges": "id"}[name]).to_csv(path, index=False)
-    own = datasets.load("members", str(tmp_path / "all"), unlabelled="unknown", **FRAMES)
+    own = datasets.load("members", str(tmp_path / "all"), unlabeled="unknown", **FRAMES)
     assert own.example == "edge"
     assert own.examples == 2 * TRANSFERS
     assert own.ids[TRANSFERS] == "south/0"

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from fedweave.core.bounds import in_words
+from fedweave.core.renamed import TakesOldNames
 from fedweave.core.shown import changed, default_of, line, page
 from fedweave.errors import ConfigError, FedweaveError, SettingError
 
@@ -56,7 +57,7 @@ def check_beside(
                 )
 
 
-class Settings:
+class Settings(metaclass=TakesOldNames):
     """A base class of frozen dataclasses whose fields are settings: what is given is checked by the fields' types
     before the object is made, as the same settings are in a TOML document.
 

@@ -464,7 +464,7 @@ class Dataset(Shown):
     def in_archive(self, file: Path) -> Record:
         """The [data] section that reads it from the .npz `file`, once it is written there."""
         loops = {} if self.carried is None else {"loops": "keep"}
-        scaling = {"normalise": "auto" if self.scaling == "auto" else "none"}
+        scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
         return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
 
     @property
@@ -475,7 +475,7 @@ class Dataset(Shown):
         if self.target_scale is None:
             return {"target": self.target}
         logs = bool(self.target_scale[LOG].any())
-        return {"target": self.target, "target_normalise": self.target_scaling, "target_log": logs}
+        return {"target": self.target, "target_normalize": self.target_scaling, "target_log": logs}
 
     @property
     def target(self) -> Kind:

@@ -372,7 +372,7 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_loops(self.loops, carries=True)
-        check_edge_normalize(self.edge_normalise)
+        check_edge_normalize(self.edge_normalize)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.
@@ -395,5 +395,5 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
         data = without_sens(read(path, path.stem, loops=self.loops, target=self), path, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         data = classed(data) if data.target == CLASS else data
-        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, path)
-        return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalise, data.name)
+        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalize, path)
+        return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalize, data.name)

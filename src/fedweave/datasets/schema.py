@@ -123,7 +123,7 @@ def odd_features(data: Dataset) -> Iterator[str]:
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
         yield (
             f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
-            "which hides the others from a model; scale features, by data.normalise or before"
+            "which hides the others from a model; scale features, by data.normalize or before"
         )
 
 
@@ -983,7 +983,7 @@ class Classified(TableSettings, Targeted):
 
     @property
     def _unlabeled(self) -> tuple[str, ...]:
-        return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
+        return (self.unlabeled,) if isinstance(self.unlabeled, str) else self.unlabeled or ()
 
     @property
     def carries(self) -> bool:
@@ -1056,7 +1056,7 @@ class Classified(TableSettings, Targeted):
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
         if self.classes is not None and named is None:
-            table.whole("label", empty="unlabelled")  # says which label is no number
+            table.whole("label", empty="unlabeled")  # says which label is no number
         if named is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
@@ -1089,7 +1089,7 @@ class Classified(TableSettings, Targeted):
         return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
-        y = table.whole("label", empty="unlabelled")
+        y = table.whole("label", empty="unlabeled")
         if self.classes is None:
             refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))
             return y, int(y.max()) + 1

@@ -19,7 +19,7 @@ from fedweave.datasets.features import (
     OVER_NODES,
     check_edge_normalize,
     compact,
-    normalise,
+    normalize,
     rescaled,
     scaled_by_holders,
     scaler_of,
@@ -105,7 +105,7 @@ def check_carrying(kind: Carrying) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    check_edge_normalize(kind.edge_normalise)
+    check_edge_normalize(kind.edge_normalize)
     if kind.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {kind.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in kind.chosen if name in EDGES]:
@@ -147,11 +147,11 @@ def carried_of(
         owners = owners_of(edges, kind.edge_owner)
         attributes = attributes._replace(owner=edges.kinds(kind.edge_owner, owners)[rows], owners=owners)
     result = merged(given_once(attributes, edges.origins[rows], edges.path), kind.parallel)
-    return scaled(result, kind.edge_normalise, edges.path)
+    return scaled(result, kind.edge_normalize, edges.path)
 
 
 def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
+    """With features scaled as `datasets.features.normalize` does, over all of these edges `until` some time.
 
     Raises:
         DataError: there is no edge until then.
@@ -161,11 +161,11 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
     over = carried.features if carried.time is None else carried.features[carried.time <= until]
     if how in OVER_NODES and carried.time is not None and not len(over):
         early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
-        remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
+        remedy = 'Let training end later (train_until), or say edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
-        features = normalise(carried.features, how, str(where))
+        features = normalize(carried.features, how, str(where))
     else:
         shift, divisor, apply = scaler_of(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
@@ -477,7 +477,7 @@ class Tabular(Carrying):
         data = with_constant(Dataset(name=root.resolve().name, **(fields | self.of_targets(fields["y"]))))
         data = replace(data, notes=(*data.notes, *self._unused(tables)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
-        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
+        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
         return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:

@@ -190,7 +190,7 @@ def _read(folder: Path) -> tuple[pa.Table, Path]:
 class PublishedTriples(PublishedFile):
     """Base of published knowledge graphs, with the split that they are published with."""
 
-    normalise: str = "none"
+    normalize: str = "none"
 
     split: ClassVar[tuple[int, int, int]]  # triples to train on, to validate and to test
 
@@ -250,7 +250,7 @@ class Douban(Targeted, PublishedFile):
     validation: share of the published training ratings that validate a model instead. A hash of user and film decides.
     """
 
-    normalise: str = "none"
+    normalize: str = "none"
     validation: float = 0.0
 
     def __post_init__(self) -> None:

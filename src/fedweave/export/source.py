@@ -355,8 +355,8 @@ _EXAMPLES = {
 _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
-    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalise, categories)",
-    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalise other than none, scaled "
+    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalize, categories)",
+    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalize other than none, scaled "
     "with numbers of the whole data set that no site has",
     "binary": "1 where not 0",
     "row": "each row divided by the sum of its absolute values",

@@ -396,7 +396,7 @@ class TakesSplit(Protocol):
     """A plug-in, or its class, that can take the data's own split."""
 
     @property
-    def public_split(self) -> bool:
+    def use_dataset_split(self) -> bool:
         """Whether it does."""
         ...
 
@@ -507,18 +507,19 @@ def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
 
 
 def divide(
-    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
+    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], use_dataset_split: bool, seed: int
 ) -> tuple[Part, ...]:
     """Parts over `held` (sorted examples per client), masks in the given train/val/test ratios, stratified by class if
     one is predicted (`strata`).
 
     Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
-    every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
+    every class that it holds as long as its train examples suffice. `use_dataset_split` takes the published masks
+    instead.
 
     Raises:
-        ConfigError: `public_split`, and the dataset publishes none.
+        ConfigError: `use_dataset_split`, and the dataset publishes none.
     """
-    if public_split or data.links is not None:  # the split of links is decided before the cut
+    if use_dataset_split or data.links is not None:  # the split of links is decided before the cut
         return published(data, held)
     return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
 
@@ -531,7 +532,7 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
     """
     if data.public is None:
         raise ConfigError(
-            f"[partition] public_split = true, but {data.name!r} has no published split; "
+            f"[partition] use_dataset_split = true, but {data.name!r} has no published split; "
             "set it to false and give train, val and test, or give your own data a split: tables a column split, "
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",

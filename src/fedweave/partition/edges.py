@@ -82,7 +82,7 @@ class EdgeGroups(Divided):
         if self.split == "time":
             parts = by_time(data, held, self._ends(data))
         else:
-            parts = divide(data, held, ratios, self.public_split, seed)
+            parts = divide(data, held, ratios, self.use_dataset_split, seed)
         return tuple(replace(part, edges=skeleton(_ends_of(data, part), data.nodes)) for part in parts)
 
 

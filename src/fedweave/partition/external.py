@@ -175,7 +175,7 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     if WORDS.beyond(tensor, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
-            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalise)."
+            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalize)."
         )
     return WORDS.encode(tensor, float(most)).numpy()
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.core.renamed import OLD_NAMES, current
 from fedweave.core.text import counted
 from fedweave.core.types import TRAINING, Record
 from fedweave.errors import UserError, listed
@@ -312,7 +313,7 @@ def _column(known: dict[str, dict[int, float]], members: list[str], number: int)
 
 def config_hash(config: ConfigDocument) -> str:
     """SHA-256 of a configuration, in the form that `fedweave run` writes."""
-    return hashlib.sha256(dumps(config).encode()).hexdigest()
+    return hashlib.sha256(dumps(current(config, OLD_NAMES)).encode()).hexdigest()
 
 
 def of_client(ledger: pa.Table, name: str) -> pa.Table:

@@ -15,6 +15,7 @@ from typing import TypeGuard
 
 from fedweave import datasets
 from fedweave.core import plugins
+from fedweave.core.renamed import current_path
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.datasets.features import changes, digests
@@ -84,7 +85,8 @@ def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[st
     tuned_values = {
         f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()
     }
-    return tuned_values | dict(_values(text) for text in grid)
+    values = tuned_values | dict(_values(text) for text in grid)
+    return {current_path(key): tried for key, tried in values.items()}
 
 
 def scoped(key: str) -> tuple[str, str]:

@@ -223,7 +223,7 @@ def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict
 
 def _about(name: str) -> SiteData:
     """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
-    return SiteData(path=name, normalise="none", sens_feature=True, loops="keep")
+    return SiteData(path=name, normalize="none", sens_feature=True, loops="keep")
 
 
 def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:

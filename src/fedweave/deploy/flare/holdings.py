@@ -145,10 +145,10 @@ def own_graph(
             "set train_until and val_until."
         )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
-    like = site.edge_normalise in OVER_NODES and "shift" in scaling
-    site = replace(site, edge_normalise="none") if like else site
-    as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
-    site = replace(site, normalise="none") if "shift" in as_then else site
+    like = site.edge_normalize in OVER_NODES and "shift" in scaling
+    site = replace(site, edge_normalize="none") if like else site
+    as_then = noted.scaling if noted is not None and whole is None and site.normalize == AUTO else {}
+    site = replace(site, normalize="none") if "shift" in as_then else site
     data = read_graph(path, site, folder, links) if whole is None else _scaled(whole, site)
     check_split(path, data)
     if "shift" in as_then:
@@ -173,7 +173,7 @@ def with_own_units(path: Path, data: Dataset) -> Dataset:
     if not trained.all():
         name = (data.targets or tuple(map(str, range(data.outputs))))[int(np.argmin(trained))]
         what = f"no training example has {name!r}, by which it would be scaled"
-        refuse(path, what, 'Give one, or set target_normalise = "none" in every site.toml.', "target-scale")
+        refuse(path, what, 'Give one, or set target_normalize = "none" in every site.toml.', "target-scale")
     return replace(data, target_scale=target_scale_of(data, part))
 
 
@@ -256,20 +256,20 @@ def across(path: Path, site: SiteData) -> Dataset:
     Raises:
         DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
     """
-    data = _read(path, replace(site, normalise="none"))
+    data = _read(path, replace(site, normalize="none"))
     if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     return member_data(data, site.external)
 
 
 def _scaled(data: Dataset, site: SiteData) -> Dataset:
-    return by_holder(scaled_by_holders(data, site.normalise, data.name))
+    return by_holder(scaled_by_holders(data, site.normalize, data.name))
 
 
 def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
     """What the file or folder itself holds, divided by time where `site` says so: in the place of its own split, and
     with features of edges scaled by those that training sees."""
-    data = _undivided(path, replace(site, edge_normalise="none") if site.timed else site)
+    data = _undivided(path, replace(site, edge_normalize="none") if site.timed else site)
     if site.task == LINKS:
         data = linked(path, data, site, folder or path.parent, links or Links())
     if not site.timed:
@@ -277,7 +277,7 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
     by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
     timed = None if data.carried is None else data.carried._replace(until=part.until)
-    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalise, part.until)
+    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalize, part.until)
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -356,7 +356,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
         DataError: see `read_graph`.
     """
     site = replace(site, train_until=None, val_until=None)
-    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalize="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public
@@ -373,10 +373,10 @@ def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype,
     """
     if site.test is None:
         return None
-    if site.target == NUMBER and site.target_normalise == "own":
+    if site.target == NUMBER and site.target_normalize == "own":
         raise ConfigError(
             "data.test: a global model predicts numbers in each site's own units, and the global test has none. Leave "
-            'test out, or set target_normalise = "none" in every site.toml.',
+            'test out, or set target_normalize = "none" in every site.toml.',
             code="config.target-scale",
         )
     test = global_test(folder / site.test, site, dtype, ports=ports)
@@ -405,8 +405,8 @@ def check_as_before(path: Path, run: str, marks: Record) -> None:
             "features": f"Give the columns {was}, in this order.",
             "features of edges": f"Give edges the features {was}, in this order.",
             "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
-            "scaling": f"Say normalise = {was!r} in site.toml.",
-            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+            "scaling": f"Say normalize = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalize = 'none' in site.toml.",
         }
         raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
 

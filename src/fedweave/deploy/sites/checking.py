@@ -194,7 +194,7 @@ def _holder(
     links = None if config is None else config.links
     name, dataset = folder.name, own_graph(data, folder, links=links)
     if config is not None:
-        _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
+        _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _crowds(folder, dataset, rules, findings)
     if dataset.links is not None and data.pairs is not None:
@@ -277,13 +277,13 @@ def _allowed(
         denied = " and ".join(denied_keys)
         why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
         findings.faults.append((name, f"{file}: {why}. Allow it."))
-    scaling = config.data.values.get("normalise", "none")
-    if scaling not in ("none", "auto", data.normalise):
+    scaling = config.data.values.get("normalize", "none")
+    if scaling not in ("none", "auto", data.normalize):
         known = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
-        how = known.get(data.normalise, "said by site.toml")
+        how = known.get(data.normalize, "said by site.toml")
         split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
-        note = f"[data] normalise = {scaling!r} of the experiment is of simulations"
-        findings.notes.append((name, f"{note}; here it is {data.normalise!r}, {how}{split}"))
+        note = f"[data] normalize = {scaling!r} of the experiment is of simulations"
+        findings.notes.append((name, f"{note}; here it is {data.normalize!r}, {how}{split}"))
 
 
 def _rehearse(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_ch
 
 from fedweave.core import plugins
 from fedweave.core.plugins import label
+from fedweave.core.renamed import fitting
 from fedweave.core.settings import check_beside, checked, hints_of
 from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
@@ -303,7 +304,7 @@ def choose(
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
-    settings = {key: value for key, value in table.items() if key != "name"}
+    settings = fitting({key: value for key, value in table.items() if key != "name"}, own)
     faults, values = Faults(ConfigError), Record()
     with faults:
         check_keys(path, settings, ["name", *more, *own], f" of {name}", hint)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from fedweave.core.renamed import RENAMED, current
 from fedweave.core.settings import few
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.types import Record
@@ -91,7 +92,7 @@ def load(path: Path) -> Document:
             raise OSError(f"it has more than {_LARGEST >> 20} MiB, which no configuration has")
         text = path.read_text(encoding="utf-8-sig")  # some editors mark the encoding
         _refuse_backslashes(path, text, _OF_WINDOWS)
-        return tomllib.loads(text)
+        return current(tomllib.loads(text))
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}.{near}", code="config.no-file") from error
@@ -133,7 +134,7 @@ def override(document: Document, text: str) -> None:
         ConfigError: there is no "=", a part of the key is empty, or a key on the way holds a value, not a table.
     """
     key, equals, raw = text.partition("=")
-    *above, last = [part.strip() for part in key.split(".")]
+    *above, last = [RENAMED.get(part.strip(), part.strip()) for part in key.split(".")]
     if not equals or not all([*above, last]):
         raise ConfigError(
             f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1", code="config.flag"

@@ -118,8 +118,8 @@ def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
 def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
     """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
     the numbers are a typical client's (`of_typical`)."""
-    how = config.data.values.get("normalise", "none")
-    of_edges = config.data.values.get("edge_normalise", "none")
+    how = config.data.values.get("normalize", "none")
+    of_edges = config.data.values.get("edge_normalize", "none")
     if data.scaling != "none" and any(part.columns is not None for part in partition.parts):
         return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
@@ -132,7 +132,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are."""
     if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
-    raw = {**config.data.values, "normalise": "none"}
+    raw = {**config.data.values, "normalize": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
@@ -203,12 +203,12 @@ _LOG = logging.getLogger(__name__)
 # Settings that do not say how new tables are read: what they ask for is in the form that the run noted.
 _NOTED = {
     *(field.name for field in fields(CommonSettings)),
-    *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
+    *("edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
 # Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
 _KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_KEPT -= _NOTED - {"edge_normalise", "targets", "labels"}
+_KEPT -= _NOTED - {"edge_normalize", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -321,7 +321,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:

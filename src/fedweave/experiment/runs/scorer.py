@@ -22,6 +22,7 @@ from fedweave.core import plugins, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import DTYPES
 from fedweave.core.model import Model
+from fedweave.core.renamed import OLD_NAMES, current
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
@@ -279,7 +280,7 @@ def scorer_of(
             code="score.model",
         )
     weights, dtype = plain_weights(algorithm, w), config.engine.values["dtype"]
-    digest = sha256(dumps(run).encode()).hexdigest()
+    digest = sha256(dumps(current(run, OLD_NAMES)).encode()).hexdigest()
     return Scorer(config.model.plain(), weights, before, client, round, digest, dtype, flagging, widths)
 
 

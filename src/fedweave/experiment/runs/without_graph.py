@@ -95,7 +95,7 @@ def features_of(own: Dataset) -> Features:
 def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalise`) are scaled by these examples; with one class alone that is predicted. Of t labels
+    (`datasets.features.normalize`) are scaled by these examples; with one class alone that is predicted. Of t labels
     float64 [m, t], logits by such a regression each; of t numbers what `Ridge()` predicts."""
     if kind_of(train.y) != CLASS:
         return np.stack([_of_target(train, x, at) for at in range(classes)], 1)

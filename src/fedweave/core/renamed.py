@@ -1,0 +1,80 @@
+"""Settings that have had another name: files and calls with the old name keep their meaning."""
+
+from abc import ABCMeta
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from fedweave.core.types import Record
+from fedweave.errors import ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# {old name: new name}, of version 0.8 and 0.9.
+RENAMED = {
+    "normalise": "normalize",
+    "edge_normalise": "edge_normalize",
+    "target_normalise": "target_normalize",
+    "unlabelled": "unlabeled",
+    "public_split": "use_dataset_split",
+    "train_rest": "train_on_rest",
+    "most_local_steps": "max_local_steps",
+    "external_least": "min_external",
+}
+OLD_NAMES = {new: old for old, new in RENAMED.items()}
+
+
+def current(values: Mapping[str, Any], names: Mapping[str, str] = RENAMED) -> Record:
+    """The same table, and the tables in it, with the current names of its settings.
+
+    names: {name: its other name}. With `OLD_NAMES` the table gets the old ones, as hashes of it need.
+
+    Raises:
+        ConfigError: the table has a setting by both its names.
+    """
+    if twice := [name for name in values if name in names and names[name] in values]:
+        raise ConfigError(
+            f"{twice[0]}: is the old name of {names[twice[0]]}, which is given, too. Give one of them.",
+            code="config.renamed",
+        )
+    return {names.get(name, name): _inside(value, names) for name, value in values.items()}
+
+
+def _inside(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return current(value, names)
+    return [_inside(item, names) for item in value] if isinstance(value, list) else value
+
+
+def current_path(path: str) -> str:
+    """A key with the sections above it, such as "data.normalise", with current names."""
+    return ".".join(RENAMED.get(part, part) for part in path.split("."))
+
+
+def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
+    """The values by the names that a plug-in has: one from outside may still have a setting of an old name."""
+    return {
+        next((other[name] for other in (RENAMED, OLD_NAMES) if name not in valid and other.get(name) in valid), name): v
+        for name, v in values.items()
+    }
+
+
+class TakesOldNames(ABCMeta):
+    """The class of classes whose settings may be given by their old names, too."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        """Make an object."""
+        if values and not RENAMED.keys().isdisjoint(values):
+            values = fitting(values, getattr(cls, "__dataclass_fields__", {}))
+        return super().__call__(*args, **values)
+
+
+def takes_old_names(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, whose arguments may be given by their old names, too."""
+
+    @wraps(function)
+    def call(*args: P.args, **values: P.kwargs) -> T:
+        return function(*args, **current(values))
+
+    return call

@@ -1,0 +1,101 @@
+"""Old names of settings keep their meaning, wherever they are given."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave import datasets, models, partition
+from fedweave.algorithms import ALGORITHMS
+from fedweave.core.renamed import OLD_NAMES, RENAMED, current, current_path
+from fedweave.datasets import Folder, from_pyg
+from fedweave.deploy.flare.sitefile import read_site_file
+from fedweave.experiment.config import read, resolve
+from fedweave.papers.grid import planned_run
+from fedweave.payments.statements import config_hash
+from fedweave.sweep.plan import tries
+from tests.refusals import refusal
+
+OLD: dict[str, dict[str, Any]] = {
+    "data": {
+        "name": "folder",
+        "path": ".",
+        "normalise": "none",
+        "edge_normalise": "standard",
+        "target": "number",
+        "target_normalise": "all",
+        "unlabelled": "unknown",
+    },
+    "partition": {"name": "vertical", "public_split": True, "train_rest": True},
+    "algorithm": {"name": "fednova", "most_local_steps": 7},
+}
+
+
+def test_no_setting_of_today_has_an_old_name() -> None:
+    assert RENAMED.keys().isdisjoint(OLD_NAMES)
+    assert current(current(OLD), OLD_NAMES) == OLD
+
+
+def test_documents_with_old_names_resolve_to_new_ones() -> None:
+    old, new = resolve(OLD | {"algorithm": {"name": "local"}}), resolve(current(OLD) | {"algorithm": {"name": "local"}})
+    assert old.plain() == new.plain()
+    assert {"normalize", "edge_normalize", "target_normalize", "unlabeled"} <= old.data.values.keys()
+    assert resolve({"data": {"name": "cora"}, "algorithm": OLD["algorithm"]}).algorithm.values["max_local_steps"] == 7
+    external = {"data": {"name": "folder", "path": ".", "external": "features", "external_least": 3}}
+    assert resolve(external).plain()["data"]["min_external"] == 3
+
+
+def test_hashes_of_runs_and_names_of_planned_runs_stay() -> None:
+    """They are of the old names, as versions before have written them."""
+    document = {"data": {"name": "cora", "normalise": "row"}, "algorithm": {"name": "fedavg"}}
+    assert config_hash(document) == config_hash(current(document))
+    assert planned_run(document, Path("x")).name == planned_run(current(document), Path("x")).name
+
+
+def test_files_options_and_sweeps_take_old_names(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('[data]\nname = "cora"\nnormalise = "row"\n')
+    assert read(file)[0].data.values["normalize"] == "row"
+    for key in ("data.normalise", "data.normalize"):
+        assert read(file, overrides=[f"{key}=none"])[0].data.values["normalize"] == "none"
+    assert list(tries(file, [], ["data.normalise=row,none"])) == ["data.normalize"]
+    assert current_path("algorithm.lr") == "algorithm.lr"
+    site = tmp_path / "site.toml"
+    site.write_text('[data]\npath = "x"\nnormalise = "standard"\nunlabelled = "none"\n')
+    data, _ = read_site_file(site)
+    assert (data.normalize, data.unlabeled) == ("standard", "none")
+
+
+def test_objects_and_functions_take_old_names() -> None:
+    net = models.GCN().build(3, 2)
+    assert Folder(normalise="none", unlabelled="x") == Folder(normalize="none", unlabeled="x")  # type: ignore[call-arg]
+    assert partition.Vertical(public_split=True, train_rest=True) == partition.Vertical(  # type: ignore[call-arg]
+        use_dataset_split=True, train_on_rest=True
+    )
+    assert ALGORITHMS["fednova"](net, most_local_steps=7) == ALGORITHMS["fednova"](net, max_local_steps=7)
+
+
+def test_from_pyg_takes_old_names() -> None:
+    pyg = pytest.importorskip("torch_geometric.data", reason="needs PyTorch Geometric")
+    x, y, edges = torch.tensor([[1.0, 3.0], [2.0, 2.0]]), torch.tensor([0, 1]), torch.tensor([[0, 1], [1, 0]])
+    graph = pyg.Data(x=x, edge_index=edges, y=y)
+    old, new = (from_pyg(graph, **{name: "row"}) for name in ("normalise", "normalize"))
+    assert old.x.tolist() == new.x.tolist() == [[0.25, 0.75], [0.5, 0.5]]
+
+
+def test_a_setting_by_both_names_is_refused() -> None:
+    with refusal("config.renamed"):
+        resolve({"data": {"name": "cora", "normalise": "row", "normalize": "none"}})
+
+
+def test_a_plug_in_keeps_a_setting_that_has_an_old_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom fedweave import datasets\n\n\n@dataclass(frozen=True)\nclass Mine:\n"
+        "    normalise: bool = False\n\n    def load(self, path, seed):\n"
+        "        return datasets.load('synthetic', nodes=40, seed=seed)\n"
+    )
+    config = resolve({"data": {"name": f"{file}:Mine", "normalise": True}})
+    assert config.data.values == {"normalise": True}
+    assert datasets.load(f"{file}:Mine", normalise=True).nodes == 40
