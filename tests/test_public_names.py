@@ -319,7 +319,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
 def test_the_package_carries_the_experiments() -> None:
     assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
-    carried = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
+    edge_attrs = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
     templates = {path.name for path in (ROOT / "src/fedweave/report/templates").iterdir()}
     experiments = {path.name for path in (ROOT / "experiments").glob("*.toml")}
-    assert carried == {"py.typed", "printed.toml", *templates, *experiments}
+    assert edge_attrs == {"py.typed", "printed.toml", *templates, *experiments}

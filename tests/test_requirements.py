@@ -230,7 +230,7 @@ def config_of(text: str, places: Mapping[str, Path], **more: Any) -> Config:
 def in_python(config: Config) -> object:
     """The same experiment, put together from objects."""
     data, cut, _ = prepared(config)
-    kind = on_examples(config.model.make(), data.carried, data.links, config.decoder)
+    kind = on_examples(config.model.make(), data.edge_attrs, data.links, config.decoder)
     net = kind.build(data.features, data.outputs)
     ids = client_ids(len(cut.parts), cut.names)
     models = {}

@@ -77,9 +77,9 @@ def test_nodes_of_edges_need_an_id_alone(door: Callable[[Path], Dataset], tmp_pa
     data = door(tmp_path)
     assert (data.example, data.columns) == ("edge", ("constant",))
     np.testing.assert_array_equal(np.asarray(data.x), np.ones((4, 1), np.float32))
-    assert data.carried is not None
-    assert data.carried.features is not None
-    assert sorted(data.carried.features[:, 0].tolist()) == [0.5, 1, 2, 3.5]
+    assert data.edge_attrs is not None
+    assert data.edge_attrs.features is not None
+    assert sorted(data.edge_attrs.features[:, 0].tolist()) == [0.5, 1, 2, 3.5]
     assert any("constant" in note for note in data.notes)
 
 

@@ -52,7 +52,7 @@ class TestSmiles:
         assert column["aromatic"].sum() == column["ring"].sum() == 12
         assert (data.node_kinds, data.edge_kinds) == (ELEMENTS, BONDS)
         assert np.bincount(data.edge_labels).tolist() == [6, 0, 0, 24]  # both directions; single, aromatic
-        assert data.carried is None
+        assert data.edge_attrs is None
 
     def test_scaffolds_are_rings_and_what_links_them(self, tmp_path: Path) -> None:
         assert scaffold("CCO") == ""
@@ -109,15 +109,15 @@ class TestSmiles:
             np.testing.assert_array_equal(ours[name], hybrid, err_msg=name)
         for name, tag in (("clockwise", "CHI_TETRAHEDRAL_CW"), ("counterclockwise", "CHI_TETRAHEDRAL_CCW")):
             np.testing.assert_array_equal(ours[name], x[:, 1] == known_atoms["chirality"].index(tag), err_msg=name)
-        carried, before, rows = made.carried, 0, {}
-        assert carried is not None
+        edge_attrs, before, rows = made.edge_attrs, 0, {}
+        assert edge_attrs is not None
         for one in theirs:
             ends = one.edge_index.numpy() + before
             rows |= {tuple(pair): row for pair, row in zip(ends.T.tolist(), one.edge_attr.numpy(), strict=True)}
             before += one.num_nodes
-        edge_attr = np.stack([rows[tuple(pair)] for pair in carried.ends.T.tolist()])
-        assert 2 * carried.total == len(rows)
-        bond = {name: carried.features[:, at] for at, name in enumerate(carried.columns)}
+        edge_attr = np.stack([rows[tuple(pair)] for pair in edge_attrs.ends.T.tolist()])
+        assert 2 * edge_attrs.total == len(rows)
+        bond = {name: edge_attrs.features[:, at] for at, name in enumerate(edge_attrs.columns)}
         for name in BONDS[:-1]:
             kind = edge_attr[:, 0] == known_bonds["bond_type"].index(name.upper())
             np.testing.assert_array_equal(bond[name], kind, err_msg=name)
@@ -128,8 +128,8 @@ class TestSmiles:
 
     def test_features_of_bonds_are_those_that_are_named(self, tmp_path: Path) -> None:
         table(tmp_path)
-        every = load("graphs", str(tmp_path), edge_features="all").carried
-        some = load("graphs", str(tmp_path), edge_features=("ring", "double")).carried
+        every = load("graphs", str(tmp_path), edge_features="all").edge_attrs
+        some = load("graphs", str(tmp_path), edge_features=("ring", "double")).edge_attrs
         assert every is not None
         assert some is not None
         assert (every.columns, some.columns) == (BOND, ("ring", "double"))

@@ -86,7 +86,7 @@ def test_times_with_and_without_a_zone_are_refused_in_frames_and_networkx(kind: 
 
     def moments(times: list[datetime]) -> list[list[float]]:
         made = from_frames(NODES, frame(times), edge_time="when"), from_networkx(graph(times), edge_time="when")
-        return [data.carried.time.tolist() for data in made]  # type: ignore[union-attr]
+        return [data.edge_attrs.time.tolist() for data in made]  # type: ignore[union-attr]
 
     assert moments([NAIVE, NAIVE]) == moments([AWARE, AWARE]) == [[19723.5] * 2] * 2
     with refusal("data.times", "'when'"):

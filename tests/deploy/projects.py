@@ -246,7 +246,7 @@ def carrying(folder: Path, marker: Path, to: str) -> Path:
     (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
     file = code / "config/config_fed_client.json"
     config = json.loads(file.read_text())
-    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
+    config["components"].append({"id": "edge_attrs", "path": "carried.Carried", "args": {}})
     file.write_text(json.dumps(config))
     return job
 

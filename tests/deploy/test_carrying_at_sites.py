@@ -79,8 +79,8 @@ def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
     (site / SITE_FILE).write_text("\n".join(["[data]", *lines, 'edge_normalize = "standard"', 'loops = "keep"']) + "\n")
     here = own_graph(read_site_file(site / SITE_FILE)[0], site)
     there = load("folder", str(site / "data"), classes=2, **TABLES)
-    assert all(map(np.array_equal, here.carried.arrays().values(), there.carried.arrays().values()))
-    assert here.carried.columns == ("amount",)
+    assert all(map(np.array_equal, here.edge_attrs.arrays().values(), there.edge_attrs.arrays().values()))
+    assert here.edge_attrs.columns == ("amount",)
 
 
 TRANSFERS = {
@@ -217,7 +217,9 @@ def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_pa
         known = read["label"].isin(["fine", "fraud"])
         assert found["split"].tolist() == np.where(known, np.array(["train", "val", "test"])[until], "").tolist()
         graph = sim.graphs[site]
-        p = probabilities(algorithm.net, last.state["w"], graph)[: graph.own_edges.members[0].carried.total, 1].numpy()
+        p = probabilities(algorithm.net, last.state["w"], graph)[
+            : graph.own_edges.members[0].edge_attrs.total, 1
+        ].numpy()
         scored = np.abs(found["score"].to_numpy()[: len(p)] - p)
         before = (known & (until < 2)).to_numpy()[: len(p)]
         assert scored[before].max() <= 1e-4  # what came later changes nothing before

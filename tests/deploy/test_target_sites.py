@@ -14,7 +14,7 @@ from fedweave.deploy.flare.predicted import form_at
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.rounds import train
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import renamed, simulated
@@ -40,7 +40,7 @@ def joined(project: Path, config: Any) -> tuple[Flare, Any, Any]:
     replies = fed.join(config.plain(), "r1", -1, False)
     fed.begin(1)
     size = replies[SITES[0]]["features"], replies[SITES[0]]["classes"]
-    return fed, config.algorithm.make(model_told(config.model.make(), common_form(replies), *size)), replies
+    return fed, config.algorithm.make(model_of_form(config.model.make(), common_form(replies), *size)), replies
 
 
 @pytest.mark.parametrize(

@@ -126,9 +126,9 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
 
 def edge_logits(model: Any, data: Any) -> torch.Tensor:
     """The exported module's of each edge as it is listed."""
-    attr = torch.from_numpy(data.carried.features)
+    attr = torch.from_numpy(data.edge_attrs.features)
     with torch.no_grad():
-        return model(torch.from_numpy(np.asarray(data.x)), torch.from_numpy(data.carried.ends), edge_attr=attr)
+        return model(torch.from_numpy(np.asarray(data.x)), torch.from_numpy(data.edge_attrs.ends), edge_attr=attr)
 
 
 @pytest.mark.often("gine", "sage", "rgcn")

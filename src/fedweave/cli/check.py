@@ -97,8 +97,8 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
             f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
         )
         yield f"groups of people: {people}"
-    if data.carried is not None:
-        yield f"edges: {data.carried}"
+    if data.edge_attrs is not None:
+        yield f"edges: {data.edge_attrs}"
     if config.external == PREDICT:
         yield from _crossing(built)
     elif config.external != "refuse":

@@ -419,9 +419,9 @@ def has_sens(data: Dataset) -> bool:
 def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
     """The features of nodes, the group of each or of its small graph, and what the features are called; of edges, where
     these are the examples."""
-    if data.carried is not None and data.carried.examples:
-        held = data.carried.features
-        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.carried.columns
+    if data.edge_attrs is not None and data.edge_attrs.examples:
+        held = data.edge_attrs.features
+        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.edge_attrs.columns
     sens = data.sens if data.sens is None or data.graph_of is None else data.sens[data.graph_of]
     return data.x, sens, data.columns
 
@@ -502,11 +502,11 @@ def digests(data: Dataset) -> dict[str, str]:
         "small graphs": (data.graph_of, data.node_labels),
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
-    if data.carried is not None:
-        held["what edges carry"] = tuple(data.carried.arrays().values())
+    if data.edge_attrs is not None:
+        held["what edges carry"] = tuple(data.edge_attrs.arrays().values())
     if data.outside is not None:
         named = np.array(data.outside.names, str)
-        held["edges to nodes elsewhere"] = (*data.outside.carried.arrays().values(), named)
+        held["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
     return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
 

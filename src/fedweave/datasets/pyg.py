@@ -226,8 +226,8 @@ def from_pyg(
         flat, columns, of_edges = flattened(graphs[0], name, flatten, task, target.by_number)
         ways = directed is not False
         dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalize=normalize, **targets)
-        named = dataset.carried and dataset.carried._replace(columns=of_edges if dataset.carried.width else ())
-        return replace(dataset, columns=columns, carried=named)
+        named = dataset.edge_attrs and dataset.edge_attrs._replace(columns=of_edges if dataset.edge_attrs.width else ())
+        return replace(dataset, columns=columns, edge_attrs=named)
     label = CLASSES[task]
     if task == "edges" and len(graphs) > 1:
         what = "edges are the examples, and there are several graphs"
@@ -273,7 +273,7 @@ def _dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
-        carried=attributes,
+        edge_attrs=attributes,
         y=y[of],
         classes=int(y.max(initial=-1)) + 1 if target.by_class else 0,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
@@ -343,7 +343,7 @@ def _of_links(
     attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(one_way), split=split[at])
     x = compact(_narrowed(_numbers(_dense(graphs[0].x), "x", _FEATURES, name), name))
     y = np.zeros(nodes, np.int64)
-    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, carried=attributes, notes=(_DRAWN,))
+    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN,))
     return as_links(scaled_by_holders(check(dataset, name), normalize, name), Links())
 
 

@@ -115,9 +115,9 @@ def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
     if data.example == "node":
         yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
-    elif data.example == "edge" and data.carried is not None and data.carried.features is not None:
-        called = data.carried.columns or tuple(map(str, range(data.carried.width)))
-        yield from _read_off(data, data.carried.features, lambda columns: _few(called, columns), "edge feature")
+    elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
+        called = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
+        yield from _read_off(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
     largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
@@ -232,9 +232,9 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
     until: the ends of training and of validation; None where the split is not by time. held: the nodes of each client,
     int64, by its name.
     """
-    if until is None or data.carried is None or data.carried.time is None or not data.carried.total:
+    if until is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
         return
-    edges, nodes, names = data.carried.time, data.node_time, list(held)
+    edges, nodes, names = data.edge_attrs.time, data.node_time, list(held)
     if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
         yield (
             f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
@@ -243,7 +243,7 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
     holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
     for at, own in enumerate(held.values()):
         holder[own] = at
-    source, target = holder[data.carried.ends]
+    source, target = holder[data.edge_attrs.ends]
     client = np.where(source == target, source, len(names))
     for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
         last = np.zeros(len(names) + 1)

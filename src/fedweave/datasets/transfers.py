@@ -259,7 +259,7 @@ class Transfers(Settings):
             labels=CLASSES,
             owner=drawn.bank,
             owners=_names(self.banks),
-            carried=EdgeAttributes(
+            edge_attrs=EdgeAttributes(
                 ends,
                 directed=True,
                 features=features,

@@ -141,7 +141,7 @@ def knowledge_graph(table: pa.Table, path: Path, name: str, relations: Sequence[
         public=_split(table, path),
         labels=names,
         node_ids=tuple(entities.to_pylist()),
-        carried=EdgeAttributes(ends, True, examples=True),
+        edge_attrs=EdgeAttributes(ends, True, examples=True),
     )
     return check(learned(data), path)
 
@@ -300,7 +300,7 @@ class Douban(Targeted, PublishedFile):
             node_ids=(*(f"user {at}" for at in users), *(f"item {at}" for at in items)),
             node_labels=np.repeat([0, 1], [len(users), len(items)]),
             node_kinds=("user", "item"),
-            carried=EdgeAttributes(ends, True, examples=True),
+            edge_attrs=EdgeAttributes(ends, True, examples=True),
         )
         data = learned(data)
         check_counts(data, self.facts, folder, remedy=_WHOLE)

@@ -101,12 +101,14 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
 
 def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> Dataset:
     """The data with features of edges scaled by those `until` the end of training."""
-    if how == "none" or data.carried is None or until is None:
+    if how == "none" or data.edge_attrs is None or until is None:
         return data
-    attributes = scaled(data.carried, how, data.name, until[0])
+    attributes = scaled(data.edge_attrs, how, data.name, until[0])
     if data.outside is not None:
-        data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, attributes, how)))
-    return replace(data, carried=attributes)
+        data = replace(
+            data, outside=data.outside._replace(edge_attrs=scaled_like(data.outside.edge_attrs, attributes, how))
+        )
+    return replace(data, edge_attrs=attributes)
 
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
@@ -215,7 +217,7 @@ def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
     """The data as the model reads its edges, and the algorithm with that model."""
     config, kind = facts.config, suited(facts.config, facts.data)
     data = blocks.ported(facts.data, kind)
-    head = on_examples(kind, data.carried, data.links, config.decoder)
+    head = on_examples(kind, data.edge_attrs, data.links, config.decoder)
     facts = facts.more(data=data, model=head.build(width(data, facts.partition), data.outputs)).check()
     labels = data.labels if data.target == CLASS else data.targets
     algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(facts.model)
@@ -241,9 +243,9 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
     Raises:
         ConfigError: it is for edges with other features.
     """
-    attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    attributes = None if capabilities(config.algorithm.kind).vertical else data.edge_attrs  # nobody there reads it
     model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
-    blocks.check_fits(model, data.carried)
+    blocks.check_fits(model, data.edge_attrs)
     return model
 
 
@@ -471,7 +473,7 @@ def client_graphs(
     )
     wanted = [at for at, client in enumerate(ids) if only is None or client in only]
     parts: Sequence[Part] = [partition.parts[at] for at in wanted]
-    if not finders and data.carried is None and data.edge_labels is None:
+    if not finders and data.edge_attrs is None and data.edge_labels is None:
         if only is not None:
             data, parts = restrict(data, parts)
         held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)

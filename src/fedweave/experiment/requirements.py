@@ -165,7 +165,7 @@ class ExperimentFacts:
         """Whether messages depend on time."""
         if not self.at_site:
             return any(part.until is not None for part in self.partition.parts)
-        attributes = self.data.carried
+        attributes = self.data.edge_attrs
         return attributes is not None and attributes.until is not None and not self.declared.vertical
 
     @property

@@ -28,7 +28,7 @@ from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, judged_by, of_best, title_of
 from fedweave.models.blocks import has_ports
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from fedweave.report.compliance import disclose
 from fedweave.report.notes import notes
 from fedweave.report.reading import Run
@@ -180,7 +180,7 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     _check_layers(config, algorithm.model, form)
     of_links = config.links is not None
     of_edges = form.edges is not None and form.edges["examples"] and not of_links
-    net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
+    net = model_of_form(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
     values, size = config.model.values, len(net) - 2 * of_edges - of_links
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:

@@ -84,7 +84,7 @@ class Divided(Settings):
                 f"column in [data] {what}.",
                 code="config.no-times",
             )
-        if data.carried is None or data.carried.time is None:
+        if data.edge_attrs is None or data.edge_attrs.time is None:
             raise ConfigError(
                 f'[partition] split = "time", but nobody says when the edges of {data.name!r} are, along which '
                 "messages go; name the column in [data] edge_time."

@@ -66,7 +66,7 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
     """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
     positions within the group; None where edges carry nothing."""
-    attributes = data.carried
+    attributes = data.edge_attrs
     if attributes is None:
         yield from (None for _ in groups)
         return
@@ -75,8 +75,8 @@ def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAtt
 
 
 def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
-    """For each group of sorted node numbers, the sorted numbers of the edges of `data.carried` among them."""
-    attributes = data.carried
+    """For each group of sorted node numbers, the sorted numbers of the edges of `data.edge_attrs` among them."""
+    attributes = data.edge_attrs
     return [] if attributes is None else [numbers for numbers, _ in _induced(data, attributes, groups)]
 
 

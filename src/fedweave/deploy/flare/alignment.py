@@ -380,9 +380,9 @@ class Exchange:
         slot[list(self._other.values())] = list(self._other)
         matrix = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
-            ends = ends_at(self._outside.carried, own_holder(n, self._outside))
+            ends = ends_at(self._outside.edge_attrs, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
-            form = self._slots, len(ways(self._outside.carried.directed))
+            form = self._slots, len(ways(self._outside.edge_attrs.directed))
             sums = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
             matrix[:, TELLERS:] = words(sums, sites)
         padded = matrix.view(np.uint64)
@@ -406,7 +406,7 @@ class Exchange:
         plain = np.zeros((self.data.nodes, self.width), np.int64)
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
-        heard = means(plain, len(ways(self._outside.carried.directed)))
+        heard = means(plain, len(ways(self._outside.edge_attrs.directed)))
         return beside(self.data.x[:, : -self.width], heard)
 
     def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
@@ -432,7 +432,7 @@ class Exchange:
     @property
     def width(self) -> int:
         """How many columns are to be filled: for each direction, the number of neighbors and their means."""
-        return len(ways(self._outside.carried.directed)) * (1 + self.told)
+        return len(ways(self._outside.edge_attrs.directed)) * (1 + self.told)
 
     @property
     def _outside(self) -> Outside:

@@ -116,7 +116,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
     data, model = own_graph(site, folder, whole, noted, links), config.model.make()
-    data = ported(learned(data) if config.learned else data, fitted(model, data.carried))
+    data = ported(learned(data) if config.learned else data, fitted(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
@@ -154,9 +154,11 @@ def own_graph(
     if "shift" in as_then:
         data = replace(data, x=rescaled(data.x, **as_then))
     data = with_own_units(path, data)
-    if like and data.carried is not None:
+    if like and data.edge_attrs is not None:
         pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
-        data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
+        data = replace(
+            data, edge_attrs=scaled_like(data.edge_attrs, data.edge_attrs._replace(scaling=pairs), scaling["how"])
+        )
     return data
 
 
@@ -225,8 +227,8 @@ def marks(data: Dataset, scaling: str) -> Record:
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
-        "features of edges": list(data.carried.columns)
-        if data.carried is not None and data.carried.columns
+        "features of edges": list(data.edge_attrs.columns)
+        if data.edge_attrs is not None and data.edge_attrs.columns
         else data.edge_features,
         "classes": list(data.labels or data.targets) or data.outputs,
         "scaling": scaling,
@@ -276,8 +278,8 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
         return data
     by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
-    timed = None if data.carried is None else data.carried._replace(until=part.until)
-    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalize, part.until)
+    timed = None if data.edge_attrs is None else data.edge_attrs._replace(until=part.until)
+    return scaled_until(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.until)
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -360,9 +362,9 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public
-    attributes = None if data.carried is None else data.carried._replace(ports=ports)
+    attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
     more = data.sens, dtype, None, data.graph_of
-    return make_graph(data.x, data.edges, data.y, masks, *more, carried=attributes, scale=data.target_scale)
+    return make_graph(data.x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
@@ -528,7 +530,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
         "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels or data.targets),
-        "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
+        "columns": fingerprint((*data.columns, *(() if data.edge_attrs is None else data.edge_attrs.columns))),
         "kinds": fingerprint(holdings.kinds),
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,

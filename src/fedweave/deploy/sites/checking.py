@@ -75,7 +75,7 @@ from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
 # What `fedweave sites check` finds, and looks for at a single site: its data, its policy, and whether it could join a
@@ -202,14 +202,14 @@ def _holder(
     beside = (
         data.test is not None and (folder / data.test).parent == folder / data.path
     )  # a file that is read after all
-    until = None if dataset.carried is None else dataset.carried.until
+    until = None if dataset.edge_attrs is None else dataset.edge_attrs.until
     times = odd_times(dataset, until, {name: np.arange(dataset.nodes)})
     odd = (*odd_features(dataset), *odd_data(dataset), *times)
     findings.notes.extend((name, note) for note in (*(() if beside else dataset.notes), *odd))
     findings.forms[name] |= {
         "features": dataset.features,
         "edges carry": dataset.edge_form,
-        "columns": [*dataset.columns, *(() if dataset.carried is None else dataset.carried.columns)] or None,
+        "columns": [*dataset.columns, *(() if dataset.edge_attrs is None else dataset.edge_attrs.columns)] or None,
         "classes": dataset.outputs,
         **({} if dataset.target == CLASS else {"target": dataset.target}),
         "class names": data_fingerprint(dataset.labels or dataset.targets) or None,
@@ -524,7 +524,7 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
     try:
         model_kind, told_of = config.model.make(), form.get("edges carry")
         model = (
-            model_told(model_kind, told_of, features, classes, config.decoder)
+            model_of_form(model_kind, told_of, features, classes, config.decoder)
             if told_of
             else model_kind.build(features, classes)
         )

@@ -125,7 +125,7 @@ def hand_out(
         called = called if data.target == CLASS else data.target_settings
         called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
-        about |= {} if data.carried is None else {"loops": "keep"}
+        about |= {} if data.edge_attrs is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}

@@ -68,7 +68,7 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
 
 def _model(layers: Model, data: Dataset) -> Choice:
     model = of_model(layers)
-    if data.carried is None:
+    if data.edge_attrs is None:
         return model
     built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
     return replace(model, values={**model.values, **built})  # as it was built, whatever the data's edges carry
