@@ -316,7 +316,7 @@ def test_one_more_entry_is_met_at_every_door(
         assert told.exit_code == 2, told.output
         assert "data: odd. Add one." in told.output
     for door in ("build", "python", "site"):
-        with refusal("config.even"):
+        with refusal(more.code):
             DOORS[door](config_of("", places))
 
 

@@ -255,6 +255,8 @@ def test_the_server_may_hold_graphs_to_validate_on() -> None:
     assert sorted(everyone) == list(range(n))
     plain, same = (GraphsIID(clients=4, **given).cut(data, 0) for given in ({}, {"server_val": 0.0}))
     assert all(np.array_equal(a.nodes, b.nodes) for a, b in zip(plain.parts, same.parts, strict=True))
-    for bad in ({"server_val": 0.95}, {"server_val": -0.1}, {"server_val": 0.1, "protocol": "script"}):
+    for bad in ({"server_val": 0.95}, {"server_val": 0.1, "protocol": "script"}):
         with refusal("config.server-val", "server_val"):
             GraphsIID(**bad)
+    with refusal("config.value", "server_val"):
+        GraphsIID(server_val=-0.1)

@@ -324,5 +324,5 @@ def test_labels_outside_the_given_ones_are_refused(tmp_path: Path) -> None:
     for params in ({"classes": 2, "labels": ("a",)}, {"labels": ()}, {"labels": ("a", "a")}):
         with pytest.raises(ConfigError, match=r"^data: "):
             load("folder", str(tmp_path), **params)
-    with pytest.raises(ConfigError, match=r"^folder\.classes: "):
+    with pytest.raises(ConfigError, match=r"^folder\.classes = 0: "):
         load("folder", str(tmp_path), classes=0)

@@ -193,7 +193,7 @@ def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
     centralized = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
     assert centralized.fed.clients == ("client-0",)
     sections["partition"]["labels"] = "holders"
-    with refusal("config", "'local'", "'holders'"):
+    with refusal("config.labels-withheld", "local", "partition.labels"):
         build.build(config.resolve(sections))
     build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
 

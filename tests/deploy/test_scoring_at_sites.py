@@ -23,11 +23,11 @@ from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.scorer import Scorer, scorer_at
 from fedweave.metrics.selection import Flagging
 from tests.deploy.projects import SITES, experiment, make_project, processes
-from tests.deploy.test_in_process import joined, project, simulated
+from tests.deploy.test_in_process import joined, simulated
 from tests.deploy.test_prediction_at_home import ROUNDS, banks, customers, predict, told, trained
 from tests.refusals import refusal
 
-__all__ = ["banks", "project"]
+__all__ = ["banks"]
 
 
 def scores(table: Any, classes: Any) -> np.ndarray:

@@ -479,7 +479,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     # --- the configuration and the members ---
     Requirement(
         "user.pools",
-        lambda f: f.config.between_sites and bool(f.members),
+        lambda f: f.config.between_sites,
         lambda f: not f.declared.pooled,
         lambda f: f"{f.named}: pools all data at one place, which no site allows. Choose another algorithm.",
     ),
@@ -698,14 +698,14 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     # --- ε and how the data is scaled ---
     Requirement(
         "config.scaling",
-        lambda f: bool(f.moved_by_others),
-        lambda f: f.scaling not in BY_NODES,
+        lambda f: f.scaling in BY_NODES,
+        lambda f: not f.moved_by_others,
         lambda f: _scaled("normalize", f.scaling, f),
     ),
     Requirement(
         "config.scaling",
-        lambda f: bool(f.data.edge_features) and bool(f.moved_by_others),
-        lambda f: f.edge_normalize not in BY_NODES,
+        lambda f: bool(f.data.edge_features) and f.edge_normalize in BY_NODES,
+        lambda f: not f.moved_by_others,
         lambda f: _scaled("edge_normalize", f.edge_normalize, f),
     ),
     Requirement(

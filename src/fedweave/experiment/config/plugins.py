@@ -155,7 +155,12 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             raise ConfigError(f"{path}: {error}") from error
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
-    return name, kinds[name]
+    kind = kinds[name]
+    if section == "algorithm" and isinstance(kind, type) and all(hasattr(kind, one) for one in _METHODS[section]):
+        from fedweave.core.algorithm import give_defaults  # needs torch, as algorithms do
+
+        give_defaults(kind)
+    return name, kind
 
 
 def usable(section: str, name: str, kind: object) -> Any:
