@@ -1,4 +1,4 @@
-"""How the data was cut into clients, for the terminal."""
+"""How the data is partitioned into clients, for the terminal."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
-TRY = 10  # fewer rounds try whether a run works
+TRY = 10  # fewer rounds only try whether a run works
 REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
 USED = {  # what [data] external makes of edges between clients
     "features": "used as features",
@@ -45,8 +45,10 @@ USED = {  # what [data] external makes of edges between clients
 
 
 def header(console: Console, config: Config, built: Ready) -> None:
-    """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used; nothing
-    of a run between sites, whose data are not here."""
+    """Print what is run, on what and the clients; then notes on odd data and on settings that the run does not use.
+
+    Of a run between sites it prints no data: they are not here.
+    """
     if not isinstance(built, Built):
         return
     engine = config.engine.plain()
@@ -82,48 +84,49 @@ def header(console: Console, config: Config, built: Ready) -> None:
 
 
 def favored(data: Dataset, settings: Values) -> str:
-    """Which of two classes counts as favorable where groups of people are compared, and how to take the other; ""
-    where nothing is compared.
+    """Which of two classes counts as favorable where groups of people are compared, and how to choose the other.
 
-    settings: those of [data].
+    Returns "" where no groups are compared. settings: values of [data].
     """
     if data.sens is None or data.classes != 2:
         return ""
     names = [f"{name} ({at})" for at, name in enumerate(data.labels)] if data.labels else ["class 0", "class 1"]
-    said = f"a prediction of {names[1]} counts as favorable"
+    clause = f"a prediction of {names[1]} counts as favorable"
     if settings.get("favorable") is not None:
-        return f"{said} (data.favorable)"
+        return f"{clause} (data.favorable)"
     if settings.get("labels") is not None:
-        return f"{said}, the second of data.labels"
+        return f"{clause}, the second of data.labels"
     if "favorable" not in settings:
-        return f"{said}, as the data numbers its classes"
+        return f"{clause}, as the data numbers its classes"
     by = "by alphabet" if data.labels else "by number"
-    own, other = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
+    second, first = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
     return (
-        f"note: {said}, the second of two {by}. If {names[0]} is the favorable one, set data.favorable = {other}; if "
-        f"not, data.favorable = {own} settles it"
+        f"note: {clause}, the second of two {by}. If {names[0]} is the favorable one, set data.favorable = {first}; if "
+        f"not, data.favorable = {second} settles it"
     )
 
 
 def slow(config: Config) -> list[str]:
-    """What to say before a run whose steps of Adam, each of about `lr`, are too short and too few to leave the weights
-    that it starts from; nothing of a run of few rounds, which is a try."""
-    given, rounds = config.algorithm.values, config.general.rounds
-    rate, steps = given.get("lr"), given.get("local_steps")
-    if given.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
+    """A warning before a run whose steps of Adam cannot move the weights far from their initial values.
+
+    Each step moves a weight by about `lr`. Runs of few rounds are trials and get no warning.
+    """
+    settings, rounds = config.algorithm.values, config.general.rounds
+    rate, steps = settings.get("lr"), settings.get("local_steps")
+    if settings.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
         return []
     reach = rounds * steps * rate
     if rounds < TRY or reach >= REACH or config.general.init_from is not None:
         return []
-    told = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
+    moves = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
     return [
-        f"algorithm.lr = {rate:g}: {told}, and the model may predict one class for all. Raise algorithm.lr, "
+        f"algorithm.lr = {rate:g}: {moves}, and the model may predict one class for all. Raise algorithm.lr, "
         "algorithm.local_steps or rounds."
     ]
 
 
 def _how(engine: Values, built: Built) -> str:
-    """By what the clients are run."""
+    """What runs the clients: worker processes, or the engine's mode."""
     if isinstance(built.fed.executor, Sharded):
         return counted(built.fed.executor.shards, "worker")
     return str(engine.get("mode") or f"workers: {engine['workers']}")
@@ -136,11 +139,11 @@ def clients_table(
     external: str = "refuse",
     targets: Sequence[str] = (),
 ) -> Table:
-    """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
+    """Show the results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
-    Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
-    too narrow for all. classes: what classes are called, where they have names. external: what becomes of edges
-    between clients. targets: what numbers or labels are called, where these are predicted.
+    Clients that have names may be listed with them. Counts of the last classes are left out where the terminal is too
+    narrow for all. classes: names of the classes, where they have some. external: what becomes of edges between
+    clients. targets: names of the numbers or labels, where these are predicted.
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
@@ -191,14 +194,14 @@ def clients_table(
 
 
 def _count_or_share(value: float, like: float | None = None) -> str:
-    """A count, a share to three digits, or the mean of counts."""
+    """A count, a share with three digits, or the mean of counts."""
     if isinstance(value if like is None else like, float):
         return f"{value:.3f}"
     return f"{value:,}" if like is None else f"{value:.1f}"
 
 
 def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
-    """What the columns of numbers are called."""
+    """The headings of the columns of numbers."""
     if "features" in columns:
         return _VERTICAL
     first = {"client": "client"} | {name: name for name in ("graphs", "examples") if name in columns}

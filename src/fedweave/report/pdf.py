@@ -1,4 +1,4 @@
-"""A document as PDF, by ReportLab (extra `pdf`): A4, with its fonts, the same bytes for the same document."""
+"""A document as PDF, by ReportLab (extra `pdf`): A4, with embedded fonts; equal documents give equal bytes."""
 
 import io
 from importlib.metadata import version
@@ -24,9 +24,9 @@ _NARROWEST, _LONGEST = 42.0, 80.0  # points; of a column of words, and of a word
 
 
 def pdf(document: Document) -> bytes:
-    """The document's bytes; `pages.check_page` comes before.
+    """The document's bytes; call `pages.check_page` before.
 
-    Its letters are those of the DejaVu fonts, which are part of the file.
+    The file embeds the DejaVu fonts.
     """
     _fonts()
     file = io.BytesIO()
@@ -79,7 +79,7 @@ def _warned(line: str, width: float) -> Table:
 
 
 def _table(grid: Grid, width: float, facts: bool = False) -> Table:
-    """A table as wide as the page, its head on every page that it is on; facts: a pair in each row, and no head."""
+    """A table as wide as the page, with its head on every page; facts: a pair in each row, and no head."""
     size = 8.0 if facts or len(grid.head) < 6 else 7.0
     words = [facts or name in grid.words for name in grid.head or ("", "")]
     rows = [*([grid.head] if grid.head else []), *grid.rows]
@@ -104,8 +104,10 @@ def _table(grid: Grid, width: float, facts: bool = False) -> Table:
 
 
 def _widths(rows: list[tuple[str, ...]], words: list[bool], width: float, size: float) -> list[float]:
-    """Columns as wide as what cannot be broken in them; what is left over goes to those whose text is longer, in
-    proportion to the root of how much longer."""
+    """Widths of columns: each holds its longest unbreakable word; the rest goes to columns with longer text.
+
+    The rest is divided in proportion to the root of the missing width.
+    """
 
     def long(text: str) -> float:
         return float(stringWidth(text, _BOLD, size)) + 2 * _PAD + 1
@@ -148,11 +150,11 @@ def _style(
     )
 
 
-def _numbered(named: str) -> type[Canvas]:
-    """A kind of canvas that writes below each page what it is of, and which of how many."""
+def _numbered(title: str) -> type[Canvas]:
+    """A kind of canvas that writes below each page the document's name, the page's number and the number of pages."""
 
     class Numbered(Canvas):  # type: ignore[misc]
-        """How many pages there are is known once all are drawn."""
+        """Knows the number of pages once all are drawn."""
 
         def __init__(self, *args: object, **more: object) -> None:
             super().__init__(*args, **more)
@@ -166,7 +168,7 @@ def _numbered(named: str) -> type[Canvas]:
             for at, page in enumerate(self._pages, 1):
                 self.__dict__.update(page)
                 self.setFont(_PLAIN, 7)
-                self.drawString(_MARGIN, 28, named[:110])
+                self.drawString(_MARGIN, 28, title[:110])
                 self.drawRightString(A4[0] - _MARGIN, 28, f"page {at} of {len(self._pages)}")
                 super().showPage()
             super().save()
