@@ -187,7 +187,7 @@ def explained(name: str) -> str:
     if last.startswith("undefined_"):
         return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
     if within.startswith(f"{WITHOUT_GRAPH}/"):
-        return "of a regression on features alone, which knows no graph"
+        return "of a regression on features only, without the graph"
     if within.startswith(f"{CROSSING}/"):
         return "of test pairs with one end at another member, at each member that knows the pair"
     if within.startswith(f"{REFERENCE}/"):

@@ -63,23 +63,23 @@ def header(console: Console, config: Config, built: Ready) -> None:
         f"seed {config.general.seed}",
     ]
     console.print(" · ".join(parts), highlight=False, soft_wrap=True)
-    cut = built.data, built.partition
-    named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-    held = statistics(*cut) | named
-    carried = built.data.carried
-    whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
-    console.print(clients_table(held, whole, built.data.labels, config.external, built.data.targets))
+    partitioned = built.data, built.partition
+    client_names = {"client": client_ids(len(built.partition.parts), built.partition.names)}
+    columns = statistics(*partitioned) | client_names
+    edge_attributes = built.data.carried
+    whole = totals(*partitioned) | ({} if edge_attributes is None else {"given": edge_attributes.ends.shape[1]})
+    console.print(clients_table(columns, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes
-    alone = filter(None, [untested(held["test"], built.fed.test is not None)])
+    alone = filter(None, [untested(columns["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
     vertical = capabilities(config.algorithm.kind).vertical
     unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
-    if not unmeasured and (said := favored(built.data, config.data.values)):
-        console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
-    held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
+    if not unmeasured and (favorable := favored(built.data, config.data.values)):
+        console.print(printable(favorable), highlight=False, soft_wrap=True, markup=False)
+    held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
-    for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *slow(config), *odd):
+    for note in (*alone, *unused(config.partition.make(), *partitioned), *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
 
@@ -147,9 +147,9 @@ def clients_table(
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
-    given = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
-    edges = counted(whole["edges"], "edge" if given == whole["edges"] else "joined pair")
-    joining = f"; {given:,} edges join these pairs" if given != whole["edges"] else ""
+    listed_edges = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
+    edges = counted(whole["edges"], "edge" if listed_edges == whole["edges"] else "joined pair")
+    joining = f"; {listed_edges:,} edges join these pairs" if listed_edges != whole["edges"] else ""
     fate = f"between clients, {USED[external]}" if external in USED else "lost to all clients"
     caption = f"{whole['edges_lost']:,} of {edges} ({share:.1%}{joining}) {fate}"
     if "graphs" in whole:
@@ -171,14 +171,14 @@ def clients_table(
         caption += f"\nno test node of class {name} of some group at {more} of {clients:,} clients: no EO there"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
-        shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     what = "graphs" if "graphs" in columns else "edges" if "examples" in columns else "nodes"
-    called = ", ".join(classes or targets)
-    names = f":\n{unmarked(called)}" if called and len(called) <= _NAMES else ""
-    each = f"{what} with each label" if targets else f"{what} of each class"
-    shown.add_column(f"{'mean ± deviation' if 'means' in columns else each}{names}")
+    class_names = ", ".join(classes or targets)
+    names = f":\n{unmarked(class_names)}" if class_names and len(class_names) <= _NAMES else ""
+    classes_of = f"{what} with each label" if targets else f"{what} of each class"
+    table.add_column(f"{'mean ± deviation' if 'means' in columns else classes_of}{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
         [unmarked(columns["client"][row]), *(_count_or_share(column[row]) for column in numbers)]
@@ -189,8 +189,8 @@ def clients_table(
         counts.append(["mean", *(_count_or_share(float(np.mean(column)), column[0]) for column in numbers)])
         labels.append(mean_cells(columns))
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
-        shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
-    return shown
+        table.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
+    return table
 
 
 def _count_or_share(value: float, like: float | None = None) -> str:

@@ -54,14 +54,17 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
-    named, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
+    metric_title, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
     same = listed([group.label for group in (other, first) if alike(group)], " and ")
     void = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({same})" if same else ""
     lowest, gaps = (other.by_seed(worst), first.by_seed(worst)), (_gaps(other), _gaps(first))
     verdicts = [_verdict(*lowest, more=-1 if lower(metric) else 1), _verdict(*gaps, more=-1, void=void)]
     if not any(verdicts):
         return {}
-    prices = {f"global/{metric}": f"{named}, all test examples", f"local/{metric}": f"{named}, mean of members"}
+    prices = {
+        f"global/{metric}": f"{metric_title}, all test examples",
+        f"local/{metric}": f"{metric_title}, mean of members",
+    }
     price = {words: _difference(other.by_seed(name), first.by_seed(name)) for name, words in prices.items()}
     return {
         "run": Cell(other.label),
@@ -218,16 +221,16 @@ def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -
     """
     metric = judged_alike(groups)
     name, comparable = name or f"local/{metric}", bool(metric) and not incomparable(groups)
-    said = [standing(groups, name, metric), caught(groups)] if comparable else []
+    lines = [standing(groups, name, metric), caught(groups)] if comparable else []
     alone = headline(gained)
-    return [*filter(None, said), *([alone] if alone else sentences(gained))]
+    return [*filter(None, lines), *([alone] if alone else sentences(gained))]
 
 
-def over_conditions(found: Sequence[Condition]) -> list[str | ResultTable]:
+def over_conditions(all_conditions: Sequence[Condition]) -> list[str | ResultTable]:
     """How groups of runs compare over several conditions, and then in each: sentences and tables in their order."""
-    over = ranks(found)
+    over = ranks(all_conditions)
     lines: list[str | ResultTable] = [over.sentence(), over.table()]
-    for one in found:
+    for one in all_conditions:
         why = incomparable(one.groups) if len(one.groups) > 1 else ""
         lines += [f"{one.title}:", *([f"Not compared: {why}."] if why else [])]
         lines += [*headlines(one.groups, gains(one.groups), one.shown), overview(one)]

@@ -186,18 +186,20 @@ def _who(clients: int, everyone: int) -> str:
 
 def _protection(sent: list[Record]) -> list[str]:
     """Sentences on messages without a privacy mechanism, and on mechanisms from which no ε follows."""
-    bare = [_named(row) for row in sent if row["mechanism"] == "none"]
-    open_ended = [_named(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
+    bare = [_step_and_key(row) for row in sent if row["mechanism"] == "none"]
+    unbounded_rows = [
+        _step_and_key(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])
+    ]
     sentences = []
     if bare:
         everything = len(bare) == len(sent)
         sentences = [f"No privacy mechanism was applied to {'any of it' if everything else ', '.join(bare)}."]
-    if open_ended:
-        sentences.append(f"No ε follows from what was applied to {', '.join(open_ended)}.")
+    if unbounded_rows:
+        sentences.append(f"No ε follows from what was applied to {', '.join(unbounded_rows)}.")
     return sentences
 
 
-def _named(row: Record) -> str:
+def _step_and_key(row: Record) -> str:
     return f"{row['step']}: {row['key']}"
 
 
@@ -206,10 +208,10 @@ def _declared(sent: list[Record]) -> list[str]:
     listed."""
     if not sent:
         return []
-    unknown = [_named(row) for row in sent if not row["reveals"]]
+    unknown = [_step_and_key(row) for row in sent if not row["reveals"]]
     if unknown:
         return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
-    marked = [f"{_named(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    marked = [f"{_step_and_key(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
     if marked:
         return [f"Check these: the description mentions features, labels, edges or the like in {'; '.join(marked)}."]
     return []
@@ -223,10 +225,10 @@ def _size(bounds: tuple[int, int]) -> str:
     return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
 
 
-def ledger(found: Disclosure, times: bool = True) -> ResultTable:
+def ledger(disclosure: Disclosure, times: bool = True) -> ResultTable:
     """A line for each kind of message, with the times of the first and the last one if `times` is set."""
-    everyone, rows = len(found.members), []
-    for one in found.flows:
+    everyone, rows = len(disclosure.members), []
+    for one in disclosure.flows:
         both = [Cell(who(names, everyone), listed(names)) for names in (one.senders, one.receivers)]
         words = (Cell(called(one)), Cell(meaning(one)), Cell(protected(one)))
         sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
@@ -236,14 +238,14 @@ def ledger(found: Disclosure, times: bool = True) -> ResultTable:
     return ResultTable((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
 
 
-def spent(found: Disclosure) -> ResultTable:
+def spent(disclosure: Disclosure) -> ResultTable:
     """The ε of all that each member sent; members with the same ε share a row, the largest first; no row where none
     follows."""
     alike: dict[Bound, list[str]] = {}
-    for name, bound in found.costs:
+    for name, bound in disclosure.costs:
         alike.setdefault(bound, []).append(name)
     rows = [
-        (Cell(who(names, len(found.members))), Cell(f"per {bound.per}"), Cell(bound.remark),
+        (Cell(who(names, len(disclosure.members))), Cell(f"per {bound.per}"), Cell(bound.remark),
          Cell(f"{bound.epsilon:.4g}", repr(bound.epsilon)), Cell(NONE if bound.delta is None else f"{bound.delta:g}"),
          Cell(f"{bound.messages:,}"))
         for bound, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
@@ -289,9 +291,9 @@ def of_run(run: Run) -> Document:
     )
 
 
-def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
+def sent(entries: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
     """What left, a line for each thing that a receiver learns; receivers: the word for the receivers."""
-    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in found if one.direction != "down"]
+    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in entries if one.direction != "down"]
     for one in left:
         to = who([(receivers or {}).get(name, name) for name in one.receivers], everyone)
         about = FRAMING if one.key == FRAMING else learnt(one)
@@ -323,9 +325,9 @@ def learnt(one: Flow) -> str:
     return f"{words} ({called(one)})" if words == UNTOLD else words
 
 
-def moved(found: Sequence[Flow]) -> str:
+def moved(entries: Sequence[Flow]) -> str:
     """How many bytes left members, as text; "" if none did."""
-    size = sum(one.bytes for one in found if one.direction != "down")
+    size = sum(one.bytes for one in entries if one.direction != "down")
     return decimal(size) if size else ""
 
 

@@ -115,9 +115,9 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
     ahead = {
-        group.label: effect(found)
+        group.label: effect(gaps)
         for group in others
-        if (found := paired_differences(best.by_seed(name), group.by_seed(name)))
+        if (gaps := paired_differences(best.by_seed(name), group.by_seed(name)))
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
@@ -172,8 +172,8 @@ class Condition:
     @cached_property
     def means(self) -> dict[str, float]:
         """{label: mean over seeds of `shown`} for the groups that have this number."""
-        found = {group.label: spread(group.values(self.shown))[0] for group in self.groups} if self.metric else {}
-        return {label: mean for label, mean in found.items() if math.isfinite(mean)}
+        means = {group.label: spread(group.values(self.shown))[0] for group in self.groups} if self.metric else {}
+        return {label: mean for label, mean in means.items() if math.isfinite(mean)}
 
 
 def conditions(groups: Sequence[Group], keys: Sequence[str] = (), chosen: bool = False) -> list[Condition]:
@@ -319,16 +319,16 @@ class Ranks:
         return ResultTable(("rank", *self.titles, "mean"), rows)
 
 
-def ranks(found: Sequence[Condition]) -> Ranks:
+def ranks(all_conditions: Sequence[Condition]) -> Ranks:
     """The ranks of groups with the same label in several conditions, by the mean over seeds of each selection
     metric."""
-    names = dict.fromkeys(group.label for one in found for group in one.groups)
-    sets = {str(one.groups[0].first.summary["dataset"]) for one in found}
+    names = dict.fromkeys(group.label for one in all_conditions for group in one.groups)
+    sets = {str(one.groups[0].first.summary["dataset"]) for one in all_conditions}
     comparable = {
         one.title: {}
         if incomparable(one.groups)
         else {name: rank(one.metric, mean) for name, mean in one.means.items()}
-        for one in found
+        for one in all_conditions
     }
     return placed(comparable, [*names], len(sets))
 
@@ -338,7 +338,7 @@ def placed(means: Mapping[str, Mapping[str, float]], names: Sequence[str], sets:
     conditions."""
     from scipy.stats import rankdata  # slow to import
 
-    whole = [title for title, own in means.items() if all(name in own for name in names)]
+    whole = [title for title, by_name in means.items() if all(name in by_name for name in names)]
     values = np.array([[means[title][name] for name in names] for title in whole]).reshape(-1, len(names))
     places = rankdata(-values, axis=1) if len(whole) else np.zeros((0, len(names)))
     left_out = tuple(title for title in means if title not in whole)
@@ -367,7 +367,9 @@ def overview(one: Condition) -> ResultTable:
     first, metric = one.groups[0], one.metric
     columns = {one.shown: f"test {title_of(metric)}, mean over clients"}
     columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
-    held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
+    columns_with_values = [
+        name for name in columns if any(value is not None for group in one.groups for value in group.values(name))
+    ]
     unpaired = bool(incomparable(one.groups))
     pairs = (
         {}
@@ -381,14 +383,14 @@ def overview(one: Condition) -> ResultTable:
     ways = dict(zip(pairs, signs([*pairs.values()]), strict=True))
     rows = []
     for group in one.groups:
-        cells = [measured(group.values(name), number) for name in held]
-        told = [Cell(NONE), Cell("")]
+        cells = [measured(group.values(name), number) for name in columns_with_values]
+        difference_cells = [Cell(NONE), Cell("")]
         if group.label in pairs:
             gap, way = effect(pairs[group.label]), rank(metric, ways[group.label])
             star = "★ " if way > 0 else "▽ " if way < 0 else ""
-            told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
-        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
-    head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")
+            difference_cells = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
+        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *difference_cells))
+    head = ("run", "seeds", *(columns[name] for name in columns_with_values), f"less {first.label}", "how sure")
     return ResultTable(head, tuple(rows))
 
 
@@ -438,15 +440,15 @@ def _pairs(first: Group, other: Group) -> dict[str, list[tuple[float, float, flo
     Numbers are means over the seeds that both groups have.
     """
     tables = [{run.config.get("seed"): run.predictions for run in group.runs} for group in (first, other)]
-    found = defaultdict(list)
+    scores = defaultdict(list)
     for seed in tables[0].keys() & tables[1].keys():
-        before, after = (_scores(own[seed]) for own in tables)
+        before, after = (_scores(by_seed[seed]) for by_seed in tables)
         for key in before.keys() & after.keys():
             (was, lost), (now, loses) = before[key], after[key]
-            found[key].append((was, now, loses - lost))
+            scores[key].append((was, now, loses - lost))
     by_client = defaultdict(list)
-    for client, example in sorted(found, key=str):
-        values = found[client, example]
+    for client, example in sorted(scores, key=str):
+        values = scores[client, example]
         by_client[client].append(tuple(map(statistics.fmean, zip(*values, strict=True))))
     return by_client  # type: ignore[return-value]
 
@@ -471,7 +473,7 @@ def _of_rows(table: pa.Table) -> Iterator[tuple[tuple[str, object], tuple[float,
 def _row(label: str, client: str, pairs: list[tuple[float, float, float]]) -> tuple[Cell, ...]:
     was, now, losses = zip(*pairs, strict=True)
     right = [one - other for one, other in zip(now, was, strict=True)]
-    shares = [Cell(f"{statistics.fmean(own):.3f}") for own in (was, now)]
+    shares = [Cell(f"{statistics.fmean(values):.3f}") for values in (was, now)]
     return (Cell(label), Cell(client), Cell(f"{len(pairs):,}"), *shares, _difference(right), _difference(losses))
 
 

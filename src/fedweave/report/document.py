@@ -54,8 +54,8 @@ class Document:
     @property
     def digest(self) -> str:
         """SHA-256 of all its contents but its number."""
-        told = json.dumps(asdict(replace(self, number="")), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(told.encode()).hexdigest()
+        text = json.dumps(asdict(replace(self, number="")), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def grid(rows: Sequence[dict[str, str]], words: Sequence[str], sums: int = 0) -> Grid | None:

@@ -326,8 +326,8 @@ def _range(shown: Panel) -> tuple[float, float]:
     for mark in shown.marks:
         if not isinstance(mark, Bars):
             heights += [*_reach(mark, -1), *_reach(mark, 1)]
-    known = [float(height) for height in heights if math.isfinite(height)] or [0.0, 1.0]
-    return min(known) if shown.low is None else shown.low, max(known) if shown.high is None else shown.high
+    finite = [float(height) for height in heights if math.isfinite(height)] or [0.0, 1.0]
+    return min(finite) if shown.low is None else shown.low, max(finite) if shown.high is None else shown.high
 
 
 def _reach(mark: Mark, sign: int) -> np.ndarray:

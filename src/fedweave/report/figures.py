@@ -61,8 +61,8 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
     lines = []
     for at, group in enumerate(groups):
         line = _line(group.label, at, [run.curve(metric, "test", False) for run in group.runs])
-        sent = [run.sent() for run in group.runs]
-        x = [mean_sent(sent, int(round)) for round in line.x]
+        bytes_sent = [run.sent() for run in group.runs]
+        x = [mean_sent(bytes_sent, int(round)) for round in line.x]
         last = slice(0 if x and x[-1] else -1, None)
         lines.append(replace(line, x=x[last], y=line.y[last], low=line.low[last], high=line.high[last]))
     if not any(line.x and line.x[-1] for line in lines):
@@ -288,9 +288,9 @@ def confusions(run: Run) -> Figure | None:
         ("Global", pc.field("client") == GLOBAL),
     ):
         rows = tested.filter(who)
-        true, taken = ([labels.index(str(one)) for one in rows[name].to_pylist()] for name in ("true", "predicted"))
+        true, predicted = ([labels.index(str(one)) for one in rows[name].to_pylist()] for name in ("true", "predicted"))
         counts = np.zeros((len(labels), len(labels)), np.int64)
-        np.add.at(counts, (true, taken), 1)
+        np.add.at(counts, (true, predicted), 1)
         panels += [confusion(title, counts, labels)] if len(rows) else []
     return Figure(tuple(panels)) if panels else None
 
@@ -328,9 +328,9 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> LineSeries:
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
-    held = [] if run.partition is None else run.partition.column_names
+    column_names = [] if run.partition is None else run.partition.column_names
     of_edges = run.summary.get("edges", {}).get("examples")
-    what = "graphs" if "graphs" in held else "edges" if of_edges else "nodes"
+    what = "graphs" if "graphs" in column_names else "edges" if of_edges else "nodes"
     tones = drawing.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
@@ -390,9 +390,9 @@ def kinds_of(motifs: pa.Table) -> Kinds:
     Raises:
         FedweaveError: the names are not lists of text.
     """
-    held = motifs.schema.metadata or {}
+    metadata = motifs.schema.metadata or {}
     try:
-        name_lists = [json.loads(held.get(key, b"[]")) for key in KINDS]
+        name_lists = [json.loads(metadata.get(key, b"[]")) for key in KINDS]
     except ValueError:
         name_lists = [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in name_lists):
@@ -422,8 +422,8 @@ def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
     parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]
     if edge:
         style = 'text-anchor="middle" font-size="9" fill="currentColor"'
-        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_called(int(edge), kinds.edges)}</text>')
-    parts += [_vertex(place, label, _called(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_kind_name(int(edge), kinds.edges)}</text>')
+    parts += [_vertex(place, label, _kind_name(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
     box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
     return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
 
@@ -437,7 +437,7 @@ def _places(count: int) -> list[tuple[float, float]]:
     return [(middle + reach * math.cos(turn), middle + reach * math.sin(turn)) for turn in turns]
 
 
-def _called(kind: int, names: tuple[str, ...]) -> str:
+def _kind_name(kind: int, names: tuple[str, ...]) -> str:
     fits = 0 <= kind < len(names) and len(names[kind]) <= MOST
     return str(escape(names[kind])) if fits else str(kind)
 

@@ -59,8 +59,10 @@ def render(
     section = conditions(groups, keys, choice is not None)
     head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
     if len(section) < 2:
-        own, shown = gain.gains(groups), section[0].shown if section else ""
-        leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own, shown)
+        all_gains, shown = gain.gains(groups), section[0].shown if section else ""
+        leads = (
+            [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, all_gains, shown)
+        )
         head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups, embeddings)}
         return rendered("report.html", **head)
     placed = ranks(section)
@@ -105,7 +107,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         between=between_groups(groups),
         favorable=favorable(groups),
         people=named_groups(groups),
-        fairest=_noted(groups, of_fairest),
+        fairest=_sentences_of(groups, of_fairest),
         alone=tables.reward_fairness(groups),
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
@@ -117,7 +119,9 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         judged=title_of(judged),
         missing=gain.missing(owners[0][1]),
         incentives=[
-            found for n, group in enumerate(groups) if (found := _incentives(group, f"{at}{n}", len(groups) > 1))
+            incentive
+            for n, group in enumerate(groups)
+            if (incentive := _incentives(group, f"{at}{n}", len(groups) > 1))
         ],
         pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
         confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
@@ -195,13 +199,13 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     unfinished = [f"{run.directory}: {rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    in_metrics = _noted(groups, notes)
+    in_metrics = _sentences_of(groups, notes)
     why = incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
-def _noted(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -> list[str]:
+def _sentences_of(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -> list[str]:
     """The notes on groups' metrics: a sentence for each subject, once for all seeds and for all groups that share
     it."""
     alike: dict[tuple[str, str], list[str]] = {}

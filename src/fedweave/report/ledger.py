@@ -102,7 +102,17 @@ def flows(ledger: pa.Table) -> list[Flow]:
         step, reveals = ("", "") if framing else (row["step"], row["reveals"])
         by_kind[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
     lines = [_flow(kind, rows) for kind, rows in by_kind.items()]
-    return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
+    return sorted(
+        lines,
+        key=lambda one: (
+            _order(one.purpose),
+            WAYS.index(one.direction),
+            one.key == FRAMING,
+            -one.bytes,
+            one.step,
+            one.key,
+        ),
+    )
 
 
 def unbounded(kinds: Iterable[Flow]) -> str:
@@ -221,10 +231,6 @@ def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
     return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
 
 
-def _place(flow: Flow) -> tuple[int, int]:
-    return _order(flow.purpose), WAYS.index(flow.direction)
-
-
 def _order(purpose: str) -> int:
     return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
 
@@ -264,7 +270,7 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
     """
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger
-    say(console, f"member {member}" if member else _all(known))
+    say(console, f"member {member}" if member else f"{counted(len(known), 'member')}: {listed(known)}")
     kinds = flows(ledger)
     console.print(flow_table(kinds, len(known)))
     for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
@@ -284,7 +290,7 @@ def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
     table.add_column("first, last (UTC)")
     for one in kinds:
         ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
-        words = (one.purpose or "not said", ends, called(one), meaning(one), protected(one, delta))
+        words = (one.purpose or "not specified", ends, called(one), meaning(one), protected(one, delta))
         counts = (f"{one.messages:,}", decimal(one.bytes))
         table.add_row(
             *map(unmarked, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", ")))
@@ -295,7 +301,7 @@ def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
 def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
     """The line of `flow_table` as a row of a page's table, for messages that left one member."""
     return {
-        "what for": one.purpose or "not said",
+        "what for": one.purpose or "not specified",
         "to": who(one.receivers, 0),
         "call and key": called(one),
         "what the receiver learns": meaning(one),
@@ -381,10 +387,6 @@ def _in_all(ledger: pa.Table, whose: str) -> list[str]:
         lines.append(f"{purpose or 'purpose not specified'}: {_moved(sums, whose)}")
         whole = {way: whole[way] + sums[way] for way in whole}
     return [*lines, f"in all: {_moved(whole, whose)}"]
-
-
-def _all(known: Sequence[str]) -> str:
-    return f"{counted(len(known), 'member')}: {listed(known)}"
 
 
 def _moved(sums: dict[str, int], whose: str) -> str:

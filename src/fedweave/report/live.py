@@ -56,7 +56,7 @@ def state(directory: Path) -> Record:
         run = read_run(followed(directory))
     except FedweaveError as error:
         return {"waiting": str(error), "finished": False}
-    rounds = run.config.get("rounds", 0)
+    rounds, groups = run.config.get("rounds", 0), grouped([run])
     return {
         "title": f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}",
         "directory": str(directory),
@@ -66,14 +66,8 @@ def state(directory: Path) -> Record:
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
         "metric": title_of(run.judged),
         "members": _members(run),
-        "figures": _figures(run),
+        "figures": drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic"),
     }
-
-
-def _figures(run: Run) -> str:
-    """Curves, and bytes and ε over the rounds so far, as the report draws them."""
-    groups = grouped([run])
-    return drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic")
 
 
 def _members(run: Run) -> list[Record]:
@@ -137,7 +131,7 @@ class LivePage:
             self._asked = time.monotonic()
             return self._state
 
-    def told(self, now: Record) -> None:
+    def received(self, now: Record) -> None:
         """Note that a page has received the state `now`."""
         if now.get("finished"):
             self._over.set()
@@ -174,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/state.json":
             now = self.live.now()
             if self._send("application/json", json.dumps(now, allow_nan=False).encode()):
-                self.live.told(now)
+                self.live.received(now)
             return None
         return self.send_error(404)
 

@@ -178,10 +178,10 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     sentences |= _cut(metrics)
     sentences |= _lacking("best_val", f"best validation {title_of(metric)}", metrics)
-    return sentences | _kept_back(metrics)
+    return sentences | _withheld(metrics)
 
 
-def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _withheld(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Notes on scores that sites do not send."""
     sentences = {}
     if coarse := metrics.get("scores/coarse"):

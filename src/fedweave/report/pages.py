@@ -34,10 +34,13 @@ def coded(words: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    found = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
-    found.filters |= {"coded": coded, "listed": listed, "plain": printable}
-    found.filters |= {"panel": lambda it: Markup(drawing.panel(it)), "symbol": lambda it: Markup(drawing.symbol(it))}
-    return found
+    environment = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {"coded": coded, "listed": listed, "plain": printable}
+    environment.filters |= {
+        "panel": lambda it: Markup(drawing.panel(it)),
+        "symbol": lambda it: Markup(drawing.symbol(it)),
+    }
+    return environment
 
 
 PAGES = (".html", ".pdf")

@@ -308,18 +308,18 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         best = best_validated(number, validated(last, judged_by(measured)), measured, summary)
         fair = fairest(number, selection(last), measured, summary, config.get("fair_margin", 0.0))
         summary = measured | best | fair
-    sent = dict.fromkeys(("up", "down", "peer"), 0)
+    byte_counts = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
-        sent[row["direction"]] = row["bytes_sum"]
+        byte_counts[row["direction"]] = row["bytes_sum"]
     return {
         "algorithm": plugins.label(config.get("algorithm", {}).get("name")),
         "dataset": config.get("data", {}).get("name"),
         "clients": len(pc.unique(last.filter(pc.field("client") != GLOBAL)["client"])),
         "rounds": done,
         "seed": config.get("seed"),
-        "bytes_up": sent["up"],
-        "bytes_down": sent["down"],
-        **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
+        "bytes_up": byte_counts["up"],
+        "bytes_down": byte_counts["down"],
+        **({"bytes_peer": byte_counts["peer"]} if byte_counts["peer"] else {}),
         "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
         "metrics": summary,
     }

@@ -55,8 +55,8 @@ _NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 def percentiles(values: Sequence[float]) -> list[float]:
     """The percentiles `SHOWN` of values."""
-    found: list[float] = np.percentile(np.array(values), SHOWN).tolist()
-    return found
+    values_at: list[float] = np.percentile(np.array(values), SHOWN).tolist()
+    return values_at
 
 
 def cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
@@ -73,16 +73,13 @@ def beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:
     if run.judged != PLAIN or run.partition is None:
         return None
     tested = dict(zip(run.partition["client"].to_pylist(), run.partition["test"].to_pylist(), strict=True))
+    others = other.clients(PLAIN)
     ways = [
-        differs(own, before, tested[client])
-        for client, own, before in _both(run.clients(PLAIN), other.clients(PLAIN))
-        if tested.get(client)
+        differs(value, others[client], tested[client])
+        for client, value in run.clients(PLAIN).items()
+        if client in others and tested.get(client)
     ]
     return (ways.count(1), ways.count(-1)) if ways else None
-
-
-def _both(one: Mapping[str, float], other: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    return [(client, value, other[client]) for client, value in one.items() if client in other]
 
 
 def differs(one: float, other: float, tested: int) -> int:
@@ -212,22 +209,23 @@ def _beyond(group: Sequence[Gain]) -> str:
     return f"; beyond the noise of test examples, {up:,} gain and {down:,} lose"
 
 
-def headline(found: Sequence[Gain]) -> str:
+def headline(all_gains: Sequence[Gain]) -> str:
     """A sentence on what joining changes in each group of runs, grouped by the result of the test; "" for fewer than
     two."""
     changes = {
-        group[0].group.label: _change(group) for group in distinct(found, lambda one, other: one.group is other.group)
+        group[0].group.label: _change(group)
+        for group in distinct(all_gains, lambda one, other: one.group is other.group)
     }
     if len(changes) < 2:
         return ""
-    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
+    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in all_gains)], " or ")
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
         f"Not tested, {TOO_FEW}: against training alone,": {},
     }
     sure, undecided, alone = ways
-    way_of = {gain.group.label: gain.way for gain in found}
+    way_of = {gain.group.label: gain.way for gain in all_gains}
     for label, change in changes.items():
         ways[sure if change.significant else undecided if change.tested else alone][label] = change
     return " ".join(
@@ -252,29 +250,31 @@ def _change(group: Sequence[Gain]) -> Effect:
     return effect([spread(gain.of_clients.values())[0] for gain in group])
 
 
-def table(found: Sequence[Gain]) -> ResultTable:
+def table(all_gains: Sequence[Gain]) -> ResultTable:
     """A row per run: how many members gain, the mean, and the members that gain least and most."""
     rows = []
-    for gain in found:
+    for gain in all_gains:
         changes = gain.of_clients
         ends = (end(changes, key=changes.__getitem__) for end in (min, max))
-        named = [Cell(signed(changes[client]), repr(changes[client]), client) for client in ends]
+        extremes = [Cell(signed(changes[client]), repr(changes[client]), client) for client in ends]
         mean = spread(changes.values())[0]
         helped = f"{sum(value > 0 for value in changes.values())} of {len(changes)}"
         about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
-        rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
+        rows.append((*about, Cell(helped), extremes[0], Cell(signed(mean), repr(mean)), extremes[1]))
     return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
-def member_spreads(found: Sequence[Gain]) -> ResultTable:
+def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
     """A row per run with many members: percentiles of their gains, and how many gain and lose beyond noise."""
     rows = []
-    for gain in found:
+    for gain in all_gains:
         if len(gain.of_clients) > MANY:
             ways = ("", "") if gain.beyond is None else tuple(f"{count:,}" for count in gain.beyond)
             about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
-            told = cells([*gain.of_clients.values()], differences=True)
-            rows.append((*about, Cell(f"{len(gain.of_clients):,}"), *told, *(Cell(way or NONE) for way in ways)))
+            percentile_cells = cells([*gain.of_clients.values()], differences=True)
+            rows.append(
+                (*about, Cell(f"{len(gain.of_clients):,}"), *percentile_cells, *(Cell(way or NONE) for way in ways))
+            )
     return ResultTable(
         ("run", "seed", "members", *HEADS, "gain beyond noise", "lose beyond noise"), tuple(rows), words=2
     )
@@ -477,10 +477,10 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
             accuracy = run.clients(run.judged)
             if accuracy:
                 both = (end(accuracy.values()) for end in ((max, min) if lower(run.judged) else (min, max)))
-                named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
+                ends_of_run = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
-                rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
+                rows.append((*about, ends_of_run[0], Cell(number(mean), repr(mean)), ends_of_run[1]))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
@@ -505,10 +505,10 @@ def spreads(groups: Sequence[Group]) -> ResultTable:
     rows = []
     for group in groups:
         for run in group.runs:
-            own = run.clients(run.judged)
-            if len(own) > MANY:
+            by_client = run.clients(run.judged)
+            if len(by_client) > MANY:
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
-                rows.append((*about, Cell(f"{len(own):,}"), *cells([*own.values()])))
+                rows.append((*about, Cell(f"{len(by_client):,}"), *cells([*by_client.values()])))
     return ResultTable(("run", "seed", "members", *HEADS), tuple(rows), words=2)
 
 
@@ -671,8 +671,8 @@ def of_one(run: Run, name: str) -> str:
     0"."""
     family, metric, number = name.split("/")
     names = run.classes if family == "per_class" else run.summary.get("targets", ())
-    called = names[int(number)] if int(number) < len(names) else f"{EACH[family]} {number}"
-    return f"{readable(title_of(metric))} of {called}"
+    label = names[int(number)] if int(number) < len(names) else f"{EACH[family]} {number}"
+    return f"{readable(title_of(metric))} of {label}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -712,8 +712,17 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
             cells = [measured(values, signed if name.endswith("_signed") else number) for values in group_values]
             if comparable(groups) and not (name in UNFAIR and any(alike(group, family) for group in groups)):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
-            cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
-            rows.append((Cell(_called(about.title, names), note=_called(note(name), names)), Cell(words), *cells))
+            cells = [
+                _floor_and_undefined(cell, _aside(group, family, name))
+                for cell, group in zip(cells, groups, strict=True)
+            ]
+            rows.append(
+                (
+                    Cell(_with_group_names(about.title, names), note=_with_group_names(note(name), names)),
+                    Cell(words),
+                    *cells,
+                )
+            )
     head = heads(groups)
     return ResultTable((head[0], "of", *head[1:]), tuple(rows), words=2)
 
@@ -730,7 +739,7 @@ def _of_people(groups: Sequence[Group]) -> tuple[str, ...]:
     return () if others else names
 
 
-def _called(words: str, names: Sequence[str]) -> str:
+def _with_group_names(words: str, names: Sequence[str]) -> str:
     """The words with the names of the groups 0 and 1 instead of "group 0" and "group 1"."""
     for at, name in enumerate(names[:2]):
         words = words.replace(f"group {at}", f"“{name}”")
@@ -752,5 +761,5 @@ def _aside(group: Group, family: str, name: str) -> str:
     return ", ".join(words)
 
 
-def _noted(cell: Cell, more: str) -> Cell:
+def _floor_and_undefined(cell: Cell, more: str) -> Cell:
     return Cell(cell.text, cell.exact, ", ".join(filter(None, (cell.note, more))), cell.best)

@@ -258,7 +258,7 @@ def _scores(metrics: Values) -> list[Table]:
     metric, chosen = judged_by(metrics), "best_val/round" in metrics
     for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
-            table.add_row(f"{name}, features alone", *map(_number, values))
+            table.add_row(f"{name}, features only", *map(_number, values))
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))

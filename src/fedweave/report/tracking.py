@@ -51,7 +51,7 @@ class Tracked:
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """See `experiment.runs.run.RunObserver`."""
         self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
-        with _named():
+        with _tracker_errors():
             self._trackers = [make(directory, config.plain(), done) for make in self._make]
 
     def step(self, reached: Checkpoint) -> None:
@@ -68,19 +68,19 @@ class Tracked:
         if self._round:
             spent = bounds(self._ledger.table())
             self._tell({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
-        with _named():
+        with _tracker_errors():
             for tracker in self._trackers:
                 tracker.close(self._round == self._rounds)
 
     def _tell(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        with _named():
+        with _tracker_errors():
             for tracker in self._trackers if finite else ():
                 tracker.numbers(self._round, finite)
 
 
 @contextmanager
-def _named() -> Iterator[None]:
+def _tracker_errors() -> Iterator[None]:
     """Report an error of a tracker as such.
 
     Raises:
