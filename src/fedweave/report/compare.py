@@ -32,7 +32,7 @@ VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 
-Found = Mapping[object, float]  # by seed
+BySeed = Mapping[object, float]  # by seed
 
 
 def tradeoff(groups: Sequence[Group]) -> ResultTable:
@@ -76,7 +76,7 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     }
 
 
-def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
+def _verdict(one: BySeed, other: BySeed, more: int, void: str = "") -> str:
     """The result of a paired test in words; "" where nothing was measured.
 
     more: the sign of a better difference. void: a sentence instead of the verdict, where no verdict is possible.
@@ -91,7 +91,7 @@ def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
     return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(differences)]
 
 
-def _difference(one: Found, other: Found) -> Cell:
+def _difference(one: BySeed, other: BySeed) -> Cell:
     differences = paired_differences(one, other)
     if not differences:
         return Cell("")
@@ -101,7 +101,7 @@ def _difference(one: Found, other: Found) -> Cell:
     return Cell(signed(mean), repr(mean), between)
 
 
-def _gaps(group: Group) -> Found:
+def _gaps(group: Group) -> BySeed:
     """SP + EO."""
     sp, eo = (group.by_seed(name) for name in _GAPS)
     return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}

@@ -49,7 +49,7 @@ from fedweave.metrics.selection import JUDGED, RAREST, RMSE, judged_by
 T = TypeVar("T")
 
 BY_FEATURES = ("vertical", "parties")  # partitions in which parties hold different features of the same nodes
-_TOLD = ("algorithm", "dataset", "clients")  # what a page shows of every run
+_SUMMARY_KEYS = ("algorithm", "dataset", "clients")  # what a page shows of every run
 
 
 @dataclass(frozen=True)
