@@ -390,7 +390,7 @@ def overview(one: Condition) -> ResultTable:
             star = "★ " if way > 0 else "▽ " if way < 0 else ""
             difference_cells = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *difference_cells))
-    head = ("run", "seeds", *(columns[name] for name in columns_with_values), f"less {first.label}", "how sure")
+    head = ("run", "seeds", *(columns[name] for name in columns_with_values), f"less {first.label}", "uncertainty")
     return ResultTable(head, tuple(rows))
 
 
