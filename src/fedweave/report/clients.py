@@ -66,12 +66,12 @@ def header(console: Console, config: Config, built: Ready) -> None:
     partitioned = built.data, built.partition
     client_names = {"client": client_ids(len(built.partition.parts), built.partition.names)}
     columns = statistics(*partitioned) | client_names
-    edge_attributes = built.data.carried
+    edge_attributes = built.data.edge_attrs
     whole = totals(*partitioned) | ({} if edge_attributes is None else {"given": edge_attributes.ends.shape[1]})
     console.print(clients_table(columns, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes
     alone = filter(None, [untested(columns["test"], built.fed.test is not None)])
-    edges = unused_of_edges(suited(config, built.data), built.data.carried)
+    edges = unused_of_edges(suited(config, built.data), built.data.edge_attrs)
     vertical = capabilities(config.algorithm.kind).vertical
     unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
     if not unmeasured and (favorable := favored(built.data, config.data.values)):

@@ -148,7 +148,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
-            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
+            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalize)."
         )
     if metrics.get(RAREST) is not None:
         also = (
@@ -276,7 +276,7 @@ def units_differ(apart: float | None) -> dict[str, str]:
     return {
         "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
         "target by its own numbers. One model for all then learns another number from each. Compare on validation "
-        'with data.target_normalise = "all", one scale for all: members then send their counts, sums and sums of '
+        'with data.target_normalize = "all", one scale for all: members then send their counts, sums and sums of '
         "squares, and the ledger lists them."
     }
 
@@ -329,7 +329,7 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
         return {}
     return {
         "features": f"{'; '.join(clauses)}. These know no graph. Try another model (sage, gine), scale features "
-        "(data.normalise), or train longer."
+        "(data.normalize), or train longer."
     }
 
 
