@@ -171,7 +171,7 @@ def test_a_run_says_what_it_cost(tmp_path: Path) -> None:
     assert own == {"per": "client", "epsilon": pytest.approx(2.0), "delta": 1e-5, "messages": 3}
     told = disclose(read_run(tmp_path / "run")).sentences
     assert "Differential privacy of what was noised, per client: ε = 2 at δ = 1e-05 after 3 messages." in told
-    assert "Scores compare models with members' labels; nothing bounds what they tell." in told
+    assert "Scores compare models with members' labels; nothing bounds what they reveal." in told
 
 
 def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:

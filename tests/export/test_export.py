@@ -289,7 +289,7 @@ def test_of_a_vertical_run_no_site_is_blamed_for_what_none_can_give(tmp_path: Pa
     (tmp_path / "site/site.toml").write_text('[data]\npath = "data"\nclasses = 2\n')
     result = CliRunner().invoke(app, ["sites", "export", str(tmp_path / "run"), "--site", str(tmp_path / "site")])
     assert result.exit_code == 2
-    assert "a vertical run has no model that anybody could use alone" in " ".join(result.output.split())
+    assert "a vertical run has no model that one party could use on its own" in " ".join(result.output.split())
 
 
 def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     assert (folder / "weights.safetensors").read_bytes() == (tmp_path / "simulated/weights.safetensors").read_bytes()
     about = json.loads((folder / "model.json").read_text())
     assert about["scaling"] == {"how": "sites"}
-    assert "each one's site.toml" in (folder / "README.md").read_text()
+    assert "each site.toml" in (folder / "README.md").read_text()
     data = datasets.load(**SYNTHETIC)
     assert torch.equal(logits(loaded(folder), data), logits(loaded(tmp_path / "simulated"), data))
     assert (about["columns"], about["labels"]) == ([], [])
@@ -330,7 +330,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     )
     refused = CliRunner().invoke(app, ["export", str(out), "--client", "client-1", "--out", str(tmp_path / "other")])
     assert refused.exit_code == 2
-    assert "where each one's own models are" in refused.output
+    assert "which keep their own models" in refused.output
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage"])

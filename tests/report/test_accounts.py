@@ -569,5 +569,5 @@ def test_kinds_in_a_damaged_motifs_file_are_refused(finished: Path) -> None:
     motifs = pq.read_table(finished / "motifs.parquet")
     assert kinds_of(motifs) == Kinds()
     for odd in (b"{", b"{}", b"[1]"):
-        with refusal("motif.kinds", "says wrongly what kinds"):
+        with refusal("motif.kinds", "no valid names of kinds"):
             kinds_of(motifs.replace_schema_metadata({b"node kinds": odd}))

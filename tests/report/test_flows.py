@@ -115,7 +115,7 @@ def test_the_terminal_says_it_in_words(ledger: pa.Table) -> None:
         "bank-a: ε = 200 per node after 1 message, which protects practically nothing",
         "each member: ε = ",
         "An ε above 10 protects little, and one above 100 practically nothing",
-        "In no ε, because nothing bounds what it tells: A.score: own, A.train: n.",
+        "In no ε, because nothing bounds what it reveals: A.score: own, A.train: n.",
     ):
         assert words in said, words
     alone = shown(ledger, "bank-b")

@@ -163,7 +163,7 @@ def test_a_fairest_round_that_is_none_is_not_called_so() -> None:
     text = console.export_text()
     assert "fairest by validation" not in text
     assert "best by validation accuracy: after round 2, test accuracy 0.8000, SP 0.0000" in text
-    why = "no round's accuracy on validation is above that of the better constant prediction, 0.800"
+    why = "no round's accuracy on validation is above the better constant prediction's, 0.800"
     assert f"{why}; shown is the round of best validation accuracy." in text
     assert "the model of round 2 predicts one class for all test examples" in text
 
@@ -172,7 +172,7 @@ def test_a_fairest_round_is_one_where_the_margin_and_the_gaps_allow_it() -> None
     above = CONSTANT | {"best_fair/val/accuracy": 0.85, "best_fair/global/classes_predicted": 2.0}
     assert of_fairest(above) == {}
     [said] = of_fairest(above | {"best_fair/val/margin": 0.1}).values()
-    assert "more than 0.1 above that of the better constant prediction" in said
+    assert "more than 0.1 above the better constant prediction's" in said
     del above["best_fair/val/gaps"]
     assert "gaps are not defined" in of_fairest(above)["fallen back"]
     assert of_fairest({"best_fair/round": 1}) == of_fairest({}) == {}
@@ -184,7 +184,7 @@ def test_the_page_says_that_no_round_was_fair(runs: list[Path], tmp_path: Path) 
     config.write_text(PEOPLE.replace("fair_margin = -1.0", "fair_margin = 1.0"))
     result = CliRunner().invoke(app, ["run", str(config), "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
-    why = "no round&#39;s accuracy on validation is more than 1 above that of the better constant prediction"
+    why = "no round&#39;s accuracy on validation is more than 1 above the better constant prediction&#39;s"
     assert why in render([read_run(tmp_path / "run")])
     (tmp_path / "run" / "summary.json").unlink()
     assert why in render([read_run(tmp_path / "run")])

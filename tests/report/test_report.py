@@ -272,14 +272,14 @@ def test_compare_is_a_command(runs: dict[str, Path]) -> None:
 def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
     alike = grouped(read_runs(list(runs.values())))
     assert unlike(alike) == []
-    assert "The algorithms do not train alike" not in render(read_runs(list(runs.values())))
+    assert "The algorithms do not train in the same way" not in render(read_runs(list(runs.values())))
     other = shutil.copytree(runs["alone"], tmp_path / "other")
     config = (other / "config.toml").read_text()
     (other / "config.toml").write_text(config.replace("local_steps = 1", "local_steps = 5"))
     found = read_runs([runs["s0"], other])
     [said] = unlike(grouped(found))
     assert "fedavg with adam, lr 0.01, 1 step of all examples; local with adam, lr 0.01, 5 steps of all" in said
-    assert "The algorithms do not train alike" in render(found)
+    assert "The algorithms do not train in the same way" in render(found)
     assert unlike(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
     ego = replace(found[0], config={"algorithm": {"optimizer": "adam", "batches": 5, "epochs": 4, "batch": 32}})
     assert recipe(ego) == "adam, 20 steps of 32 examples"
@@ -542,7 +542,7 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     assert "1 seed" in tradeoff_of(one, other)[members].text
     one, other = (Group(group.label, group.runs[:2]) for group in (plain, fair))
     assert "2 seeds" in tradeoff_of(one, other)[members].text  # though .1 and .1 have an interval of width 0
-    assert tradeoff_of(one, one)["bytes"].text == "as many"
+    assert tradeoff_of(one, one)["bytes"].text == "the same"
 
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
@@ -699,7 +699,7 @@ def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) 
     kept = one_ledger(runs, (list("ab"), {"h": torch.zeros(0)}, None, "labels"))
     assert kept[0] == "2 of the 4 clients kept “labels” back (step: h is empty, once)."
     assert not any("No privacy" in sentence or "No ε" in sentence for sentence in said)
-    assert any("looked at" in sentence and "step: h (label distribution)" in sentence for sentence in said)
+    assert any("Check these" in sentence and "step: h (label distribution)" in sentence for sentence in said)
     said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, None, ""))
     assert "The ledger does not say what these reveal: step: x." in said
     assert one_ledger(runs, (list("abcd"), {}, None, ""))[0] == "No client sent anything but empty replies."

@@ -224,7 +224,7 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
     assert {name: value for name, value in undone.items() if value} == {
         "test nodes out of later clients' choice": {"partition.reserved"},
         "epochs of a fifth of the nodes": {"algorithm.epoch_share", "algorithm.server_share"},
-        "clients judged after training": {"algorithm.own_reduction"},
+        "clients evaluated after training": {"algorithm.own_reduction"},
         "Kaiming-normal weights": {"model.initial"},
         "more training on dblp": {"rounds", "algorithm.lr"},
         "features 0/1 on dblp": {"data.normalize"},

@@ -15,7 +15,7 @@ from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 from tests.sweep.test_sweep import in_process
 
-SAID = "So average precision judges here"
+SAID = "So the selection metric is average precision"
 
 
 @pytest.fixture(scope="module", params=[0.04, 0.2])

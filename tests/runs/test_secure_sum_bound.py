@@ -24,10 +24,10 @@ def test_the_number_of_values_that_were_cut_is_told(tmp_path: Path, monkeypatch:
         result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
         assert result.exit_code == 0, result.output
         told[name] = result.output
-    assert "47 of 150 values were cut to ±1" in told["tight"]
-    assert "were cut" not in told["wide"]
+    assert "47 of 150 values were clipped to ±1" in told["tight"]
+    assert "were clipped" not in told["wide"]
     metrics = json.loads((tmp_path / "tight" / "summary.json").read_text())["metrics"]
     assert (metrics["secure_sum/cut"], metrics["secure_sum/values"]) == (47, 150)
     page = tmp_path / "tight.html"
     assert CliRunner().invoke(app, ["report", str(tmp_path / "tight"), "-o", str(page)]).exit_code == 0
-    assert "47 of 150 values were cut" in page.read_text()
+    assert "47 of 150 values were clipped" in page.read_text()

@@ -26,7 +26,10 @@ INPUTS = {
 
 
 class ONNXPool(pyg.Pool):
-    """`pyg.Pool` that tells the exporter that there is a graph: the number of graphs is known only when it runs."""
+    """`pyg.Pool` with an assertion for the exporter that there is a graph.
+
+    The number of graphs is known only at run time.
+    """
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
         """[n, k] -> [graphs, k]."""
@@ -37,8 +40,10 @@ class ONNXPool(pyg.Pool):
 
 
 class Attention(nn.Module):
-    """A `GATConv` or `GATv2Conv` to which self loops are given: PyG's own way of adding them leaves the exporter in
-    doubt whether there are edges at all."""
+    """A `GATConv` or `GATv2Conv` that receives its self loops.
+
+    PyG's own way of adding them leaves the exporter in doubt whether there are edges at all.
+    """
 
     def __init__(self, layer: pyg.GATConv | pyg.GATv2Conv) -> None:
         super().__init__()
@@ -56,10 +61,10 @@ class Attention(nn.Module):
 
 
 def check() -> None:
-    """Refuse where the extra is not installed, or PyTorch is too old.
+    """Raise an error if the extra is not installed, or if PyTorch is too old.
 
     Raises:
-        UserError: names the packages and the command.
+        UserError: the message has the packages and the command.
     """
     if not torch_from(*OLDEST):
         raise UserError(
@@ -75,8 +80,8 @@ def check() -> None:
 
 
 def names(about: Values) -> list[str]:
-    """The inputs of the graph of a model.json; `batch` only where the model pools, `edge_attr` where edges have
-    features that are read."""
+    """The names of the graph's inputs for a model.json; `batch` only where the model pools, `edge_attr` if it reads
+    it."""
     edges = about.get("edges") or {"features": 0, "examples": False}
     reads = edges["features"] and (edges["examples"] or about["settings"].get("edge_features", 0) != 0)
     wanted = {"batch": about["settings"].get("pool", "none") != "none", "edge_attr": bool(reads)}
@@ -84,20 +89,20 @@ def names(about: Values) -> list[str]:
 
 
 def rows(about: Values) -> str:
-    """What the logits are of."""
+    """The examples that the logits are for."""
     edges = about.get("edges")
     return "graphs" if "batch" in names(about) else "edges" if edges and edges["examples"] else "nodes"
 
 
 def output(about: Values) -> str:
-    """What the graph's output is called."""
+    """The name of the graph's output."""
     return "numbers" if "scale" in (about.get("targets") or {}) else "logits"
 
 
 def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
-    """The bytes of model.onnx, of the module that `pyg.build` makes with these weights; any numbers of nodes and edges.
+    """The bytes of model.onnx, from the module that `pyg.build` makes with these weights.
 
-    Nothing of the place where it was made (paths, source lines) stands in it.
+    It accepts any numbers of nodes and edges. It contains nothing of the machine that wrote it (paths, source lines).
 
     Raises:
         UserError: the model scores pairs of nodes.
@@ -128,7 +133,7 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
 
 
 def make_exportable(module: nn.Module) -> None:
-    """Put layers that the exporter understands in the place of those that it does not, with the same outputs."""
+    """Replace layers that the exporter does not understand with layers that it does, with the same outputs."""
     module = module.net if isinstance(module, pyg.UnitsModule) else module
     net: Any = module.nodes if isinstance(module, pyg.EdgeHeadModule) else module
     for number, layer in enumerate(net.layers):
@@ -139,7 +144,7 @@ def make_exportable(module: nn.Module) -> None:
 
 
 def usage(about: Values) -> str:
-    """What the model card says of the file: inputs, outputs, opset."""
+    """The model card's lines on the file: inputs, outputs, opset."""
     sizes = {"features": about["features"], "edge_features": (about.get("edges") or {}).get("features")}
     inputs = [f"- input `{name}`: {INPUTS[name].format(**sizes)}" for name in names(about)]
     kind = "float64" if output(about) == "numbers" else "float32"
@@ -172,7 +177,7 @@ def _bare(program: Any, rows: str) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that it does not need and on names of sizes."""
+    """Silence the exporter's remarks on packages that it does not need and on names of sizes."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -7,7 +7,7 @@
     scores = model(x, edge_index, pairs, relation)  # where model.json has "decoder"
 
 x is float32 [n, features] in the order and scaling that the model card names; edge_index int64 [2, E] has both
-directions of every edge, without self loops. Where model.json has "edges", each edge stands there once, as in the
+directions of every edge, without self loops. Where model.json has "edges", edge_index has each edge once, as in the
 tables, with its features float32 [E, k] in edge_attr; where these are the examples, logits are of edges, [E, classes].
 Where model.json has "decoder", edge_index has both directions of the links that carry messages, and pairs int64 [2, m]
 are scored, each under relation int64 [m] where links have several; torch.sigmoid gives the probability of a link.
@@ -39,12 +39,12 @@ from torch_geometric.nn import (
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 BOTH, ONE = ("came", "went"), ("one",)  # ways of messages
-WIDTH = 64  # of what edges as examples are read by, where the model has no hidden layers
+WIDTH = 64  # of the head for edges as examples, where the model has no hidden layers
 
 
-Settings = dict[str, Any]  # what model.json says of a model
-Layer = Callable[..., nn.Module]  # what makes one of its sizes
-Chain = list[tuple[nn.Module, str | None]]  # layers, each with what follows it
+Settings = dict[str, Any]  # the settings of a model in model.json
+Layer = Callable[..., nn.Module]  # makes a layer from its sizes
+Chain = list[tuple[nn.Module, str | None]]  # layers, each with the activation after it
 
 
 class Pool(nn.Module):
@@ -149,8 +149,10 @@ class APPNPModule(WholeModule):
 
 
 class RGCNModule(WholeModule):
-    """Means over what messages bring along edges and against them, each with weights of its own (Schlichtkrull et al.
-    2018), of edges of one relation."""
+    """Means over the messages along edges and against them, of edges of one relation.
+
+    Both directions have their own weights (Schlichtkrull et al. 2018).
+    """
 
     def __init__(self, features: int, classes: int, settings: Settings) -> None:
         self.depth, bases = int(settings["layers"]), int(settings["bases"])
@@ -206,7 +208,10 @@ class ACMGCNModule(WholeModule):
 
 
 class H2GCNModule(WholeModule):
-    """Own embedding, neighbors' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
+    """A node's own embedding, its neighbors', and its neighbors' at distance two (Zhu et al. 2020).
+
+    It takes memory for every two nodes.
+    """
 
     def __init__(self, features: int, classes: int, settings: Settings) -> None:
         self.rounds, wide = int(settings["layers"]), settings["hidden"]
@@ -249,8 +254,11 @@ class GINEModule(nn.Module):
 
 
 class Along(nn.Module):
-    """A convolution `made(in, out, edge_features)` along edges, or one for each way and a linear layer, as
-    `DirGNNConv`; mirrored: messages go against edges' directions, too, for these are listed once each."""
+    """A convolution `make_layer(in, out, edge_features)` along edges, or one for each direction and a linear layer.
+
+    The second form is `DirGNNConv`. mirrored: messages also go against edges' directions, because each edge is listed
+    once.
+    """
 
     def __init__(
         self,
@@ -347,8 +355,10 @@ SCORES |= {"transe": transe, "rotate": rotate}
 
 
 class LinkModule(nn.Module):
-    """How likely a link is between two nodes: a `nodes` model gives each an embedding, of `width` numbers, and a
-    decoder scores pairs of these. relations: how many kinds of links there are."""
+    """How likely a link is between two nodes: a decoder scores pairs of embeddings.
+
+    A `nodes` model gives each node an embedding of `width` numbers. relations: the number of kinds of links.
+    """
 
     def __init__(self, nodes: "Net", decoder: str, width: int, relations: int) -> None:
         super().__init__()
@@ -361,16 +371,20 @@ class LinkModule(nn.Module):
         self.w = nn.ParameterDict({name: nn.Parameter(_any(size)) for name, size in sizes.items()})
 
     def forward(self, x: Tensor, edge_index: Tensor, pairs: Tensor, relation: Tensor | None = None) -> Tensor:
-        """Scores [m] of pairs int64 [2, m], whose probabilities of a link are torch.sigmoid of them; relation: int64
-        [m], the number of each pair's relation."""
+        """Scores [m] of pairs int64 [2, m]; torch.sigmoid turns them into probabilities of a link.
+
+        relation: int64 [m], the number of each pair's relation.
+        """
         h = self.nodes(x, edge_index)
         relation = torch.zeros_like(pairs[0]) if relation is None else relation
         return self.score(h[pairs[0]], h[pairs[1]], dict(self.w.items()), relation)
 
 
 class Net(nn.Module):
-    """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits. listed:
-    whether edges are given once each, as they are listed."""
+    """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits.
+
+    listed: whether edges are given once each, as they are listed.
+    """
 
     def __init__(self, layers: Chain, listed: bool = False) -> None:
         super().__init__()
@@ -400,8 +414,11 @@ class Net(nn.Module):
 
 
 class UnitsModule(nn.Module):
-    """A `net` whose outputs are numbers, told in the data's units: times a divisor, plus a shift and, where the model
-    has learned logarithms, exp of that. scale: [3, t], shifts, divisors, and 1 for logarithms."""
+    """A `net` whose outputs are numbers, converted into the data's units.
+
+    The conversion multiplies by a divisor and adds a shift; where the model has learned logarithms, exp follows. scale:
+    [3, t], shifts, divisors, and 1 for logarithms.
+    """
 
     def __init__(self, net: nn.Module, scale: list[list[float]]) -> None:
         super().__init__()
@@ -430,7 +447,7 @@ def build(about: Settings) -> nn.Module:
 
 
 def of_outputs(about: Settings) -> nn.Module:
-    """The same, whose outputs are as it was trained."""
+    """The module that a model.json describes, with the outputs on which the model was trained."""
     edges, width = about.get("edges"), about["settings"].get("hidden") or WIDTH
     if "decoder" in about:
         nodes = of_nodes({**about, "classes": width, "edges": None})
@@ -441,7 +458,7 @@ def of_outputs(about: Settings) -> nn.Module:
 
 
 def of_nodes(about: Settings) -> Net:
-    """The same without what is done with edges as examples."""
+    """The module for nodes or graphs, without the head for edges as examples."""
     edges = about.get("edges")
     wholes = {"sgc": SGCModule, "gprgnn": GPRGNNModule, "acmgcn": ACMGCNModule, "h2gcn": H2GCNModule}
     wholes |= {"appnp": APPNPModule, "rgcn": RGCNModule}
@@ -507,14 +524,14 @@ def _attentive(layer: Layer, activation: str, features: int, classes: int, setti
     return [*hidden, (layer(sizes[-1], classes, settings["output_heads"], concat=False), None)]
 
 
-def gin(features: int, classes: int, given: Settings) -> Chain:
+def gin(features: int, classes: int, settings: Settings) -> Chain:
     """Graph isomorphism convolutions (Xu et al. 2019) after a linear layer."""
-    size = given["hidden"]
+    size = settings["hidden"]
     convolutions = [
         (GINConv(nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))), "relu")
-        for _ in range(given["layers"])
+        for _ in range(settings["layers"])
     ]
-    return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
+    return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, settings["pool"])]
 
 
 def gine(features: int, classes: int, settings: Settings) -> Chain:
@@ -548,19 +565,19 @@ def ego(features: int, classes: int, settings: Settings) -> Chain:
 
 
 def _any(size: tuple[int, ...]) -> Tensor:
-    """Weights until those of the file are loaded."""
+    """Placeholder weights, until the weights of the file are loaded."""
     return torch.linspace(-40, 40, math.prod(size), device="cpu").cos().reshape(size)
 
 
 def _chain(layer: Layer, features: int, last: int, settings: Settings) -> Chain:
-    """`layers` of them, with ReLU after each but the last."""
+    """A chain of `layers` layers, with ReLU after each but the last."""
     sizes = [features, *[settings["hidden"]] * (settings["layers"] - 1), last]
     layers = [layer(*pair) for pair in pairwise(sizes)]
     return [*((one, "relu") for one in layers[:-1]), (layers[-1], None)]
 
 
 def _pooled(layer: Layer, features: int, classes: int, settings: Settings) -> Chain:
-    """A chain; or, with pooling, `layers` of them with ReLU and a head."""
+    """A chain without pooling; with pooling, `layers` layers with ReLU and a head."""
     if settings["pool"] == "none":
         return _chain(layer, features, classes, settings)
     chain = [(one, "relu") for one, _ in _chain(layer, features, settings["hidden"], settings)]

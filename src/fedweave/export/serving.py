@@ -1,4 +1,4 @@
-"""A scorer that answers requests on one machine: rows in, scores out, the numbers of `fedweave score`."""
+"""A server that scores on one machine: rows in, scores out, with the numbers of `fedweave score`."""
 
 import asyncio
 import hmac
@@ -29,16 +29,16 @@ OPEN = "/health"  # what a probe may ask without a token
 LEAST_TOKEN = 16  # characters
 PATIENCE = 30.0  # seconds for the body of a request
 AT_ONCE = 32  # connections
-SPARE_COLUMNS = 200  # of a table, more than the model has
-SPARE_CELLS = 1_000_000  # that may be empty in a table
-SHARED_MEMORY = Path("/dev/shm")  # where a system has it; what is there is on no disk
+SPARE_COLUMNS = 200  # columns of a table beyond the model's
+SPARE_CELLS = 1_000_000  # empty cells that a table may have
+SHARED_MEMORY = Path("/dev/shm")  # on systems that have it; its files are not on a disk
 
 Scope: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class Refused(UserError):
-    """A request that is not answered with scores; `status` is that of HTTP."""
+    """A request that gets no scores; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str, code: str) -> None:
         super().__init__(message, code=code)
@@ -46,10 +46,10 @@ class Refused(UserError):
 
 
 def check_installed() -> None:
-    """Refuse where the extra `serve` is not installed.
+    """Raise an error if the extra `serve` is not installed.
 
     Raises:
-        UserError: names the packages and the command.
+        UserError: the message has the packages and the command.
     """
     if absent := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
         raise UserError(
@@ -60,10 +60,10 @@ def check_installed() -> None:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that its owner alone can read.
+    """The token in a file that only its owner can read.
 
     Raises:
-        UserError: there is none, others can read it, or it is short.
+        UserError: there is no such file, others can read it, or the token is short.
     """
     if not path.is_file():
         raise UserError(f"--token-file {path}: there is no such file. Write a token into it.", code="score.token")
@@ -82,7 +82,7 @@ def read_token(path: Path) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on `host`."""
+    """Whether only this machine can reach a server on `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -90,10 +90,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Refuse to listen beyond loopback without a token.
+    """Reject an address beyond loopback without a token.
 
     Raises:
-        UserError: names the option.
+        UserError: the message names the option.
     """
     if token is None and not is_loopback(host):
         raise UserError(
@@ -103,17 +103,19 @@ def check_address(host: str, token: str | None) -> None:
 
 
 def names_of(host: str) -> tuple[str, ...]:
-    """The names by which requests may call a server on `host`; () for any: a web page from elsewhere that has its own
-    name lead to loopback (DNS rebinding) asks with that name."""
+    """The host names that requests to a server on `host` may use; () allows any.
+
+    This blocks DNS rebinding: a web page whose name resolves to loopback sends its own name in the request.
+    """
     return (host, "127.0.0.1", "localhost", "::1") if is_loopback(host) else ()
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens.
+    """A listening socket.
 
     Raises:
-        UserError: the address or the port cannot be had.
+        UserError: the address or the port is not available.
     """
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -138,15 +140,15 @@ def server(app: App) -> Any:
 
 
 def run(app: App, listener: socket.socket) -> None:
-    """Answer requests until the process is told to stop."""
+    """Answer requests until the process gets a signal to stop."""
     server(app).run(sockets=[listener])
 
 
 def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000, names: Collection[str] = ()) -> App:
     """The ASGI application.
 
-    token: that requests must carry as `Authorization: Bearer`; None asks for none. most: bytes of a body. names: by
-    which requests may call the server; () for any.
+    token: requests must have it as `Authorization: Bearer`; None needs none. most: the largest size of a body in bytes.
+    names: the host names that requests may use; () allows any.
 
     Raises:
         UserError: see `Scorer.net`.
@@ -205,7 +207,7 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
 
 
 def _refusal(scope: Scope, token: str | None, names: Collection[str]) -> tuple[int, str, str] | None:
-    """Why a request gets no answer, whatever it asks."""
+    """(status, message, code) for a request that gets no answer to any path; None for others."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     if names and _name_of(headers.get("host", "")) not in names:
         return 403, f"the header Host names none of {', '.join(dict.fromkeys(names))}.", "score.host"
@@ -242,7 +244,7 @@ def answer(scorer: Scorer, body: bytes) -> Record:
     """The scores of the rows in a body: {"nodes": [{…}, …], "edges": […]}, and "graphs" where these are the examples.
 
     Raises:
-        UserError: the body is no such JSON, or the rows are of another form than those of training.
+        UserError: the body is not such JSON, or its rows have another form than the training data.
     """
     tables = _tables(body, scorer)
     memory = str(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
@@ -261,22 +263,23 @@ def answer(scorer: Scorer, body: bytes) -> Record:
 
 
 def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
-    """The tables that a body holds.
+    """The tables in a body.
 
     Raises:
-        Refused: it holds something else.
+        Refused: it contains something else.
     """
     shape = 'Send {"nodes": [{"id": …, …}, …], "edges": [{"source": …, "target": …}, …]}.'
     try:
-        held = json.loads(body, parse_constant=_no_number)
+        document = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON: {error}. {shape}", "score.body") from error
-    if not isinstance(held, dict) or not held.get("nodes") or (odd := held.keys() - {*TABLES}):
-        what = f"it has the key {min(odd)!r}" if isinstance(held, dict) and held.get("nodes") else "it has no nodes"
-        raise Refused(400, f"the body is not as it has to be: {what}. {shape}", "score.body")
+    if not isinstance(document, dict) or not document.get("nodes") or (odd := document.keys() - {*TABLES}):
+        has_nodes = isinstance(document, dict) and document.get("nodes")
+        what = f"it has the key {min(odd)!r}" if has_nodes else "it has no nodes"
+        raise Refused(400, f"the body has another form: {what}. {shape}", "score.body")
     most = SPARE_COLUMNS + 2 * len(scorer.before.columns)
-    tables = {name: _table(name, rows, most) for name, rows in held.items()}
-    if not held.get("edges"):
+    tables = {name: _table(name, rows, most) for name, rows in document.items()}
+    if not document.get("edges"):
         tables["edges"] = _no_edges(scorer)
     return tables
 
@@ -289,7 +292,7 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
     """Rows of JSON as a table of `most` columns at most: a small body must not become a large table.
 
     Raises:
-        Refused: they are no rows, they have more columns, or a column has values of several kinds.
+        Refused: these are no rows, they have more columns, or a column has values of several kinds.
     """
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
@@ -311,11 +314,11 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
 
 
 def _no_edges(scorer: Scorer) -> pa.Table:
-    """The table of edges without a row."""
+    """An empty table of edges with the model's columns."""
     settings = scorer.before.settings
     features = settings.get("edge_features")
     chosen = (settings.get("edge_weight"), settings.get("edge_time"))
     columns = [*(features if isinstance(features, tuple) else ()), *filter(None, chosen)]
-    called = settings.get("columns") or {}
-    ends = {called.get(end, end): pa.array([], pa.string()) for end in ("source", "target")}
+    column_names = settings.get("columns") or {}
+    ends = {column_names.get(end, end): pa.array([], pa.string()) for end in ("source", "target")}
     return pa.table(ends | {name: pa.array([], pa.float64()) for name in columns})

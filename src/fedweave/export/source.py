@@ -1,4 +1,4 @@
-"""The model of a finished run that is to be exported: its weights, and what data it wants."""
+"""The model to export of a finished run: its weights, and the form of data that it needs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -39,15 +39,18 @@ KNOWN = ("gcn", "gat", "gatv2", "transformer", "sage", "gin", "gine", "mlp", "gc
 ATTENTION = ("gat", "gatv2", "transformer")  # with heads
 ALONG = ("gine", "rgcn")  # whose layers along single edges an export has, too
 WAYS = {"came": "in_", "went": "out_"}  # of messages along directed edges, each with weights of its own
-AT_SITES = "sites"  # how features are scaled that each site reads by itself
-HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
+AT_SITES = "sites"  # scaling of features that each site reads on its own
+HANDED_OUT = "handed out"  # scaling of features that `sites init --split` wrote
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging:
-    which examples the run flags, if it looks for a class. when: after which round it is. scorer: the same with what
-    `fedweave score` needs; None where only sites know what columns mean."""
+    """A model to export.
+
+    which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging: which examples the run
+    flags, if it looks for a class. when: the round, "last" or "best". scorer: the model for `fedweave score`; None
+    where only sites know the meaning of columns.
+    """
 
     config: "Config"
     which: str
@@ -58,7 +61,7 @@ class Source:
     scorer: Scorer | None = None
 
     def described(self) -> Record:
-        """What `pyg.build` needs to know, and who prepares data for it."""
+        """The content of model.json: what `pyg.build` and a person who prepares data need to know."""
         form = self.form
         return {
             "model": self.config.model.name,
@@ -79,13 +82,13 @@ def exportable(directory: Path) -> "Config":
     """The configuration of the finished run in `directory`.
 
     Raises:
-        UserError: there is none, or nothing of it can be exported.
+        UserError: there is no such run, or it has no model that can be exported.
     """
     config = finished(directory)
     if capabilities(config.algorithm.kind).predicts:
         raise UserError(
-            "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
-            "`fedweave sites predict`."
+            "a vertical run has no model that one party could use on its own. Take `fedweave predict` or, between "
+            "sites, `fedweave sites predict`."
         )
     if config.links is not None and (config.learned or config.external == PREDICT):
         what = 'data.features = "learned"' if config.learned else 'external = "predict"'
@@ -99,7 +102,7 @@ def exportable(directory: Path) -> "Config":
 
 
 def check_known(config: "Config") -> None:
-    """Refuse a model that cannot be exported."""
+    """Raise an error for a model that cannot be exported."""
     if config.model.name not in KNOWN:
         raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
 
@@ -107,13 +110,13 @@ def check_known(config: "Config") -> None:
 def source(
     directory: Path, model: str | None, client: str | None, before: Before | None = None, when: "When" = "last"
 ) -> Source:
-    """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
+    """The `model` of the run in `directory`: the global model if there is one, else the `client`'s.
 
-    before: what a site that trained it says of its data; of a run between sites alone.
+    before: a site's description of the data that it trained on; only for a run between sites.
 
     Raises:
-        UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
-            any but the global model, or `before` is of other data; of another, there is no site.
+        UserError: the run is not finished, or it has no such model, or the model cannot be exported. For a run between
+        sites: another model than the global one, or `before` describes other data. For other runs: `before` is set.
     """
     config = exportable(directory)
     if not config.between_sites:
@@ -122,7 +125,7 @@ def source(
         return _simulated(directory, config, model, client, when)
     if client is not None or model not in (None, "global"):
         raise UserError(
-            f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
+            f"{directory} was trained between sites, which keep their own models; only the global model can be "
             "exported. `fedweave sites predict --model personal` predicts at the sites."
         )
     return _of_sites(directory, config, before, when)
@@ -167,7 +170,7 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
         )
     algorithm, w = joint(directory, config, when)
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
-    labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
+    labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites send no names
     alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
     weights, reached = _weights(config, algorithm, w, form), int(summary["rounds"])
     after = int(summary["metrics"].get(f"{BEST}/round") or reached) if when == "best" else reached
@@ -176,7 +179,7 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
 
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
-    """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
+    """The weights `w` under PyTorch Geometric's names, as for the plain layers that they represent."""
     _check_layers(config, algorithm.model, form)
     of_links = config.links is not None
     of_edges = form.edges is not None and form.edges["examples"] and not of_links
@@ -205,12 +208,12 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
 
 
 def _check_layers(config: "Config", layers: Sequence[Layer], form: DataForm) -> None:
-    """Refuse a model that reads what `pyg` has no layers for."""
+    """Raise an error for a model with inputs for which `pyg` has no layers."""
     has = (config.model.name in ALONG and config.links is None) or (
         config.model.name in ATTENTION and form.edges is None
     )
-    read = not has and any(layer.operator in kinds() for layer in layers)
-    if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
+    unsupported = not has and any(layer.operator in kinds() for layer in layers)
+    if unsupported or has_ports(config.model.make()) or any(layer.judged for layer in layers):
         raise UserError(
             f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
             "layers: of models that do, it has gine's without either. Take `fedweave predict`."
@@ -241,7 +244,7 @@ def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Te
     """float32 {"layers.0.weight": …} of the weights `w`, as `pyg.Net` loads them; heads: of each layer with attention.
 
     Raises:
-        UserError: a layer is none of those that `pyg` has.
+        UserError: `pyg` lacks one of the layers.
     """
     result: dict[str, Tensor] = {}
     for number, layer in enumerate(model):
@@ -309,7 +312,7 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The model card: what the model is, what data it wants, how good it was, and what left whom to make it.
+# The model card: what the model is, the data that it needs, how good it was, and the data flow of its training.
 
 
 _PLACES = {
@@ -336,7 +339,10 @@ _SHOWN = (
     ("global/macro_f1", "macro F1"),
     ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
     ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
-    ("trained/accuracy", "the same of the models right after their own training"),
+    (
+        "trained/accuracy",
+        "mean over clients of the accuracy on their own test examples, of each model right after local training",
+    ),
     ("global/loss", "test loss, of the examples of the global accuracy"),
     ("pooled/auc", "area under the ROC curve, all members' test examples compared with each other"),
     ("within/auc", "area under the ROC curve over pairs of test examples of the same member, of {members}"),
@@ -355,7 +361,7 @@ _EXAMPLES = {
 _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
-    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalize, categories)",
+    AT_SITES: "as in the sites' own data, after the conversions in each site.toml (normalize, categories)",
     HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalize other than none, scaled "
     "with numbers of the whole data set that no site has",
     "binary": "1 where not 0",
@@ -369,52 +375,54 @@ _SCALED = {
 
 
 def card(run: Run, source: Source, client: str | None, usage: str) -> str:
-    """Markdown. client: whose model it is, if not the server's; usage: how its files are used."""
+    """The model card as Markdown. client: the owner of the model, if not the server; usage: how to use its files."""
     algorithm, dataset, metrics = run.summary["algorithm"], run.summary["dataset"], run.summary["metrics"]
     best, rounds = source.when == "best", counted(run.summary["rounds"], "round")
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
     metrics = of_best(metrics) if best else metrics
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
     tensors = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
-    weights = sum(leaf.numel() for leaf in tensors)
+    weights, model = sum(leaf.numel() for leaf in tensors), source.config.model.plain()
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
         f"This is {plain(whose)} after {after} with "
         f"{counted(run.summary['clients'], 'client')} (seed {source.config.general.seed}), exported by fedweave.",
         usage,
         "## Architecture",
-        _listed([*_settings(source.config.model.plain()), f"weights: {weights:,} numbers, float32"]),
+        _bullets([*(f"{key}: {value}" for key, value in model.items()), f"weights: {weights:,} numbers, float32"]),
         "## Data form",
-        _listed(_form(source.form) if source.config.links is None else _of_pairs(source.form)),
+        _bullets(_form(source.form) if source.config.links is None else _of_pairs(source.form)),
         "## Metrics",
-        f"Of the whole run, after {'that round' if best else 'its last evaluation'}; this model's own share in them is "
-        "not told apart.",
+        f"Of the whole run, after {'that round' if best else 'its last evaluation'}; they do not "
+        "show this model separately.",
         *([plain(note)] if (note := _accuracy_caveat(run)) else []),
         *([_flagged(source)] if source.flagging is not None else []),
-        _listed(f"{about}: {metrics[name]:.4f}" for name, about in _shown(metrics)),
-        "## What left whom",
-        _listed(disclose(run).sentences),
-        "A model can reveal something of the data that it was trained on. Whoever gets these files gets that, too.",
+        _bullets(f"{about}: {metrics[name]:.4f}" for name, about in _card_metrics(metrics)),
+        "## Data flow",
+        _bullets(disclose(run).sentences),
+        "A model can reveal something of the data that it was trained on. Recipients of these files get that, too.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _accuracy_caveat(run: Run) -> str:
-    """Why not accuracy judges; "" where it does."""
+    """Why accuracy is not the selection metric; "" where it is."""
     texts = notes(run.summary["metrics"])
     return texts.get("rare") or texts.get("judged") or ""
 
 
 def _flagged(source: Source) -> str:
-    """From which probability on an example is flagged."""
+    """The probability from which on an example is flagged, in a sentence."""
     positive, threshold = source.flagging or (0, 0.0)
     name = source.form.labels[positive] if source.form.labels else f"class {positive}"
     return f"An example is flagged as {plain(str(name))} from the probability {threshold:.4g} on (model.json)."
 
 
-def _shown(metrics: Record) -> list[tuple[str, str]]:
-    """Metrics and what they are, what judged the run among them; the "global" AUC only where it is not that within
-    members."""
+def _card_metrics(metrics: Record) -> list[tuple[str, str]]:
+    """The card's metrics and their descriptions, with the run's selection metric.
+
+    The "global" AUC is left out where it is the same as the AUC within members.
+    """
     members = counted(int(metrics.get("within/members") or 0), "member")
     same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
     return [
@@ -425,22 +433,18 @@ def _shown(metrics: Record) -> list[tuple[str, str]]:
 
 
 def _deciding(metric: str) -> list[tuple[str, str]]:
-    """The metric that judges, where `_SHOWN` has no place of it."""
+    """The selection metric, if `_SHOWN` has it for no place."""
     if any(name.rpartition("/")[2] == metric for name, _ in _SHOWN):
         return []
     return [(f"{place}/{metric}", f"{title_of(metric)}, {of}") for place, of in _PLACES.items()]
 
 
-def _settings(section: Record) -> list[str]:
-    return [f"{key}: {value}" for key, value in section.items()]
-
-
 def _form(form: DataForm) -> list[str]:
-    """The features, their scaling, the classes and the edges that the model wants."""
-    named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
+    """The features, their scaling, the classes and the edges that the model needs."""
+    column_names = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
     return [
         f"examples: {form.example}s{_EXAMPLES.get(form.example, '')}",
-        f"features: {counted(form.features, 'column')}, float32{named}",
+        f"features: {counted(form.features, 'column')}, float32{column_names}",
         f"scaling: {_SCALED[form.scaling['how']]}",
         _outputs(form),
         *(
@@ -452,7 +456,7 @@ def _form(form: DataForm) -> list[str]:
 
 
 def _of_pairs(form: DataForm) -> list[str]:
-    """The same of a model that scores pairs of nodes."""
+    """The form of data for a model that scores pairs of nodes."""
     relations = (form.edges or {}).get("relations", 0)
     return [
         "examples: pairs of nodes; the model gives a score for each column of pairs, whose sigmoid is the probability "
@@ -464,26 +468,26 @@ def _of_pairs(form: DataForm) -> list[str]:
 
 
 def _outputs(form: DataForm) -> str:
-    """What the model gives for each example."""
+    """The outputs of the model for each example."""
     if form.targets is None:
         classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
         return f"classes, in the order of the logits: {classes}"
-    named = _several(form.targets["names"] or [*map(str, range(form.outputs))])
+    names = _several(form.targets["names"] or [*map(str, range(form.outputs))])
     if form.target_scale is None:
-        return f"labels, in the order of the logits, whose probabilities are 1 / (1 + exp(-logit)): {named}"
-    return f"numbers, in the data's units (the scale is part of the module): {named}"
+        return f"labels, in the order of the logits, whose probabilities are 1 / (1 + exp(-logit)): {names}"
+    return f"numbers, in the data's units (the scale is part of the module): {names}"
 
 
 def _edges(edges: Record) -> list[str]:
-    """What edges are given as, and their features."""
+    """The form of edges, and their features."""
     kind = "directed, from source to target" if edges["directed"] else "undirected"
-    listed = [f"edges: {kind}, each once, in rows of edge_index; parallel ones and loops are kept"]
+    lines = [f"edges: {kind}, each once, in rows of edge_index; parallel ones and loops are kept"]
     if not edges["features"]:
-        return listed
+        return lines
     names = f": {_several(edges['columns'])}" if edges.get("columns") else ", in the order of the data set's"
     scaling = _SCALED[edges.get("scaling", {"how": AT_SITES})["how"]].replace("nodes", "edges")
     return [
-        *listed,
+        *lines,
         f"features of edges, edge_attr: {counted(edges['features'], 'column')}, float32{names}",
         f"scaling of these: {scaling}",
     ]
@@ -494,10 +498,10 @@ def _several(names: Sequence[str], most: int = 200) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _listed(items: Iterable[object]) -> str:
+def _bullets(items: Iterable[object]) -> str:
     return "\n".join(f"- {plain(str(item))}" for item in items)
 
 
 def plain(words: str) -> str:
-    """Words of others on one line, without what Markdown or HTML would make of them."""
+    """Foreign words on one line, with the characters escaped that have a meaning in Markdown or HTML."""
     return re.sub(r"([\\`*\[\]<>#|]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(words.split())))

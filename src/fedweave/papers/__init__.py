@@ -1,1 +1,1 @@
-"""The tables of the papers, each a grid of experiments: run, and printed beside the papers' numbers."""
+"""The tables of the papers: grids of experiments, each run and printed next to the paper's numbers."""

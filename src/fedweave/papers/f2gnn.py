@@ -1,9 +1,9 @@
 """F²GNN: Cui et al. 2023, "Equipping federated graph neural networks with structure-aware group fairness".
 
-The paper's two data sets are not downloaded; beside their rows stand those of four sets at hand, all by one recipe: 30
-ego-networks, of which 3 train in a round, 50/25/25 % of the nodes, and a model of two graph convolutions and a linear
-layer, as its public script has them. What the paper leaves open: the number of rounds (here 100) and which round is
-reported. Here two are: the last, and the one that a fixed rule takes from validation for every method
+The paper's two data sets are not downloaded; the tables add rows for four available data sets. All use one recipe, as
+in the paper's public script: 30 ego-networks with 3 of them training per round, 50/25/25 % of the nodes, and a model of
+two graph convolutions and a linear layer. The paper leaves open the number of rounds (here 100) and which round it
+reports. These tables report two rounds: the last, and the one that a fixed rule selects on validation for every method
 (`metrics.measured.fairest`).
 """
 
@@ -41,7 +41,7 @@ GRIDS: dict[str, tuple[Document, ...]] = {
     "FairAug+FL": tuple({"mask": mask, "keep": keep} for mask in (0.25, 0.5) for keep in (0.5, 0.8)),
     PENALTY: tuple({"alpha": alpha} for alpha in ALPHAS),
 }
-# Hyperparameters by method and data set; those of the method and the data set go before those of the method alone.
+# Hyperparameters by method and data set; an entry for both overrides the entry for the method only.
 CHOICES: dict[tuple[str, ...], Document] = {
     ("F²GNN", "NBA"): {"alpha": 0.5, "tau": 0.05},
     ("FairFed", "NBA"): {"beta": 0.01},
@@ -70,9 +70,9 @@ CHOSEN = (
 )
 
 
-def experiment(dataset: str, method: str, **own: object) -> Document:
-    """The document of `method` on `dataset`; `own` hyperparameters go before those of `CHOICES`."""
-    values = CHOICES.get((method,), {}) | CHOICES.get((method, dataset), {}) | own
+def experiment(dataset: str, method: str, **changes: object) -> Document:
+    """The document of `method` on `dataset`; `changes` to hyperparameters override `CHOICES`."""
+    values = CHOICES.get((method,), {}) | CHOICES.get((method, dataset), {}) | changes
     if method == PENALTY:
         values = {"parts": [{"name": "fair_penalty"} | values]}
     return {
@@ -208,28 +208,28 @@ def _pareto() -> PaperTable:
                 label = ", ".join([method, *(f"{alpha:g}" for alpha in settings.values())])
                 document = experiment(dataset, method, **settings)
                 cells += _cells(dataset, label, document, quantities, "global", CURVE_SEEDS)
-    note = "The paper has no such figure; its pictures lie beside this table, the strength at each dot."
+    note = "The paper has no such figure; our pictures are the files next to this table, with the strength at each dot."
     return _table("Accuracy against gaps by the strength of the penalty", cells, note, plane=PLANE)
 
 
 def _table(title: str, cells: list[PaperCell], *notes: str, plane: tuple[str, str] | None = None) -> PaperTable:
-    named = (
+    hyperparameters = (
         f"{' '.join(key)} {', '.join(f'{name} {value}' for name, value in values.items())}"
         for key, values in CHOICES.items()
     )
-    common = f"{ROUNDS} rounds. Hyperparameters: {'; '.join(named)}: {CHOSEN}."
+    common = f"{ROUNDS} rounds. Hyperparameters: {'; '.join(hyperparameters)}: {CHOSEN}."
     return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes), plane=plane)
 
 
 RULE = (
     "Rows are of the fairest round: the lowest ΔSP + ΔEO on the clients' validation nodes among the rounds whose "
-    "accuracy there is above the better constant prediction's and that do not predict one class for nearly everybody, "
-    "else the round of best validation accuracy. Those of the last round say so; the paper's, whose round it does not "
-    f"state, are compared with it. {ALIKE!r} is the share of the runs whose model does so on the whole test: it has no "
-    "gaps, so that rows with many such runs compare nothing."
+    "accuracy there is above the better constant prediction's and that do not predict one class for almost everyone, "
+    "else the round of best validation accuracy. Rows of the last round are marked. The paper does not state its "
+    f"round; its numbers are compared with the last round. {ALIKE!r} is the share of the runs whose model predicts one "
+    "class on the whole test: it has no gaps, so that rows with many such runs compare nothing."
 )
 LOCAL = "By chance: what a classifier that ignores the groups would show on average. Local: median over clients."
-RATIOS = "A trade-off is the ratio of the means over the runs; its deviation is that of the jackknife's pseudo-values."
+RATIOS = "A trade-off is the ratio of the means over the runs; its deviation is the jackknife's, over pseudo-values."
 F2GNN = Paper(
     "F²GNN (Cui et al. 2023)",
     {1: _evaluation(), 2: _comparison()},

@@ -1,14 +1,14 @@
 """FairGFL: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping
 subgraphs".
 
-Settings are those of `experiments/fairgfl-*.toml`, over fewer rounds. What the paper leaves open and how it is decided
-here is told in `algorithms.fairgfl` and `partition.overlap`. Every method trains the same model with the same optimizer
-and the same number of local steps, where it is free to; q-FedAvg, FCFL and FED-PUB take their own. FGFL, which the
-paper has for nodes, is here for small graphs (`fairgraphfl`) and not among them.
+Settings come from `experiments/fairgfl-*.toml`, with fewer rounds. `algorithms.fairgfl` and `partition.overlap` list
+what the paper leaves open and the decision here. Every method trains the same model with the same optimizer and the
+same number of local steps, where it is free to; q-FedAvg, FCFL and FED-PUB use their own. FGFL, which the paper uses
+for nodes, is here for small graphs (`fairgraphfl`) and not in these tables.
 
-Weights 1 / (1 + O_i) do not sum to 1, so that FairGFL also takes shorter steps than FedAvg. Two rows tell fairness from
-these: FairGFL with `normalize`, whose weights sum to 1 before λ, and FedAvg whose step the server scales by `STEP`, the
-mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
+Weights 1 / (1 + O_i) do not sum to 1, so that FairGFL also takes shorter steps than FedAvg. Two rows separate fairness
+from shorter steps: FairGFL with `normalize`, whose weights sum to 1 before λ, and FedAvg whose step the server scales
+by `STEP`, the mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
 """
 
 from collections.abc import Callable
@@ -251,13 +251,13 @@ STEPS = (
     + f" for overlaps of {', '.join(f'{n:g}' for n in OVERLAPS[1:])}. λ is in neither it nor `normalize`."
 )
 OWN = (
-    "Ditto and FED-PUB have a model for every client, and are judged by the mean over these on the global test. "
+    "Ditto and FED-PUB have a model for every client; their numbers are the means over these on the global test. "
     "FED-PUB trains with Adam, learning rate .01. FCFL and FED-PUB take one local step a round, so FED-PUB's pull to "
     "the received weights has no effect."
 )
 DRIFT = (
-    "Nodes change as the part `drift` has it. FairGFL's clients draw codes of changed nodes anew, and β = .8; the "
-    "scaled step is that of the overlaps at the beginning."
+    "The part `drift` changes nodes. FairGFL's clients draw new codes of changed nodes, and β = .8; the scaled step "
+    "follows from the overlaps at the beginning."
 )
 SHARES = (
     "Of each client the sum of N_ik over the others, as a share of its sum over all clients, which seems to be the "

@@ -1,10 +1,10 @@
 """FairGraphFL: Pan et al. 2024, "Towards fair graph federated learning via incentive mechanisms".
 
-Settings are those of `experiments/fairgraphfl-*.toml`: every method makes 200 rounds of one step of Adam on all of an
-agent's training graphs, with the same GIN but for FedSage and FedStar, which are about another. Accuracies are those of
-the last round; beside them stand those of the best round, chosen on test, for the paper does not say which it prints.
-What the paper leaves open and how it is decided here is told in `algorithms.fairgraphfl` and
-`partition.graphs`. No published version of its script produces its numbers.
+Settings come from `experiments/fairgraphfl-*.toml`: every method makes 200 rounds of one step of Adam on all of an
+agent's training graphs, with the same GIN, except for FedSage and FedStar, which are about another model. Accuracies
+are from the last round; next to them are accuracies from the best round, chosen on test, because the paper does not
+specify which it prints. `algorithms.fairgraphfl` and `partition.graphs` list what the paper leaves open and the
+decision here. No published version of its script produces its numbers.
 """
 
 from collections.abc import Mapping
@@ -62,8 +62,8 @@ ACCURACY = {
 
 
 def experiment(dataset: str, method: str = OWN, partition: Document | None = None, **changes: object) -> Document:
-    """The document of `method` on the paper's `dataset`; `partition` changes who holds what, `changes` are of the
-    algorithm."""
+    """The document of `method` on the paper's `dataset`; `partition` replaces the partition, `changes` are settings of
+    the algorithm."""
     split = {"name": "graphs_iid", "clients": 10, "split_seed": 0} | (partition or {})
     if method == "CFFL":
         split["server_val"] = SERVER_VAL
@@ -87,7 +87,8 @@ def _method_settings(method: str, dataset: str) -> Document:
 
 
 def _accuracy_cells(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
-    """Personalized and global accuracy, and fairness against self-training on the same split, where there are such."""
+    """Personalized and global accuracy, and fairness against self-training on the same split, where the method has
+    them."""
     baseline = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
     local = PaperCell(row, column, "local", document, ACCURACY["personalized"], paper["personalized"])
     whole = PaperCell(row, column, "global", document, ACCURACY["global"], paper["global"])
@@ -158,7 +159,7 @@ def _table(
 
 SETTINGS = (
     "Every run makes 200 rounds of one step of Adam, learning rate 0.001, weight decay 0.0005, on all of an agent's "
-    "training graphs, and is judged after the last."
+    "training graphs, and is evaluated after the last."
 )
 SPLITS = (
     "The split is the same for all seeds; in the columns “split by seed” every seed has its own, and of these the "
@@ -181,14 +182,14 @@ SCALED = (
 )
 NOT_HELD = f"{LARGE} has 144,033 graphs; there is no loader of it here."
 ALONE = (
-    "PROTEINS in five equal parts. By how much the global test accuracy of the model after a round is above that of "
-    "the model from the same round without the agent's update, in the mean over the five parts of the rounds in turn. "
+    "PROTEINS in five equal parts. Numbers are the global test accuracy of the model after a round minus the accuracy "
+    "of the model from the same round without the agent's update, in the mean over each fifth of the rounds. "
     "The paper divides by the accuracy, and draws colors without numbers; single rounds are in the runs' "
     "leave_one_out.parquet."
 )
 PERTURBED = (
-    "Figure 3 (b): shares of the budget per round and agent; the paper draws bars without numbers and does not say of "
-    "which data. Every seed has its own split and perturbation. The four schemes know agents' numbers of graphs alone, "
+    "Figure 3 (b): shares of the budget per round and agent; the paper draws bars without numbers and does not specify "
+    "the data. Every seed has its own split and perturbation. The four schemes know only agents' numbers of graphs, "
     "which differ by one at most."
 )
 FAIRGRAPHFL = Paper(

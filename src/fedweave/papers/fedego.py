@@ -1,8 +1,8 @@
 """FedEgo: Zhang et al. 2023, "FedEgo: privacy-preserving personalized federated graph learning with ego-graphs".
 
 The paper's F1 is micro-F1, that is accuracy; its "Wiki" has exactly the counts of the citation graph DBLP. Its numbers
-are maxima over rounds on the test set (its released script keeps them), beside which tables have ours. What the
-released script does otherwise is the protocol `SCRIPT`.
+are maxima over rounds on the test set (its released script keeps them); the tables list our maxima next to them. The
+protocol `SCRIPT` has the other choices of the released script.
 """
 
 import json
@@ -36,12 +36,12 @@ PRINTED = printed_tables("fedego")
 
 # ----------------------------------------------------------------------------------------------------
 # FedEgo's experiments: data, partitions, model and methods as its tables have them (Zhang et al. 2023, section 5).
-# Under label skew the sizes are those of the released script (Cora and CiteSeer: half of the nodes and 200 test nodes
+# Under label skew the sizes come from the released script (Cora and CiteSeer: half of the nodes and 200 test nodes
 # per client, where the text says 30 % and 300). The width, 512, follows from Table 9. Dropout and gamma are the
-# paper's: on validation nodes that nobody else trains on, no other value was better (docs/fedego.md). What the paper
-# leaves open: the split inside communities (here 50/20/30 % train/val/test), learning rate and weight decay (here
-# those of `algorithms.fedego`). Local training, FedAvg, FedProx and D-FedGNN share FedEgo's architecture and
-# optimizer, and its 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make as many mini-batches with
+# paper's: on validation nodes that no other client trains on, no other value was better (docs/fedego.md). What the
+# paper leaves open: the split inside communities (here 50/20/30 % train/val/test), learning rate and weight decay (here
+# the defaults of `algorithms.fedego`). Local training, FedAvg, FedProx and D-FedGNN share FedEgo's architecture and
+# optimizer, and its 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make the same 25 mini-batches with
 # this optimizer and "follow the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-
 # out 5. The numbers of its tables are as printed there; see `paper.printed`.
 
@@ -100,8 +100,10 @@ ABLATIONS: dict[str, dict[str, Document]] = {
 
 
 def experiment(dataset: str, method: str = "FedEgo", **changes: Document) -> Document:
-    """The document of `method` on the paper's `dataset` under label skew; `changes` are of sections, key by key, and
-    a `partition` with a name replaces the section."""
+    """The document of FedEgo's `method` on the paper's `dataset` under label skew.
+
+    changes: sections of the document, merged key by key; a `partition` with a name replaces the section.
+    """
     document: Record = {"rounds": 200, "eval_every": 10, "data": {"name": DATA[dataset]}}
     document |= {"partition": SKEW.get(dataset), "model": MODEL, "algorithm": ALGORITHM} | METHODS[method]
     for section, change in changes.items():
@@ -117,9 +119,9 @@ def ablation(variant: str, dataset: str) -> Document:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Table 1 and Figures 4 to 7 of FedEgo (Zhang et al. 2023): what is drawn there, of which the text prints no numbers.
-# Figure 5 takes the values of gamma of Table 8, since its own cannot be read. Figure 6 has FedEgo beside local
-# training and FedAvg, and Cora beside CoraFull, which has to be downloaded.
+# Table 1 and Figures 4 to 7 of FedEgo (Zhang et al. 2023): drawings for which the text prints no numbers.
+# Figure 5 takes the values of gamma of Table 8, since its own cannot be read. Figure 6 has FedEgo next to local
+# training and FedAvg, and Cora next to CoraFull, which has to be downloaded.
 
 
 PARTITION_SETTINGS = {"global test share": "global_test", "client share": "share"}  # of the partition
@@ -129,7 +131,7 @@ def fact(name: str) -> Quantity:
     """A count of the run's data ("nodes", "edges", "classes"), its "clients", or one of `SETTINGS`."""
 
     def value(run: Path) -> float:
-        record = _run(run)
+        record = _cached_run(run)
         if name in PARTITION_SETTINGS:
             return float(record.section("partition")[PARTITION_SETTINGS[name]])
         if name == "clients":
@@ -142,11 +144,13 @@ def fact(name: str) -> Quantity:
 
 
 def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
-    """A metric of the last evaluation of one client, by its place among them; where clients have no models of their own
-    on the global test, that of the global model."""
+    """A metric of the last evaluation of one client, by its place among the clients.
+
+    Where clients have no models of their own, the global test has the global model's metric.
+    """
 
     def value(run: Path) -> float | None:
-        if scores := _run(run).clients(metric, split):
+        if scores := _cached_run(run).clients(metric, split):
             return scores.get(read_table(run, PARTITION)["client"][client].as_py())
         number: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
         return number
@@ -155,7 +159,7 @@ def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
 
 
 def share_held(client: int, label: int) -> Quantity:
-    """The share of a label among those of a client's nodes."""
+    """The share of a label among the nodes of a client."""
 
     def value(run: Path) -> float:
         labels = read_table(run, PARTITION)["labels"][client].as_py()
@@ -165,7 +169,7 @@ def share_held(client: int, label: int) -> Quantity:
 
 
 def share_predicted(client: int, label: int) -> Quantity:
-    """The share of a label among what a client's own model predicts on the global test set."""
+    """The share of a label among the predictions of a client's own model on the global test set."""
     return of_client(client, f"global_test/predicted/{label}", "test", "share")
 
 
@@ -175,14 +179,15 @@ def share_true(label: int) -> Quantity:
 
 
 @lru_cache(maxsize=8)
-def _run(run: Path) -> Run:
-    """A finished run, of which a table asks for many numbers: one cell after the other, each of all seeds."""
+def _cached_run(run: Path) -> Run:
+    """A finished run; cached, because a table reads many numbers of it: one cell after the other, each over all
+    seeds."""
     return read_run(run)
 
 
 @cache
 def _counts(section: str) -> dict[str, float]:
-    """Of a data set, by its section as JSON."""
+    """The counts of a data set, from its section as JSON."""
     from fedweave import datasets
 
     data = datasets.load(**json.loads(section))
@@ -196,7 +201,7 @@ SHOWN = 5  # clients, C1 to C5
 
 
 def statistics() -> PaperTable:
-    """Table 1: of the data as it is loaded, and the shares that clients draw."""
+    """Table 1: counts of the loaded data, and the clients' shares of it."""
     cells = []
     for (dataset, column), number in printed(PRINTED[1]).items():
         document = _short(dataset)
@@ -204,16 +209,18 @@ def statistics() -> PaperTable:
             continue
         cells.append(PaperCell(dataset, column, "", document, fact(column), number))
     notes = (
-        "Edges are undirected and distinct. Shares are those of the released script, with which the printed F1 agree. "
+        "Edges are undirected and distinct. Shares are the released script's, with which the printed F1 agree. "
         "The runs make one round of local training.",
     )
     return PaperTable("The data", tuple(cells), 1, notes)
 
 
 def _short(dataset: str) -> Document:
-    """One round of a small model: who holds what is all that is asked for."""
-    held = SKEW.get(dataset, COMMUNITIES[dataset])
-    document = experiment(dataset, "Local Only", partition=held, model={"hidden": 16}, algorithm={"local_steps": 1})
+    """One round of a small model, for cells that only need the partition."""
+    partition = SKEW.get(dataset, COMMUNITIES[dataset])
+    document = experiment(
+        dataset, "Local Only", partition=partition, model={"hidden": 16}, algorithm={"local_steps": 1}
+    )
     return document | {"rounds": 1, "eval_every": 1}
 
 
@@ -263,9 +270,9 @@ def labels() -> PaperTable:
     cells, document = [], experiment("Wiki")
     for label in range(FACTS[DATA["Wiki"]].classes):
         column = f"label {label}"
-        held = [(f"C{client + 1} holds", share_held(client, label)) for client in range(SHOWN)]
+        shares_held = [(f"C{client + 1} holds", share_held(client, label)) for client in range(SHOWN)]
         predicted = [(f"C{client + 1} predicts", share_predicted(client, label)) for client in range(SHOWN)]
-        for row, quantity in (*held, *predicted, ("the global test", share_true(label))):
+        for row, quantity in (*shares_held, *predicted, ("the global test", share_true(label))):
             cells.append(PaperCell(row, column, "", document, quantity))
     return PaperTable("Labels of clients on Wiki, held and predicted", tuple(cells), SEEDS, (DRAWN,), stacked=True)
 
@@ -278,8 +285,10 @@ FEDAVG = (
 
 
 def _experiments(text: str, document: Callable[[str, str], Document], split: str = "") -> tuple[PaperCell, ...]:
-    """Cells of a printed table; `document` (row, column) is the experiment. A row or column "name (split)" says the
-    split where the whole table has no single one."""
+    """Cells of a printed table; `document` (row, column) is the experiment.
+
+    A row or column "name (split)" sets the split where the whole table has no single one.
+    """
     cells = []
     for (row, column), number in printed(text).items():
         splits = [match[1] for match in re.finditer(r" \((global|local)\)", row + column)]
@@ -407,7 +416,7 @@ FEDEGO = Paper(
 
 
 # ----------------------------------------------------------------------------------------------------
-# FedEgo's experiments as its paper's released script makes them (Zhang et al. 2023), whence its printed numbers. Each
+# FedEgo's experiments as its paper's released script makes them (Zhang et al. 2023), the source of its numbers. Each
 # setting is one of the partition, the data, the model or the algorithm. The clean protocol and the script share the
 # clients' sizes, dropped isolated nodes, the width, dropout and gamma.
 
@@ -421,7 +430,7 @@ UNDER_SKEW: dict[str, Document] = {DATA[name]: partition for name, partition in 
 
 
 def _only(names: tuple[str, ...], **changes: object) -> Callable[[PaperCell], PaperCell]:
-    """The change, of cells whose algorithm is one of `names`."""
+    """Apply the change only to cells whose algorithm is one of `names`."""
     return lambda cell: changed(cell, **changes) if _algorithm(cell) in names else cell
 
 
@@ -438,7 +447,7 @@ def _reserved(cell: PaperCell) -> PaperCell:
 
 
 def _communities(cell: PaperCell) -> PaperCell:
-    """Communities dealt in turn, whose clients validate and test on as many nodes as under label skew."""
+    """Communities dealt in turn, whose clients validate and test on the same number of nodes as under label skew."""
     data, partition = cell.document["data"]["name"], cell.document["partition"]
     if partition["name"] != "louvain":
         return cell
@@ -470,7 +479,7 @@ def _batches(cell: PaperCell) -> int:
 
 
 def _after_training(cell: PaperCell) -> PaperCell:
-    """Clients judged by what their own training left, before it is averaged."""
+    """Clients evaluated after their own training, before averaging."""
     if _algorithm(cell) in SHARED:
         return changed(cell, algorithm={"parts": [*cell.document["algorithm"]["parts"], "trained_model"]})
     return _only(("fedego",), algorithm={"own_reduction": True})(cell)
@@ -490,7 +499,7 @@ SCRIPT_SETTINGS = {
         _only(EGO_METHODS, algorithm={"optimizer_state": "kept"}),
         _only(EGO_METHODS, algorithm={"optimizer_state": "fresh"}),
     ),
-    "clients judged after training": Setting(_after_training),
+    "clients evaluated after training": Setting(_after_training),
     "dropout at both ends": Setting(unchanged, _only(("fedego",), model={"dropout": 0.0})),
     "Kaiming-normal weights": Setting(_only(EGO_METHODS, model={"initial": "kaiming"})),
     "width 512": Setting(unchanged, lambda cell: changed(cell, model={"hidden": 256})),
@@ -510,7 +519,7 @@ SCRIPT_NOTES = (
 
 
 def _headline(method: str) -> tuple[PaperCell, ...]:
-    """Its numbers under label skew on the data sets that are small enough to run often."""
+    """The method's cells under label skew, on the data sets that are small enough to run often."""
     cells = (*FEDEGO.tables[3].cells, *FEDEGO.tables[2].cells)
     return tuple(it for it in cells if it.row == method and it.column in ("Cora", "Citeseer", "Wiki"))
 

@@ -1,12 +1,17 @@
 """GLASU: Zhang et al. 2023, "GLASU: a communication-efficient algorithm for federated learning with vertically
 distributed graph data".
 
-Every run makes 2,000 updates: as many rounds as that takes with Q local steps. What the paper's text leaves open: the
-split (here the published one, whose remaining nodes train too, 60/20/20 % for the Heri-Graphs; that of its scripts is
-further down), the width (here 192, of its grid 128 to 384), the weight decay (none), whether Table 3 and Figure 3
-use Q = 4 (they do here, as their GLASU's accuracy in Table 3 is that of GLASU-4 in Table 2), and which party has which
-feature block of the Heri-Graphs.
-"Runtime" is that of training, without evaluation (`duration`).
+Every run makes 2,000 updates, in the number of rounds that this takes with Q local steps. The paper's text leaves open:
+
+- the split: here the published one, whose remaining nodes train too, and 60/20/20 % for the Heri-Graphs; the protocol
+`SCRIPT` has the split of the paper's scripts;
+- the width: here 192, from its grid 128 to 384;
+- the weight decay: here none;
+- whether Table 3 and Figure 3 use Q = 4: here they do, because the accuracy of GLASU in Table 3 equals GLASU-4's in
+Table 2;
+- which party has which feature block of the Heri-Graphs.
+
+"Runtime" is the time of training, without evaluation (`duration`).
 """
 
 from collections.abc import Callable
@@ -83,7 +88,7 @@ MODELS: dict[str, Document] = {
 def experiment(
     dataset: str, method: str, clients: int = 3, exchanges: int = 2, steps: int = 1, backbone: str = "GCNII"
 ) -> Document:
-    """The document of `method` on the paper's `dataset`; K `exchanges` and Q `steps` are GLASU's alone."""
+    """The document of `method` on the paper's `dataset`; only GLASU has K `exchanges` and Q `steps`."""
     settings = {"exchanges": exchanges, "steps": steps, "aggregation": "mean"} if method == "GLASU" else {}
     key = (dataset, f"GLASU-{steps}" if method == "GLASU" else method, backbone, f"M={clients}")
     rate = next(RATES[key[:length]] for length in range(len(key), -1, -1) if key[:length] in RATES)
@@ -128,7 +133,10 @@ def _timed(
     paper: Printed,
     baseline: Document | None = None,
 ) -> list[PaperCell]:
-    """A time in process, and with a delay: the paper's number stands at the first, for its network is another."""
+    """Cells of a time in process, and of one with a delay.
+
+    The paper's number is in the first cell, because its network is another one.
+    """
     return [
         PaperCell(row, column, "", document, of(0.0), paper, baseline),
         PaperCell(f"{row}, {1000 * DELAY:.0f} ms per exchange", column, "", document, of(DELAY), baseline=baseline),
@@ -182,14 +190,14 @@ def _backbones() -> PaperTable:
         PaperCell(backbone, "PubMed", "local", experiment("PubMed", "GLASU", steps=4, backbone=backbone), drawn)
         for backbone in MODELS
     ]
-    note = "The paper draws curves and prints no numbers; the picture beside this table has ours."
+    note = "The paper draws curves and prints no numbers; the picture next to this table has ours."
     return _table("Test accuracy on PubMed by backbone", cells, note, over="round")
 
 
 def _table(title: str, cells: list[PaperCell], *notes: str, over: str = "") -> PaperTable:
-    named = (f"{' '.join(key)} {rate:g}".strip() for key, rate in RATES.items())
+    rates = (f"{' '.join(key)} {rate:g}".strip() for key, rate in RATES.items())
     clean = f"In the clean protocol a whole run makes {UPDATES:,} updates."
-    common = f"{clean} Learning rates: {', '.join(named)}; {CHOSEN}."
+    common = f"{clean} Learning rates: {', '.join(rates)}; {CHOSEN}."
     return PaperTable(title, tuple(cells), SEEDS, (common, *notes), over=over)
 
 
@@ -279,17 +287,18 @@ def _third(cell: PaperCell) -> PaperCell:
 SETTINGS = {
     "equally many train nodes of each class": Setting(_split),
     "random feature blocks": Setting(_blocks),
-    "as many rounds for every Q": Setting(_rounds),
+    "the same number of rounds for every Q": Setting(_rounds),
     "learning rate quartered twice, of StAl. three times": Setting(_decay),
     "a learning rate of its own where Q = 1": Setting(_rates),
     "exchanged gradients where Q = 1": Setting(_exchanged),
     "StAl. is the third client": Setting(_third),
 }
 NOTES = (
-    "Protocol of the paper's released scripts, but with this version's GCNII in place of their residual blocks with "
-    "batch normalization, three sampled neighbors in place of two (Cent.: five), weights of the whole graph's "
-    "normalization in place of the sampled one's, no weight decay, exact gradients where Q = 1 (theirs are not divided "
-    "by the number of parties), the parties' mean accuracy in place of the first one's, and scores of all neighbors. "
+    "Protocol of the paper's released scripts, with these differences: this version's GCNII instead of their residual "
+    "blocks with batch normalization, three sampled neighbors instead of two (Cent.: five), weights of the whole "
+    "graph's normalization instead of the sampled graph's, no weight decay, exact gradients where Q = 1 (theirs are "
+    "not divided by the number of parties), the parties' mean accuracy instead of the first party's, and scores of all "
+    "neighbors. "
     "Learning rates are the tables', but on Cora 0.8 where Q = 1 (GLASU-1, Sim.), the best of 0.5 and 0.8 on "
     "validation nodes with seed 0.",
 )

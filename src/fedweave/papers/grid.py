@@ -1,4 +1,4 @@
-"""From a table to its runs: what can be run, where its results are kept, and which of them are there."""
+"""From a table to its runs: which experiments this version can run, where their results are, and which are finished."""
 
 import hashlib
 import json
@@ -20,8 +20,10 @@ _NOUNS = {"data": "data set"}
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One experiment with one seed; `name` says algorithm, data set, seed and a hash of all other settings. anew: what
-    its directory holds is of other code or data, and to be replaced."""
+    """One experiment with one seed; `name` has algorithm, data set, seed and a hash of all other settings.
+
+    outdated: whether its directory holds results of other code or data, which the run replaces.
+    """
 
     name: str
     config: Config
@@ -29,7 +31,8 @@ class PlannedRun:
     outdated: bool = False
 
     def finished(self) -> bool:
-        """Whether its directory holds its final result; what is wrong with a directory, running it will say."""
+        """Whether its directory holds its final result. A faulty directory counts as unfinished: running it shows the
+        fault."""
         if self.outdated:
             return False
         with suppress(FedweaveError):
@@ -39,8 +42,8 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell and its runs, one per seed, with those of its baseline if it has one; without runs, `status` says why
-    there are none."""
+    """A cell and its runs, one per seed, and the runs of its baseline if it has one; without runs, `status` has the
+    reason."""
 
     cell: PaperCell
     runs: tuple[PlannedRun, ...]
@@ -49,18 +52,19 @@ class PlannedCell:
 
     @property
     def needed(self) -> list[tuple[PlannedRun, ...]]:
-        """By seed, the runs that the cell's number is read of."""
+        """For each seed, the runs from which the cell's number is read."""
         return list(zip(self.runs, self.baseline, strict=True)) if self.baseline else [(run,) for run in self.runs]
 
 
 class Stock:
-    """What of the experiments' names this version has, and which data sets are at hand; each is looked for once."""
+    """Which of the experiments' plug-ins this version has, and which data sets are available; each is looked up
+    once."""
 
     def __init__(self) -> None:
         self._absent: dict[str, str] = {}
 
     def lacks(self, document: Document) -> str:
-        """What `document` asks for and this version or this machine does not have; "" if it has all."""
+        """What `document` needs and this version or this machine lacks; "" if it has all."""
         missing = [lack for section in REGISTRIES if (lack := unknown(section, document.get(section, {})))]
         return "; ".join(missing) or self._no_data(document["data"])
 
@@ -78,8 +82,10 @@ class Stock:
 
 
 def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None = None) -> tuple[PlannedCell, ...]:
-    """The runs of every cell, kept in `out`/runs; cells that ask for the same experiment share them. seeds: other ones
-    than the first that the table asks for."""
+    """The runs of every cell, in `out`/runs; cells with the same experiment share them.
+
+    seeds: seeds to use instead of the table's own number of seeds.
+    """
     known: dict[str, PlannedRun] = {}
     return tuple(
         _planned(cell, seeds or range(cell.seeds or table.seeds), out / "runs", stock, known) for cell in table.cells
@@ -87,8 +93,7 @@ def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
-    """A look that takes some minutes: one seed, `table.quick` times fewer rounds, and the first data set that is at
-    hand."""
+    """A quick look of some minutes: one seed, `table.quick` times fewer rounds, and the first available data set."""
     names = list(dict.fromkeys(cell.document["data"]["name"] for cell in table.cells))
     at_hand = [cell.document["data"]["name"] for cell in table.cells if not stock.lacks(cell.document)]
     chosen = min(at_hand, key=names.index, default=names[0])
@@ -108,8 +113,7 @@ def count(planned: Iterable[PlannedCell]) -> int:
 
 
 def unknown(section: str, table: Values) -> str:
-    """What of a document's section this version does not have: its name, or else some of its settings; "" if all is
-    there."""
+    """What this version lacks of a document's section: its name, or else some of its settings; "" if it has all."""
     kinds, name = registry(section), table.get("name", DEFAULT_NAMES.get(section))
     if name not in kinds:
         return f"there is no {_NOUNS.get(section, section)} {name!r} yet"
@@ -132,7 +136,7 @@ def _planned(
 
 
 def _run(document: Document, folder: Path, known: dict[str, PlannedRun]) -> PlannedRun:
-    """That of a document, looked up among the `known` ones, for to resolve one takes longer than all else here."""
+    """The run of a document, looked up among the `known` ones, because resolving a document is slow."""
     key = json.dumps(document, sort_keys=True)
     if key not in known:
         known[key] = planned_run(document, folder)
@@ -153,7 +157,7 @@ def planned_run(document: Document, folder: Path) -> PlannedRun:
 
 
 def _shortened(cell: PaperCell, times: int) -> PaperCell:
-    """With fewer rounds, and evaluated at least twice if the whole is evaluated on its way."""
+    """The cell with fewer rounds, evaluated at least twice if the whole run is evaluated on its way."""
 
     def short(document: Document) -> Document:
         rounds = max(1, document["rounds"] // times)

@@ -1,8 +1,8 @@
-"""What a paper's table is: cells, each the paper's number beside the experiment that measures it here; and other ways
-to run these experiments: named settings, all of them on, or all but one.
+"""The tables of a paper: each cell has the paper's number and the experiment that measures it here.
 
-The tables' own experiments are the protocol "clean": models of the last round, and splits as little mixed as the paper
-allows. `papers.selection.PROTOCOLS` names others, such as "script" for what a paper's released code does.
+A protocol is another way to run these experiments: a set of named settings, all of them on, or all but one. The tables'
+own experiments are the protocol "clean": models of the last round, and splits as little mixed as the paper allows.
+`papers.selection.PROTOCOLS` names others, such as "script" for what a paper's released code does.
 """
 
 import re
@@ -21,17 +21,17 @@ from fedweave.experiment.config import Document
 class Quantity:
     """A number that a finished run yields.
 
-    unit:     what it is, for the reader ("F1", "MB").
-    read:     (run directory, and that of the cell's baseline if it has one) -> the number, or None where the run did
-              not measure it.
-    expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
+    unit:     the unit for the reader ("F1", "MB").
+    read:     (directory of the run, directory of the baseline if the cell has one) -> the number, or None where the run
+              did not measure it.
+    expected: (the run's document) -> the number by arithmetic, where arithmetic gives it.
     digits:   decimals shown.
     absent:   why a sound run may lack the number ("not reached"); "" if it may not.
-    best:     read as `read`, the number of the round in which it is highest in the test: of the kind that some papers
-              print, and nothing to choose by.
-    curve:    (run directory) -> {round: value}, how the number came about; None where that is not known.
-    per:      read as `read`, what the number is divided by: a cell is then the ratio of the two means over the runs,
-              which a run with a divisor near 0 cannot dominate as it does a mean of ratios.
+    best:     called as `read`: the number of the round in which it is highest on the test set. Some papers print such
+              numbers; never choose by them.
+    curve:    (run directory) -> {round: value}, the number over the rounds; None where it is not known.
+    per:      called as `read`: a divisor. A cell is then the ratio of the two means over the runs. A run with a divisor
+              near 0 would dominate a mean of ratios.
     """
 
     unit: str
@@ -58,10 +58,10 @@ NOTHING = Printed()
 class PaperCell:
     """One number of a table.
 
-    row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
-    document:    the experiment without its seed; `rounds` and the name of its data are given. quantity: what is read
-                 of its runs. baseline: another experiment, whose run with the same seed it is compared with. seeds: how
-                 many runs, 0: as many as the table says.
+    row, column: the paper's headings. split: "local" or "global" test, "" where neither applies. document: the
+    experiment without its seed; `rounds` and the name of its data are set. quantity: the number read from its runs.
+    baseline: another experiment to compare with; its run has the same seed. seeds: the number of runs; 0 takes the
+    table's.
     """
 
     row: str
@@ -76,11 +76,14 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
-    is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn (`over` the
-    "round", or over a number that columns are named by, see `table.draw_curves`; in a `plane`, two columns against each
-    other, see `table.draw_planes`; `stacked`, rows as bars of their columns' shares, see `table.draw_stacks`), and the
-    rows that the others are compared with, `against` (see `differences`)."""
+    """A table or figure of a paper.
+
+    title: its caption. cells: in reading order (smaller datasets first). seeds: the number of seeds for a cell. notes:
+    what its reader must know. quick: how many times fewer rounds a quick look has. over: the drawing of curves over the
+    "round", or over a number in the columns' names (`table.draw_curves`). against: the rows that the others are
+    compared with (`session.differences`). plane: two columns that are drawn against each other (`table.draw_planes`).
+    stacked: whether rows are drawn as bars of their columns' shares (`table.draw_stacks`).
+    """
 
     title: str
     cells: tuple[PaperCell, ...]
@@ -120,7 +123,7 @@ def printed(text: str) -> dict[tuple[str, str], Printed]:
 
 
 def printed_tables(paper: str) -> dict[int, Any]:
-    """The tables of a paper in `printed.toml` by their numbers: text for `printed`, or such texts by data set."""
+    """The tables of a paper in `printed.toml` by their numbers: text for `printed`, or one text for each data set."""
     text = files("fedweave.papers").joinpath("printed.toml").read_text(encoding="utf-8")
     return {int(number): table for number, table in tomllib.loads(text)[paper].items()}
 
@@ -144,9 +147,10 @@ def unchanged(cell: PaperCell) -> PaperCell:
 
 @dataclass(frozen=True)
 class Setting:
-    """One difference: `on` and `off` make of a cell of the paper's tables that with it, and that without it.
+    """One difference between protocols: `on` turns a cell of the paper's tables into one with it, and `off` into one
+    without.
 
-    A cell that it does not concern comes back as it is.
+    They return a cell unchanged if the setting does not concern it.
     """
 
     on: Change
@@ -157,10 +161,10 @@ class Setting:
 class Protocol:
     """A bundle of settings.
 
-    settings: by name, in the order in which they are made. every: what is done to every cell besides, such as how often
-              it is evaluated.
-    worth:    the cells of which `one_off` says what each setting is worth. beside: those that it has as they are.
-    seeds:    of `one_off`. notes: what the reader of its tables must know.
+    settings: by name, in the order of application. every: a further change of every cell, such as how often it is
+    evaluated. worth: the cells for which `one_off` measures each setting. beside: further cells of `one_off`, which get
+    no row without a single setting. seeds: the number of seeds of `one_off`. notes: what the reader of its tables must
+    know.
     """
 
     settings: Mapping[str, Setting]
@@ -171,7 +175,7 @@ class Protocol:
     notes: tuple[str, ...] = ()
 
     def cell(self, cell: PaperCell, without: str = "") -> PaperCell:
-        """The cell, and what it is compared with, with all settings on but one."""
+        """The cell and its baseline, with all settings on except `without`."""
         result = self._document(cell, without)
         if cell.baseline is None:
             return result
@@ -187,22 +191,22 @@ class Protocol:
         return replace(table, cells=tuple(map(self.cell, table.cells)), notes=(*self.notes, *table.notes))
 
     def one_off(self) -> PaperTable:
-        """What each setting is worth: a row with everything on, one without each setting, and the clean one.
+        """The effect of each setting: a row with everything on, one without each setting, and the clean one.
 
         A setting that does not concern a cell has no row for it.
         """
-        cells = [replace(self.cell(it), row=_named(it, ALL)) for it in (*self.worth, *self.beside)]
+        cells = [replace(self.cell(it), row=_row_name(it, ALL)) for it in (*self.worth, *self.beside)]
         for name in self.settings:
             for it in self.worth:
                 variant = self.cell(it, without=name)
                 if variant != self.cell(it):
-                    cells.append(replace(variant, row=_named(it, f"without: {name}"), paper=NOTHING))
-        cells += [replace(it, row=_named(it, CLEAN), paper=NOTHING) for it in (*self.worth, *self.beside)]
-        against = tuple(dict.fromkeys(_named(it, ALL) for it in self.worth))
+                    cells.append(replace(variant, row=_row_name(it, f"without: {name}"), paper=NOTHING))
+        cells += [replace(it, row=_row_name(it, CLEAN), paper=NOTHING) for it in (*self.worth, *self.beside)]
+        against = tuple(dict.fromkeys(_row_name(it, ALL) for it in self.worth))
         return PaperTable("What each setting is worth", tuple(cells), self.seeds, self.notes, against=against)
 
 
-def _named(cell: PaperCell, how: str) -> str:
+def _row_name(cell: PaperCell, how: str) -> str:
     return f"{cell.row}, {how}"
 
 

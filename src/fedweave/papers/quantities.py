@@ -1,4 +1,4 @@
-"""What is read of a finished run for a cell."""
+"""The numbers that cells read from finished runs."""
 
 import math
 import statistics
@@ -29,7 +29,7 @@ from fedweave.privacy.attacks import majority_accuracy, repeated_queries
 from fedweave.privacy.mechanisms import flip_probability
 from fedweave.report.reading import Run, means, read_run, values_of
 
-# the names in a ledger of the steps that only evaluate; those of a preset are FedAvg's
+# steps in a ledger that only evaluate; a preset has FedAvg's names
 EVALUATION = frozenset(
     f"{kind.__name__}.{step}"
     for kind in ALGORITHMS.values()
@@ -39,8 +39,10 @@ EVALUATION = frozenset(
 
 
 class Duration(NamedTuple):
-    """`seconds` that the steps of all clients took together, one after the other in one process, and the `exchanges`
-    between server and clients: calls of a step on all of them, each a message down and one up."""
+    """`seconds` that the steps of all clients took in one process, one after the other, and the number of `exchanges`.
+
+    An exchange is a call of a step on all clients: each client gets a message and answers it.
+    """
 
     seconds: float
     exchanges: int
@@ -66,7 +68,8 @@ NOT_REACHED = "not reached"
 
 
 def accuracy(split: str, best: bool = False) -> Quantity:
-    """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1; with `best` that of the best round, too."""
+    """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1; with `best` also the best round's
+    accuracy."""
     highest, name = partial(best_on_test, split) if best else None, f"{split}/accuracy"
     return Quantity(
         "F1", lambda run: summary(run)["metrics"].get(name), best=highest, curve=lambda run: evaluated(name, run)
@@ -74,7 +77,7 @@ def accuracy(split: str, best: bool = False) -> Quantity:
 
 
 def mean_accuracy() -> Quantity:
-    """Mean over the clients of the final model's test accuracy, in per cent, and that of the best round."""
+    """Mean over the clients of the final model's test accuracy, in per cent, and also for the best round."""
 
     def value(run: Path) -> float | None:
         share = accuracy("local").read(run)
@@ -84,7 +87,7 @@ def mean_accuracy() -> Quantity:
 
 
 def client_accuracy(client: int) -> Quantity:
-    """The same of one client alone, by its place among the clients' sorted names."""
+    """The test accuracy of one client in per cent, by its place among the clients' sorted names."""
 
     def values(run: Path) -> list[float]:
         table = _test_accuracy(run, "local")
@@ -96,8 +99,10 @@ def client_accuracy(client: int) -> Quantity:
 
 
 def best_on_test(split: str, run: Path) -> float:
-    """The highest accuracy on the "local" (mean over clients) or "global" test among the evaluated rounds: a maximum
-    over the test set, comparable with papers that print such, and nothing to choose by."""
+    """The highest accuracy on the "local" (mean over clients) or "global" test among the evaluated rounds.
+
+    A maximum over the test set is comparable with papers that print such maxima; never choose by it.
+    """
     return max(means(_test_accuracy(run, split)).values())
 
 
@@ -107,16 +112,16 @@ def _test_accuracy(run: Path, split: str) -> pa.Table:
 
 
 def curve(run: Path) -> dict[int, float]:
-    """{round: mean over the clients of the test accuracy in per cent}, of the rounds that were evaluated."""
+    """{round: mean over the clients of the test accuracy in per cent}, for the evaluated rounds."""
     means = read_run(run).curve("accuracy", "test", False)
     return {number: round(100 * value, 9) for number, value in means.items()}  # 100 * 0.57 < 57
 
 
-def accuracy_reached(wanted: float) -> Quantity:
-    """The first `curve` value of at least `wanted` per cent."""
+def accuracy_reached(percent: float) -> Quantity:
+    """The first `curve` value of at least `percent`."""
 
     def value(run: Path) -> float | None:
-        first = _reached(run, wanted)
+        first = _reached(run, percent)
         return None if first is None else curve(run)[first]
 
     return Quantity("%", value, digits=1, absent=NOT_REACHED)
@@ -127,18 +132,18 @@ def seconds(delay: float = 0.0) -> Quantity:
     return Quantity("s", lambda run: _duration(run, None, delay), digits=1)
 
 
-def seconds_to(wanted: float, delay: float = 0.0) -> Quantity:
-    """The same until the first evaluation that finds at least `wanted` per cent."""
+def seconds_to(percent: float, delay: float = 0.0) -> Quantity:
+    """Time of training until the first evaluation with at least `percent`."""
 
     def value(run: Path) -> float | None:
-        first = _reached(run, wanted)
+        first = _reached(run, percent)
         return None if first is None else _duration(run, first, delay)
 
     return Quantity("s", value, digits=1, absent=NOT_REACHED)
 
 
 def saving(delay: float = 0.0) -> Quantity:
-    """By how much less time than its baseline the run trained, in per cent of the baseline's."""
+    """The training time that the run saved against its baseline, in per cent of the baseline's."""
 
     def value(run: Path, baseline: Path) -> float:
         return 100 * (1 - _duration(run, None, delay) / _duration(baseline, None, delay))
@@ -152,13 +157,15 @@ def minutes() -> Quantity:
 
 
 def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | None = None, way: str = "") -> Quantity:
-    """What training sent under `keys` (the first part of a key's path), "up", "down" or both over all clients and
-    rounds, in 2^20 bytes; evaluation and the framing of messages are not counted."""
+    """What training sent under `keys` (the first component of a key), "up", "down" or both, in 2^20 bytes.
+
+    It sums over all clients and rounds, without evaluation and the framing of messages.
+    """
     return Quantity("MB", lambda run: sent(run, keys, way) / MB, expected, digits=1)
 
 
 def summarized(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:
-    """An entry `name` of the summary's metrics (`rounds.RoundResult`), which older runs have as `earlier`."""
+    """An entry `name` of the summary's metrics (`rounds.RoundResult`); older runs have it under the name `earlier`."""
 
     def value(run: Path) -> float | None:
         metrics = summary(run)["metrics"]
@@ -169,8 +176,11 @@ def summarized(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quan
 
 
 def evaluated(name: str, run: Path) -> dict[int, float]:
-    """{round: value} of an entry of the summary's metrics in the rounds that were evaluated: of all test examples
-    together ("global/…"), the mean over clients ("local/…"), or fairness between clients ("fairness/…")."""
+    """{round: value} of an entry of the summary's metrics in the evaluated rounds.
+
+    Entries are over all test examples together ("global/…"), means over clients ("local/…"), or fairness between
+    clients ("fairness/…").
+    """
     split, _, metric = name.partition("/")
     rows = read_table(run, METRICS)
     if split in (GLOBAL, "local"):
@@ -187,8 +197,8 @@ def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
     return sum(row["bytes_sum"] for row in counted if row["key"].split("/")[0] in keys)
 
 
-def _reached(run: Path, wanted: float) -> int | None:
-    return next((number for number, value in curve(run).items() if value >= wanted), None)
+def _reached(run: Path, percent: float) -> int | None:
+    return next((number for number, value in curve(run).items() if value >= percent), None)
 
 
 def _duration(run: Path, until: int | None, delay: float) -> float:
@@ -196,7 +206,7 @@ def _duration(run: Path, until: int | None, delay: float) -> float:
 
 
 def summary(run: Path) -> Record:
-    """What a finished run's summary.json says.
+    """The content of a finished run's summary.json.
 
     Raises:
         FedweaveError: it is damaged.
@@ -205,7 +215,7 @@ def summary(run: Path) -> Record:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is read of a run about two groups of people: of the fairest round (`metrics.measured`) and of the last.
+# Numbers of a run about two groups of people: in the fairest round (`metrics.measured`) and in the last.
 
 
 When = Literal["fairest", "last"]
@@ -222,8 +232,8 @@ def gap(name: str, when: When) -> Quantity:
 
 
 def median_score(name: str, when: When) -> Quantity:
-    """Median over the clients of a score on their own test nodes, in per cent; clients where it is undefined are left
-    out."""
+    """Median over the clients of a score on their own test nodes, in per cent, without clients where it is
+    undefined."""
 
     def value(run: Path) -> float | None:
         rows = values_of(read_table(run, METRICS), name, "test", pooled=False)
@@ -234,14 +244,17 @@ def median_score(name: str, when: When) -> Quantity:
 
 
 def median_gap(name: str, when: When) -> Quantity:
-    """The same of a gap."""
-    read = f"groups/median/{name}"
-    return Quantity("%", lambda run: _percent(run, read, when), digits=2, absent="undefined at every client")
+    """Median over the clients of a gap on their own test nodes, in per cent."""
+    entry = f"groups/median/{name}"
+    return Quantity("%", lambda run: _percent(run, entry, when), digits=2, absent="undefined at every client")
 
 
 def one_class(when: When) -> Quantity:
-    """100 where the model predicts one class for the whole global test, so that its gaps are 0 and say nothing, else 0:
-    over runs, the share of those that do."""
+    """100 where the model predicts one class for the whole global test, so that its gaps are 0 and mean nothing, else
+    0.
+
+    The mean over runs is the share of such runs.
+    """
 
     def value(run: Path) -> float | None:
         classes = _percent(run, "global/classes_predicted", when)
@@ -266,7 +279,7 @@ def tradeoff(name: str, when: When) -> Quantity:
 
 
 def round_of(run: Path, when: When) -> int:
-    """The number of that round."""
+    """The number of the fairest or of the last round."""
     record = summary(run)
     return int(record["metrics"][f"{FAIREST}/round"] if when == "fairest" else record["rounds"])
 
@@ -277,17 +290,19 @@ def _percent(run: Path, name: str, when: When) -> float | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is read of runs whose clients are rewarded: fairness of rewards, payoffs, and what each client contributed.
+# Numbers of runs whose clients are rewarded: fairness of rewards, payoffs, and each client's contribution.
 
 
 QUALITIES = ("low", "medium", "high")
-LEFT_OUT = "leave_one_out.parquet"  # beside a run: its accuracies' gains by round and client
-OWN = "FairGraphFL"  # payoffs of the run itself, beside those of `incentives.payoffs.SCHEMES`
+LEFT_OUT = "leave_one_out.parquet"  # in a run's directory: its accuracies' gains by round and client
+OWN = "FairGraphFL"  # payoffs of the run itself, in addition to `incentives.payoffs.SCHEMES`
 
 
 def fairness() -> Quantity:
-    """Pearson's correlation of the clients' last test accuracies with those of the baseline, local training with the
-    same seed and split."""
+    """Pearson's correlation of the clients' last test accuracies with their accuracies in the baseline.
+
+    The baseline is local training with the same seed and split.
+    """
 
     def value(run: Path, baseline: Path) -> float | None:
         together, reference = read_run(run), read_run(baseline)
@@ -305,14 +320,19 @@ def fairness() -> Quantity:
 
 
 def payoff(scheme: str, quality: str) -> Quantity:
-    """Mean payoff per round and client of a `quality` (`partition.graphs.Perturbed`), by the run itself (`OWN`) or by
-    one of `incentives.payoffs.SCHEMES` of data volumes; a round's sum to 1."""
+    """Mean payoff per round and client of a `quality` (`partition.graphs.Perturbed`).
+
+    Payoffs come from the run itself (`OWN`) or from one of `incentives.payoffs.SCHEMES` of data volumes; the payoffs of
+    a round sum to 1.
+    """
     return Quantity("share", lambda run: _paid(run, scheme)[quality])
 
 
 def ordered(scheme: str) -> Quantity:
-    """1 where clients of high quality are paid more than medium, and these more than low; the mean over runs is the
-    share of those where it is so."""
+    """1 where clients of high quality are paid more than medium, and these more than low, else 0.
+
+    The mean over runs is the share of runs with this order.
+    """
 
     def value(run: Path) -> float:
         low, medium, high = (_paid(run, scheme)[quality] for quality in QUALITIES)
@@ -322,8 +342,10 @@ def ordered(scheme: str) -> Quantity:
 
 
 def contribution(client: int, part: int, parts: int) -> Quantity:
-    """By how much a client's update raises the global model's accuracy after a round, in the mean over one of equal
-    `parts` of the rounds, from 0 on (see `contributions`); kept beside the run."""
+    """How much a client's update raises the global model's accuracy after a round, as a mean over a part of the rounds.
+
+    part: one of equal `parts` of the rounds, from 0 on. The measured contributions are stored in the run's directory.
+    """
 
     def value(run: Path) -> float | None:
         rounds = int(read_run(run).config["rounds"])
@@ -354,14 +376,15 @@ def _paid_by_volume(run: Run, scheme: str) -> dict[str, float]:
     from fedweave.incentives.payoffs import data_volume, shares
 
     if run.partition is None:
-        raise FedweaveError(f"{run.directory} does not say what its clients hold.")
+        raise FedweaveError(f"{run.directory} has no partition.parquet, so the clients' data is not known.")
     clients, sizes = run.partition["client"].to_pylist(), run.partition["train"].to_pylist()
     paid = shares(scheme, data_volume(torch.tensor(sizes, device="cpu")), len(clients))
     return dict(zip(clients, paid.tolist(), strict=True))
 
 
 def _contributions(run: Path, rounds: int) -> pa.Table:
-    """Of all rounds; those beside the run if it is all there, else measured and put there."""
+    """The contributions in all rounds: read from the run's directory if it has all of them, else measured and stored
+    there."""
     from fedweave.payments.contributions import left_out
 
     if (run / LEFT_OUT).is_file():
@@ -374,8 +397,8 @@ def _contributions(run: Path, rounds: int) -> pa.Table:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is read of a run of FairGFL: how well overlaps are estimated, what its messages weigh, and what an attacker
-# finds out about links.
+# Numbers of a run of FairGFL: how well overlaps are estimated, the size of its messages, and what an attacker learns
+# about links.
 
 
 TRUE, ESTIMATED = "nodes", "nodes_estimated"
@@ -383,8 +406,10 @@ PAIRS = 10_000  # that links are asked of, as in appendix F-A
 
 
 def sharing(matrix: str, groups: tuple[int, ...]) -> Quantity:
-    """Σ_k N_ik as a share of its sum over all clients, mean over the clients of the partition's `groups`; of the
-    `TRUE` or the `ESTIMATED` matrix N."""
+    """Σ_k N_ik as a share of its sum over all clients, mean over the clients of the partition's `groups`.
+
+    matrix: the `TRUE` or the `ESTIMATED` matrix N.
+    """
 
     def value(run: Path) -> float:
         record = read_run(run)
@@ -396,7 +421,8 @@ def sharing(matrix: str, groups: tuple[int, ...]) -> Quantity:
 
 
 def pair_auc() -> Quantity:
-    """How well the estimated N_ik tell pairs of clients that share nodes from others: the area under the curve."""
+    """How well the estimated N_ik separate pairs of clients that share nodes from others: the area under the ROC
+    curve."""
 
     def value(run: Path) -> float:
         pairs = read_run(run).pairs
@@ -429,8 +455,10 @@ def share_of(keys: tuple[str, ...], model: tuple[str, ...], expected: Callable[[
 
 
 def links_found(answers: int, permanent: bool) -> Quantity:
-    """Links that rounding the mean of `answers` noisy answers about each finds, in per cent; `permanent` noise is drawn
-    once (`fedweave attack`)."""
+    """Links that rounding the mean of `answers` noisy answers about each finds, in per cent.
+
+    The client draws `permanent` noise once (`fedweave attack`).
+    """
 
     def value(run: Path) -> float:
         config = read_run(run).config
@@ -446,7 +474,7 @@ def links_found(answers: int, permanent: bool) -> Quantity:
 
 
 def _messages(run: Path) -> int:
-    """Number of uploads: one of each client in each round."""
+    """The number of uploads: one from each client in each round."""
     record = read_run(run)
     trained = record.ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
     return len(trained.filter(pc.field("key") == "loss").group_by(["round", "client"]).aggregate([]))

@@ -1,7 +1,7 @@
-"""The papers whose tables can be reproduced (a further one is a module beside this and an entry here), and which of the
-tables, and of their cells, a call of `fedweave reproduce` asks for.
+"""The papers whose tables can be reproduced, and the tables and cells that a call of `fedweave reproduce` selects.
 
-`PROTOCOLS` has the other protocols under which a paper's tables can be run.
+A further paper is a module of this package and an entry here. `PROTOCOLS` has the other protocols under which a paper's
+tables can be run.
 """
 
 import re
@@ -44,17 +44,18 @@ def tables(
     protocol: str,
     one_off: bool,
 ) -> Chosen:
-    """One table or figure of a paper, or all, as a protocol has it.
+    """One table or figure of a paper, or all, under a protocol.
 
     Raises:
-        ConfigError: there is no such table, figure or protocol; `one_off` with one of the former.
+        ConfigError: there is no such table, figure or protocol; or `one_off` is combined with a table or a figure, or
+        with the clean protocol.
     """
     check_name("--protocol", protocol, {CLEAN: None, **protocols})
     if one_off:
         if protocol == CLEAN or table is not None or figure is not None:
             raise ConfigError("--one-off is a table of its own, of a protocol: give --protocol script, and no --table.")
         return [(f"{paper}-{protocol}-one-off", f"{about.title}, {protocol}", protocols[protocol].one_off())]
-    chosen = [*_chosen("table", table, about.tables), *_chosen("figure", figure, about.figures)]
+    chosen = [*_numbered("table", table, about.tables), *_numbered("figure", figure, about.figures)]
     if table is None and figure is None:
         chosen = [("table", n, it) for n, it in about.tables.items()]
         chosen += [("figure", n, it) for n, it in about.figures.items()]
@@ -67,7 +68,7 @@ def tables(
 
 
 def of_data(chosen: Chosen, data: str | None) -> Chosen:
-    """The tables' cells of one data set, in files of their own; tables without it are left out.
+    """The tables' cells of one data set, in their own files; tables without it are left out.
 
     Raises:
         ConfigError: no table has it.
@@ -81,8 +82,9 @@ def of_data(chosen: Chosen, data: str | None) -> Chosen:
 
 
 def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
-    """The tables' cells in rows and columns of these names, in files of their own; where none of the names is a row,
-    all rows, and so of columns.
+    """The tables' cells in rows and columns of these names, in their own files.
+
+    If none of the names is a row, all rows are selected; the same holds for columns.
 
     Raises:
         ConfigError: a name is no row and no column; no cell is left.
@@ -101,7 +103,7 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
 
 
 def _cut(chosen: Chosen, names: Sequence[str], selected: Callable[[PaperCell], bool]) -> Chosen:
-    """The tables with the cells that are `selected`, called after `names`; those that have none are left out."""
+    """The tables with the `selected` cells, named after `names`; tables without such a cell are left out."""
     suffix = "-".join(re.sub(r"[^a-z0-9+.]+", "-", name.lower()).strip("-") for name in names)
     tables = []
     for name, heading, table in chosen:
@@ -116,7 +118,7 @@ def seeds_of(text: str | None) -> Sequence[int] | None:
     """Seeds written as "0-3" or "0,2,5".
 
     Raises:
-        ConfigError: they are written otherwise, or one comes twice.
+        ConfigError: the text has another form, or a seed comes twice.
     """
     if text is None:
         return None
@@ -129,7 +131,7 @@ def seeds_of(text: str | None) -> Sequence[int] | None:
     return seeds
 
 
-def _chosen(kind: str, number: int | None, there: Mapping[int, PaperTable]) -> list[tuple[str, int, PaperTable]]:
+def _numbered(kind: str, number: int | None, there: Mapping[int, PaperTable]) -> list[tuple[str, int, PaperTable]]:
     if number is None:
         return []
     if number not in there:

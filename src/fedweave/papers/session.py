@@ -1,5 +1,6 @@
-"""One call of `fedweave reproduce`: its tables one after the other, over shared runs; and what the terminal shows of
-it, how the runs go and the table.
+"""One call of `fedweave reproduce`: its tables one after the other, over shared runs.
+
+It also shows the progress of the runs and the tables on the terminal.
 """
 
 import dataclasses
@@ -54,7 +55,7 @@ _IMPORTED = [
 
 
 class Stopped(FedweaveError):
-    """A signal stopped the runs; every one of them can be continued."""
+    """A signal stopped the runs; all of them can be continued."""
 
     def __init__(self, number: int, message: str = "stopped") -> None:
         self.signal = number
@@ -62,16 +63,16 @@ class Stopped(FedweaveError):
 
 
 class Watch(Protocol):
-    """What is told of the runs while they go."""
+    """Receives reports on the runs while they go."""
 
     def started(self, run: PlannedRun) -> None:
         """A run begins."""
 
     def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
-        """A run is over; `failure` says why it failed, "" if it did not."""
+        """A run is over; `failure` has the reason for its failure, "" if it succeeded."""
 
     def stopping(self, number: int) -> None:
-        """Signal `number` asked to stop; the rounds at hand are being finished."""
+        """Signal `number` requested a stop; the current rounds are being finished."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,10 @@ class _Worker:
 
 
 def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, str]:
-    """Do `runs`, `jobs` at a time, continuing those that were interrupted; returns {name: why} of those that failed.
+    """Execute `runs`, `jobs` at a time, continuing interrupted ones; returns {name: reason} for failed ones.
 
     Raises:
-        Stopped: SIGINT or SIGTERM came; the running ones have saved their last round, unless the signal came twice.
+        Stopped: SIGINT or SIGTERM came; the active runs have saved their last round, unless the signal came twice.
     """
     waiting, active, failed, interrupted = deque(runs), list[_Worker](), dict[str, str](), False
     with Stop(watch.stopping) as stop:
@@ -108,7 +109,7 @@ def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, st
                         watch.ended(worker.run, time.monotonic() - worker.began, failure)
         except KeyboardInterrupt as error:
             raise Stopped(stop.signal or SIGINT) from error
-        finally:  # whatever ended the loop, no process is left behind
+        finally:  # leave no process behind
             _interrupt(active)
             for worker in active:
                 worker.process.join()
@@ -154,7 +155,7 @@ def _interrupt(active: Sequence[_Worker]) -> None:
 
 
 def _failure(worker: _Worker) -> str:
-    """Why the run failed, from what it wrote last; "" and no log if it did not."""
+    """The reason for the run's failure, from its last output; "" if it succeeded, whose log is deleted."""
     if worker.process.exitcode == 0:
         worker.log.unlink(missing_ok=True)
         return ""
@@ -165,7 +166,7 @@ def _failure(worker: _Worker) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rows of a table against each other: differences between runs with the same seed, and how sure they are.
+# Rows of a table compared with each other: differences between runs with the same seed, and their intervals.
 
 
 HEADS = ["row", "against", "column", "test", "unit", "difference", "95 % interval", "seeds"]
@@ -177,9 +178,11 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Difference:
-    """`row` minus `against` where both have the same column, split and unit: the mean over `seeds` pairs of runs with
-    the same seed, and its two-sided 95 % interval from `low` to `high`; None of fewer than two. digits: decimals to
-    show."""
+    """`row` minus `against` where both have the same column, split and unit.
+
+    difference: the mean over `seeds` pairs of runs with the same seed. low, high: its two-sided 95 % interval; None
+    with fewer than two seeds. digits: decimals to show.
+    """
 
     row: str
     against: str
@@ -199,8 +202,10 @@ SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 
 
 def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Difference]:
-    """Of every row and each row named in `against`, where any seed has both numbers; of two that are both named, the
-    later minus the earlier."""
+    """The differences of every row to each row named in `against`, over the seeds that have both numbers.
+
+    If both rows are in `against`, the later one minus the earlier one.
+    """
     there = {(row.row, row.column, row.split, row.unit): row for row in rows}
     results = []
     for row in rows:
@@ -215,7 +220,7 @@ def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Differ
 
 
 def difference_row(it: Difference) -> list[str]:
-    """Its text under `HEADS`."""
+    """The difference as text under `HEADS`."""
     signed = f"+,.{it.digits}f"
     between = "" if it.low is None or it.high is None else f"{it.low:{signed}} to {it.high:{signed}}"
     return [it.row, it.against, it.column, it.split, it.unit, f"{it.difference:{signed}}", between, str(it.seeds)]
@@ -238,8 +243,10 @@ def _paired(row: TableRow, other: TableRow) -> list[float]:
 
 
 class Progression:
-    """Shows the `total` runs of one table, `done` of which are there: a bar on a terminal, one line per run elsewhere
-    (see `workers.Watch`). A context manager."""
+    """Shows the `total` runs of one table, with `done` of them finished: a bar on a terminal, else one line per run.
+
+    It is a context manager, and a `Watch`.
+    """
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self._console, self._total, self._done, self._first = console, total, done, done
@@ -262,12 +269,12 @@ class Progression:
         self._bar.stop()
 
     def started(self, run: PlannedRun) -> None:
-        """Name it beside the bar."""
+        """Show the run's name next to the bar."""
         self._running.append(run.name)
         self._show()
 
     def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
-        """One more, with its time, or with the reason for its failure."""
+        """Count one more run, with its time, or with the reason for its failure."""
         self._done += 1
         self._running.remove(run.name)
         outcome = f"failed: {failure}" if failure else f"{seconds:.0f} s"
@@ -277,7 +284,7 @@ class Progression:
         self._show()
 
     def stopping(self, number: int) -> None:
-        """Say what a first Ctrl-C does."""
+        """Print what a first Ctrl-C does."""
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         self._console.print(f"{name}: finishing this round and saving; once more to stop at once", highlight=False)
 
@@ -322,8 +329,10 @@ def _duration(seconds: float) -> str:
 
 @dataclass
 class Session:
-    """Where to show and keep results, how, with which seeds (None: as many as the tables say), and which runs failed so
-    far: {name: why}; they are not tried again."""
+    """Where to show and store results, how, and with which seeds (None: the number that each table specifies).
+
+    failed: {name: reason} for runs that failed so far; they are not tried again.
+    """
 
     console: Console
     out: Path
@@ -334,15 +343,15 @@ class Session:
     stock: grid.Stock = field(default_factory=grid.Stock)
 
     def show(self, name: str, heading: str, table: PaperTable) -> bool:
-        """Run, save as `name` and show one table; whether nothing failed.
+        """Run, save as `name` and show one table; returns whether nothing failed.
 
         Raises:
-            Stopped: by a signal; says how far it got.
+            Stopped: a signal came; the message has the number of finished runs.
         """
         notes = list(table.notes)
         if self.quick:
             fewer = grid.quick(table, self.stock)
-            notes = [_looked(fewer, table), *(f"Of the whole table, not of this look: {note}" for note in notes)]
+            notes = [_quick_look(fewer, table), *(f"Of the whole table, not of this look: {note}" for note in notes)]
             table, name = fewer, f"{name}-quick"
         planned = grid.plan(table, self.out, self.stock, None if self.quick else self.seeds)
         self._run(heading, planned)
@@ -353,7 +362,9 @@ class Session:
         show_table(self.console, title, notes, rows)
         files = [f"{stem}.md", f"{stem}.parquet"]
         if table.against:
-            files += self._compare(stem, title, notes, differences(rows, table.against))
+            compared = differences(rows, table.against)
+            show_lines(self.console, f"{title}: differences", HEADS, [difference_row(it) for it in compared])
+            files += save_differences(stem, title, notes, compared)
         if table.over:
             files += pictures.draw_curves(stem, title, table.over, planned, rows)
         if table.plane is not None:
@@ -362,11 +373,6 @@ class Session:
             files += pictures.draw_stacks(stem, title, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
-
-    def _compare(self, stem: Path, title: str, notes: Sequence[str], rows: Sequence[Difference]) -> list[str]:
-        """Save and show them; the files written."""
-        show_lines(self.console, f"{title}: differences", HEADS, [difference_row(it) for it in rows])
-        return save_differences(stem, title, notes, rows)
 
     def _run(self, heading: str, planned: Sequence[grid.PlannedCell]) -> None:
         todo, total = grid.unfinished(planned), grid.count(planned)
@@ -377,8 +383,8 @@ class Session:
         self.failed |= watched(self.console, runs, self.jobs, total, left, " of this table")
 
 
-def _looked(fewer: PaperTable, table: PaperTable) -> str:
-    """What a quick look has run, and what the whole table would be."""
+def _quick_look(fewer: PaperTable, table: PaperTable) -> str:
+    """A sentence on what a quick look has run, compared with the whole table."""
     (rounds, sets), (of, all_sets) = (
         (
             max(cell.document["rounds"] for cell in each.cells),
@@ -386,7 +392,7 @@ def _looked(fewer: PaperTable, table: PaperTable) -> str:
         )
         for each in (fewer, table)
     )
-    data = f"on {sets[0]}" + (f" alone of {listed(all_sets)}" if len(all_sets) > 1 else "")
+    data = f"on {sets[0]}" + (f" only, of {listed(all_sets)}" if len(all_sets) > 1 else "")
     return (
         f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed of {table.seeds}, {rounds} rounds of {of}, {data}. A "
         "number near the printed one, or above it, is no reproduction of it."
@@ -401,12 +407,12 @@ def watched(
     left: Callable[[], Sequence[object]],
     of: str = "",
 ) -> dict[str, str]:
-    """Do `runs`, those to be done of `total`, under a progress bar; {name: why} of those that failed.
+    """Execute `runs`, the unfinished ones of `total`, under a progress bar; {name: reason} for failed ones.
 
-    left: which are not finished yet. of: what they are of, for the message.
+    left: returns the runs that are not finished yet. of: the runs' owner, for the message.
 
     Raises:
-        Stopped: by a signal; says how far it got.
+        Stopped: a signal came; the message has the number of finished runs.
     """
     if not runs:
         return {}

@@ -1,4 +1,4 @@
-"""A table beside the paper's: assembled from finished runs, written as Markdown and Parquet."""
+"""A table with our numbers next to the paper's, assembled from finished runs, written as Markdown and Parquet."""
 
 import dataclasses
 import re
@@ -33,9 +33,9 @@ Measured = tuple[float, float]  # of one seed: a number and what it is divided b
 class TableRow:
     """One cell: the paper's number, ours (mean and sample standard deviation over `seeds` runs) and their difference.
 
-    expected: by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed: why"; ours
-    is of those runs that have the number. digits: decimals to show. by_seed: the number of every run, None where there
-    is none. best_on_test: mean and deviation of the quantity's `best`, of the same runs.
+    expected: the number by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed:
+    why"; ours is over the runs that have the number. digits: decimals to show. by_seed: the number of every run, None
+    where there is none. best_on_test: mean and deviation of the quantity's `best`, over the same runs.
     """
 
     row: str
@@ -70,7 +70,7 @@ def assemble(planned: Iterable[PlannedCell], failed: Mapping[str, str]) -> list[
 
 
 def headings(rows: Sequence[TableRow]) -> list[str]:
-    """What a person is shown; arithmetic and best rounds only where there are any."""
+    """The headings that a person sees; arithmetic and best rounds only where the rows have them."""
     arithmetic = ["from shapes"] if any(row.expected is not None for row in rows) else []
     best = [BEST, "its difference"] if any(row.best_on_test is not None for row in rows) else []
     return ["row", "column", "test", "unit", "paper", "ours", "difference", *best, *arithmetic, "seeds", "status"]
@@ -115,7 +115,7 @@ def markdown(title: str, notes: Sequence[str], heads: Sequence[str], lines: Sequ
 
 
 def piped(*lines: Sequence[str]) -> str:
-    """Lines of cells as those of a Markdown table: the heads, the rule below them, and the rows."""
+    """Lines of cells as lines of a Markdown table: the heads, the rule below them, and the rows."""
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
@@ -153,15 +153,17 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> TableRow:
 
 
 def _by_seed(planned: PlannedCell, quantity: Quantity, failed: Mapping[str, str]) -> tuple[list[Measured | None], str]:
-    """The number of each seed's runs, None where there is none, and what is wrong with the first that is faulty."""
+    """The number of each seed's runs, None where there is none, and the first fault if there is one."""
     results = [_value(needed, quantity, failed) for needed in planned.needed]
     faults = [fault for _, fault in results if fault]
     return [value for value, _ in results], f"failed: {faults[0]}" if faults else ""
 
 
 def averaged(values: Sequence[Measured]) -> tuple[float | None, float | None]:
-    """The ratio of the means, and the sample standard deviation of the seeds' pseudo-values (Tukey's jackknife), which
-    are the values themselves where nothing is divided. None where a divisor is 0, or with too few values."""
+    """The ratio of the means, and the sample standard deviation of the seeds' pseudo-values (Tukey's jackknife).
+
+    Without a divisor the pseudo-values are the values themselves. None where a divisor is 0, or with too few values.
+    """
     whole, n = _ratio(values), len(values)
     parts = [_ratio([*values[:at], *values[at + 1 :]]) for at in range(n)] if n > 1 else []
     if whole is None or not parts or None in parts:
@@ -175,7 +177,7 @@ def _ratio(values: Sequence[Measured]) -> float | None:
 
 
 def _value(needed: Sequence[PlannedRun], quantity: Quantity, failed: Mapping[str, str]) -> tuple[Measured | None, str]:
-    """The number of one seed's runs, or None; and what is wrong with them, if anything is."""
+    """The number of one seed's runs, or None; and the fault of the runs, "" if they have none."""
     if broken := [run.name for run in needed if run.name in failed]:
         return None, f"{broken[0]}: {failed[broken[0]]}"
     directories = [run.directory for run in needed]
@@ -199,7 +201,10 @@ def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
 # experiment against one another, and shares. The panels are the report's, and `report.drawing` draws them.
 
 
-EDGE, LETTER = 2, 0.56  # pixels beside title and legend; the width of a letter on average, as a share of its size
+EDGE, LETTER = (
+    2,
+    0.56,
+)  # pixels to the left of title and legend; the width of a letter on average, as a share of its size
 TITLE, NAME, KEY = 12, 11, 28  # sizes of text, and pixels of a name's symbol
 # What a page's style says of these (`style.css`), for a file that has none; "{}" is the mark's color.
 _STYLES = {
@@ -224,7 +229,7 @@ class Point(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """One experiment: what stands beside it, and both numbers with their deviations over the seeds."""
+    """One experiment: the label of its mark, and both numbers with their deviations over the seeds."""
 
     label: str
     x: float
@@ -240,10 +245,10 @@ Places = Mapping[str, Sequence[Marker]]
 def draw_curves(
     stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows: Sequence[TableRow]
 ) -> list[str]:
-    """Write a picture for each column and unit of which there are finished runs, `stem`.svg if there is one alone, with
-    a line for each row of the table; returns the names of the files written.
+    """Write a picture for each column and unit with finished runs, a line for each row; returns the names of the files.
 
-    over: "round", for the quantities that have a curve; or a number in the columns' names ("Cora, overlap 0.1").
+    The file is `stem`.svg if there is only one picture, else it has column and unit in its name. over: "round", for the
+    quantities that have a curve; or a number in the columns' names ("Cora, overlap 0.1").
     """
     panels = _over_rounds(planned) if over == "round" else _over_columns(over, rows)
     files = []
@@ -266,7 +271,7 @@ def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[T
 
 
 def draw_stacks(stem: Path, title: str, rows: Sequence[TableRow]) -> list[str]:
-    """Write `stem`.svg of the rows that are measured in every column; returns its name, nothing if there are none."""
+    """Write `stem`.svg of the rows that are measured in every column; returns its name, [] without such rows."""
     columns = list(dict.fromkeys(row.column for row in rows))
     numbers = {(row.row, row.column): row.ours for row in rows if row.ours is not None}
     shares = {
@@ -284,7 +289,7 @@ def save_picture(path: Path, drawn: str) -> str:
 
 
 def curves(title: str, unit: str, lines: Lines, over: str = "round") -> str:
-    """The picture: `lines` in `unit` over rounds or what is `over`, in bands of one deviation."""
+    """The picture of `lines` in `unit` over the rounds or the number `over`, in bands of one deviation."""
     marks = []
     for at, (name, line) in enumerate(lines.items()):
         x, y = [point.at for point in line], [point.mean for point in line]
@@ -327,13 +332,13 @@ def picture(shown: Panel) -> str:
     parts += [_text(EDGE, 18 * at + 18, line, TITLE) for at, line in enumerate(title)]
     for (x, y), key in zip(spots, keys, strict=True):
         place = f'<svg x="{x:.1f}" y="{y - 10:.1f}" width="24" height="12"'
-        parts += [_styled(drawing.symbol(key)).replace("<svg", place, 1), _text(x + KEY, y, key.name, NAME)]
+        parts += [_with_attributes(drawing.symbol(key)).replace("<svg", place, 1), _text(x + KEY, y, key.name, NAME)]
     place = f'<svg y="{top:g}" width="{drawing.WIDTH}" height="{drawing.HEIGHT}"'
-    return "\n".join([*parts, _styled(drawing.panel(shown)).replace("<svg", place, 1), "</svg>"]) + "\n"
+    return "\n".join([*parts, _with_attributes(drawing.panel(shown)).replace("<svg", place, 1), "</svg>"]) + "\n"
 
 
 def legend(names: Sequence[str], first: float) -> list[tuple[float, float]]:
-    """Where marks' names and symbols stand, in as many rows as they take, the `first` at that height."""
+    """The places of marks' names and symbols, in the rows that they need, the first at the height `first`."""
     x, y, spots = float(EDGE), first, list[tuple[float, float]]()
     for name in names:
         wide = KEY + LETTER * NAME * len(name) + 14
@@ -348,8 +353,8 @@ def _text(x: float, y: float, words: str, size: float) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}">{escape(words)}</text>'
 
 
-def _styled(drawn: str) -> str:
-    """With attributes in the place of classes."""
+def _with_attributes(svg: str) -> str:
+    """The SVG with attributes instead of classes."""
 
     def attributes_of(match: re.Match[str]) -> str:
         name, tone = match[1].split()[0], match[2] or ""
@@ -358,25 +363,26 @@ def _styled(drawn: str) -> str:
         )
         return _STYLES.get(name, "").replace("{}", tone) + attribute
 
-    return re.sub(r'class="([\w ]+)"(?: style="--c:([^"]*)")?', attributes_of, drawn)
+    return re.sub(r'class="([\w ]+)"(?: style="--c:([^"]*)")?', attributes_of, svg)
 
 
 def units(split_units: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """{(split, unit): how a picture says it}: with the split, "local F1", where a unit is that of several."""
+    """{(split, unit): its title in a picture}; the title has the split, "local F1", where several splits share the
+    unit."""
     pairs = set(split_units)
     splits = Counter(unit for _, unit in pairs)
     return {(split, unit): f"{split} {unit}" if splits[unit] > 1 else unit for split, unit in pairs}
 
 
 def mean_curve(seeds: Sequence[Curve]) -> list[Point]:
-    """The rounds that all seeds have."""
+    """The mean over seeds in the rounds that all seeds have."""
     common = sorted(set.intersection(*map(set, seeds)))
     samples = ((number, [seed[number] for seed in seeds]) for number in common)
     return [Point(number, statistics.fmean(of), statistics.stdev(of) if len(of) > 1 else 0.0) for number, of in samples]
 
 
 def places(plane: tuple[str, str], rows: Sequence[TableRow]) -> dict[str, dict[str, list[Marker]]]:
-    """{data set: {method: its markers}} of the rows that have both numbers."""
+    """{data set: {method: its markers}} for the rows that have both numbers."""
     by_cell = {(row.row, row.column): row for row in rows if row.ours is not None}
     panels: dict[str, dict[str, list[Marker]]] = {}
     for name in dict.fromkeys(row.row for row in rows):
@@ -391,21 +397,21 @@ def places(plane: tuple[str, str], rows: Sequence[TableRow]) -> dict[str, dict[s
 
 def _over_rounds(planned: Sequence[PlannedCell]) -> dict[tuple[str, str], dict[str, list[Point]]]:
     panels: dict[tuple[str, str], dict[str, list[Point]]] = {}
-    named = units((it.cell.split, it.cell.quantity.unit) for it in planned)
+    unit_titles = units((it.cell.split, it.cell.quantity.unit) for it in planned)
     for it in planned:
         done, curve = [run.directory for run in it.runs if run.finished()], it.cell.quantity.curve
         if curve is not None and done:
-            lines = panels.setdefault((it.cell.column, named[it.cell.split, it.cell.quantity.unit]), {})
+            lines = panels.setdefault((it.cell.column, unit_titles[it.cell.split, it.cell.quantity.unit]), {})
             lines[it.cell.row] = mean_curve([curve(run) for run in done])
     return panels
 
 
 def _over_columns(over: str, rows: Sequence[TableRow]) -> dict[tuple[str, str], dict[str, list[Point]]]:
     panels: dict[tuple[str, str], dict[str, list[Point]]] = {}
-    named = units((row.split, row.unit) for row in rows)
+    unit_titles = units((row.split, row.unit) for row in rows)
     for row in rows:
         column, _, number = row.column.partition(f", {over} ")
         if row.ours is not None:
-            lines = panels.setdefault((column, named[row.split, row.unit]), {})
+            lines = panels.setdefault((column, unit_titles[row.split, row.unit]), {})
             lines.setdefault(row.row, []).append(Point(float(number), row.ours, row.spread or 0.0))
     return panels

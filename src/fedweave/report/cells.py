@@ -1,4 +1,4 @@
-"""Cells of tables: how numbers are written, which way is better, and what stands for a missing one."""
+"""Cells of tables: how numbers are written, which direction is better, and how a missing number is shown."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from fedweave.report.result_names import better, note
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """The two-sided 95 % interval of the mean of independent normal values, by Student's t; None of fewer than two."""
+    """The two-sided 95 % interval of the mean of independent normal values, by Student's t; None for fewer than two."""
     from scipy.stats import t  # slow to import
 
     if len(values) < 2:
@@ -29,14 +29,16 @@ def paired_differences(one: Mapping[Hashable, float], other: Mapping[Hashable, f
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 
-LEAST_SEEDS = 3  # that say anything: two have an interval of width 0 as often as their differences are equal
+LEAST_SEEDS = 3  # that a test needs: two seeds have an interval of width 0 whenever their differences are equal
 
 
-def sign(found: Sequence[float]) -> int:
-    """What the paired test says of differences, one for each seed: 1 if their 95 % interval lies above 0, -1 if it lies
-    below; else 0, as of fewer than `LEAST_SEEDS`."""
-    low, high = interval(found)
-    if low is None or high is None or len(found) < LEAST_SEEDS:
+def sign(seed_differences: Sequence[float]) -> int:
+    """The result of the paired test on differences, one for each seed.
+
+    Returns 1 if their 95 % interval lies above 0 and -1 if it lies below; else 0, also for fewer than `LEAST_SEEDS`.
+    """
+    low, high = interval(seed_differences)
+    if low is None or high is None or len(seed_differences) < LEAST_SEEDS:
         return 0
     return int(low > 0) - int(high < 0)
 
@@ -45,8 +47,10 @@ LEVEL = 0.05
 
 
 def signs(several: Sequence[Sequence[float]]) -> list[int]:
-    """What paired tests say of the differences of several groups to the same one, as `sign` does of one: 1, -1 or 0, at
-    a level of 5 % for all of them together (Holm 1979, "A simple sequentially rejective multiple test procedure").
+    """The results of paired tests on the differences of several groups to the same group, as `sign` for one: 1, -1 or
+    0.
+
+    The level is 5 % for all of them together (Holm 1979, "A simple sequentially rejective multiple test procedure").
 
     several: differences of each group, one for each seed; groups of fewer than `LEAST_SEEDS` are not tested.
     """
@@ -60,7 +64,7 @@ def signs(several: Sequence[Sequence[float]]) -> list[int]:
 
 
 def _p(values: Sequence[float]) -> float:
-    """Of the two-sided t-test that the mean of independent normal values is 0."""
+    """The p-value of the two-sided t-test that the mean of independent normal values is 0."""
     from scipy.stats import t  # slow to import
 
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
@@ -68,7 +72,7 @@ def _p(values: Sequence[float]) -> float:
 
 
 def surely_above(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> bool:
-    """Whether the paired test over their common seeds says that one is above the other (`sign`)."""
+    """Whether the paired test over the seeds that both have shows one above the other (`sign`)."""
     return sign(paired_differences(one, other)) > 0
 
 
@@ -102,7 +106,8 @@ class ResultTable:
 
 
 def ends(rows: Sequence[tuple[Cell, ...]]) -> tuple[tuple[Cell, ...], ...]:
-    """The rows or, of many, the first and the last of them, and between these how many there are more."""
+    """The rows; of a long table the first and the last `MOST`, and between them a row with the number of rows left
+    out."""
     left_out = len(rows) - 2 * MOST
     if left_out <= MOST:
         return tuple(rows)
@@ -117,11 +122,11 @@ def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Ce
         return Cell(NONE)
     note = f"in {n} of {len(values)} runs" if n < len(values) else ""
     exact = ", ".join(NONE if value is None else repr(value) for value in values)
-    return Cell(form(mean) if n == 1 else f"{form(mean)} ± {_beside(deviation, form(mean), form)}", exact, note)
+    return Cell(form(mean) if n == 1 else f"{form(mean)} ± {_deviation(deviation, form(mean), form)}", exact, note)
 
 
-def _beside(deviation: float, mean: str, form: Callable[[float], str]) -> str:
-    """A deviation with as many decimals as the mean that it stands beside; "0" only of none at all."""
+def _deviation(deviation: float, mean: str, form: Callable[[float], str]) -> str:
+    """A deviation with the number of decimals of its mean; "0" only if there is no deviation."""
     if not _PLAIN_NUMBER.fullmatch(mean):
         return form(deviation)
     decimals = len(mean.partition(".")[2])
@@ -130,7 +135,7 @@ def _beside(deviation: float, mean: str, form: Callable[[float], str]) -> str:
 
 
 def number(value: float) -> str:
-    """Four decimals, or as many as two digits need of what is smaller than that can show."""
+    """A number with four decimals; a smaller one with as few decimals as show two digits."""
     small = _LEAST <= abs(value) < 0.001
     return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}" if small else f"{value:.4f}"
 
@@ -141,16 +146,21 @@ def signed(value: float, form: Callable[[float], str] = number) -> str:
 
 
 def direction(name: str, by: str) -> int:
-    """1 where higher values of a metric are better, -1 where lower ones are; 0 where it does not say which of two runs
-    is better that are judged `by` a metric: no accuracy does where another one judges."""
+    """1 where higher values of a metric are better, -1 where lower ones are, 0 where it does not decide between two
+    runs.
+
+    No accuracy decides between runs whose selection metric (`by`) is another one.
+    """
     if by != PLAIN and name.rpartition("/")[2] in ACCURACIES:
         return 0
     return {"high": 1, "low": -1, "": 0}[better(name)]
 
 
 def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: str, by: str = PLAIN) -> list[Cell]:
-    """Mark what is better than every other by a paired test over seeds (`surely_above`). values: {seed: value} of each
-    cell."""
+    """Mark the cell that a paired test over seeds (`surely_above`) shows better than every other.
+
+    values: {seed: value} for each cell.
+    """
     if not (sign := direction(last, by)):
         return cells
     oriented = [{seed: sign * value for seed, value in by_seed.items()} for by_seed in values]
@@ -162,33 +172,36 @@ def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: st
 
 
 def leading(judged: str) -> Callable[[str], bool]:
-    """Whether a metric of the summary is to be seen first: all of them, but what judges and what alerts find where a
-    positive class is looked for."""
+    """Whether a metric of the summary is shown first.
+
+    All metrics are, except where a positive class is looked for: there only the selection metric and metrics of
+    alerts.
+    """
     last = (judged, *ALERTING)
     return lambda name: judged not in OF_POSITIVE or name.rpartition("/")[2] in last or name in FLAGGING
 
 
 def explained(name: str) -> str:
-    """What a metric is, whatever round it is of."""
+    """What a metric is, in any round."""
     within, last = name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]
     if last.startswith("undefined_"):
         return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
     if within.startswith(f"{WITHOUT_GRAPH}/"):
-        return "of a regression on features alone, which knows no graph"
+        return "of a regression on features only, without the graph"
     if within.startswith(f"{CROSSING}/"):
         return "of test pairs with one end at another member, at each member that knows the pair"
     if within.startswith(f"{REFERENCE}/"):
-        return "of a score that knows the training edges alone, on the same test pairs"
+        return "of a score that knows only the training edges, on the same test pairs"
     return note(within)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a run's members train, as its configuration has it: what a comparison of algorithms should have alike.
+# How a run's members train, by its configuration: a comparison of algorithms should train all of them in the same way.
 
 
 UNLIKE = (
-    "The algorithms do not train alike: {told}. A difference between them may be that of the learning rate or of the "
-    "amount of training. Give them the same, or each its own best, chosen on validation (--grid)."
+    "The algorithms do not train in the same way: {ways}. A difference between them may come from the learning rate or "
+    "from the amount of training. Give all the same settings, or choose the best of each on validation (--grid)."
 )
 
 
@@ -216,8 +229,8 @@ def recipe(run: Run) -> str:
 
 
 def unlike(groups: Sequence[Group]) -> list[str]:
-    """Sentences where an algorithm was run under other conditions than the first one, or two of them have no way to
-    train in common; none where all is alike."""
+    """Sentences on algorithms that ran under other conditions than the first one, or that share no way to train; [] if
+    none."""
     sentences, first = list[str](), groups[0].first
     for group in groups[1:]:
         apart = conditions(group.first, first) if group.first.summary["algorithm"] != first.summary["algorithm"] else ""
@@ -236,11 +249,12 @@ def _trained_unlike(groups: Sequence[Group]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for name, recipes in ways.items():
         alike.setdefault(" or ".join(recipes), []).append(name)
-    return [UNLIKE.format(told="; ".join(f"{', '.join(names)} with {way}" for way, names in alike.items()))]
+    return [UNLIKE.format(ways="; ".join(f"{', '.join(names)} with {way}" for way, names in alike.items()))]
 
 
 def conditions(one: Run, other: Run) -> str:
-    """In what two runs differ besides the algorithm, "rounds = 3 where the other has 100"; "" if in nothing."""
+    """The settings in which two runs differ, except the algorithm, "rounds = 3 where the other has 100"; "" if none
+    differ."""
     mine, theirs = flat(one.config), flat(other.config)
     keys = [key for key in differences(mine, theirs) if key.partition(".")[0] not in _ASIDE]
     return ", ".join(f"{key} = {mine.get(key)} where the other has {theirs.get(key)}" for key in keys)

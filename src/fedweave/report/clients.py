@@ -1,4 +1,4 @@
-"""How the data was cut into clients, for the terminal."""
+"""How the data is partitioned into clients, for the terminal."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
-TRY = 10  # fewer rounds try whether a run works
+TRY = 10  # fewer rounds only try whether a run works
 REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
 USED = {  # what [data] external makes of edges between clients
     "features": "used as features",
@@ -45,8 +45,10 @@ USED = {  # what [data] external makes of edges between clients
 
 
 def header(console: Console, config: Config, built: Ready) -> None:
-    """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used; nothing
-    of a run between sites, whose data are not here."""
+    """Print what is run, on what and the clients; then notes on odd data and on settings that the run does not use.
+
+    Of a run between sites it prints no data: they are not here.
+    """
     if not isinstance(built, Built):
         return
     engine = config.engine.plain()
@@ -61,69 +63,70 @@ def header(console: Console, config: Config, built: Ready) -> None:
         f"seed {config.general.seed}",
     ]
     console.print(" · ".join(parts), highlight=False, soft_wrap=True)
-    cut = built.data, built.partition
-    named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-    held = statistics(*cut) | named
-    edge_attrs = built.data.edge_attrs
-    whole = totals(*cut) | ({} if edge_attrs is None else {"given": edge_attrs.ends.shape[1]})
-    console.print(clients_table(held, whole, built.data.labels, config.external, built.data.targets))
+    partitioned = built.data, built.partition
+    client_names = {"client": client_ids(len(built.partition.parts), built.partition.names)}
+    columns = statistics(*partitioned) | client_names
+    edge_attributes = built.data.edge_attrs
+    whole = totals(*partitioned) | ({} if edge_attributes is None else {"given": edge_attributes.ends.shape[1]})
+    console.print(clients_table(columns, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes
-    alone = filter(None, [untested(held["test"], built.fed.test is not None)])
+    alone = filter(None, [untested(columns["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.edge_attrs)
     vertical = capabilities(config.algorithm.kind).vertical
     unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
-    if not unmeasured and (said := favored(built.data, config.data.values)):
-        console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
-    held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
+    if not unmeasured and (favorable := favored(built.data, config.data.values)):
+        console.print(printable(favorable), highlight=False, soft_wrap=True, markup=False)
+    held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
-    for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *slow(config), *odd):
+    for note in (*alone, *unused(config.partition.make(), *partitioned), *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
 
 def favored(data: Dataset, settings: Values) -> str:
-    """Which of two classes counts as favorable where groups of people are compared, and how to take the other; ""
-    where nothing is compared.
+    """Which of two classes counts as favorable where groups of people are compared, and how to choose the other.
 
-    settings: those of [data].
+    Returns "" where no groups are compared. settings: values of [data].
     """
     if data.sens is None or data.classes != 2:
         return ""
     names = [f"{name} ({at})" for at, name in enumerate(data.labels)] if data.labels else ["class 0", "class 1"]
-    said = f"a prediction of {names[1]} counts as favorable"
+    clause = f"a prediction of {names[1]} counts as favorable"
     if settings.get("favorable") is not None:
-        return f"{said} (data.favorable)"
+        return f"{clause} (data.favorable)"
     if settings.get("labels") is not None:
-        return f"{said}, the second of data.labels"
+        return f"{clause}, the second of data.labels"
     if "favorable" not in settings:
-        return f"{said}, as the data numbers its classes"
+        return f"{clause}, as the data numbers its classes"
     by = "by alphabet" if data.labels else "by number"
-    own, other = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
+    second, first = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
     return (
-        f"note: {said}, the second of two {by}. If {names[0]} is the favorable one, set data.favorable = {other}; if "
-        f"not, data.favorable = {own} settles it"
+        f"note: {clause}, the second of two {by}. If {names[0]} is the favorable one, set data.favorable = {first}; if "
+        f"not, data.favorable = {second} settles it"
     )
 
 
 def slow(config: Config) -> list[str]:
-    """What to say before a run whose steps of Adam, each of about `lr`, are too short and too few to leave the weights
-    that it starts from; nothing of a run of few rounds, which is a try."""
-    given, rounds = config.algorithm.values, config.general.rounds
-    rate, steps = given.get("lr"), given.get("local_steps")
-    if given.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
+    """A warning before a run whose steps of Adam cannot move the weights far from their initial values.
+
+    Each step moves a weight by about `lr`. Runs of few rounds are trials and get no warning.
+    """
+    settings, rounds = config.algorithm.values, config.general.rounds
+    rate, steps = settings.get("lr"), settings.get("local_steps")
+    if settings.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
         return []
     reach = rounds * steps * rate
     if rounds < TRY or reach >= REACH or config.general.init_from is not None:
         return []
-    told = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
+    moves = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
     return [
-        f"algorithm.lr = {rate:g}: {told}, and the model may predict one class for all. Raise algorithm.lr, "
+        f"algorithm.lr = {rate:g}: {moves}, and the model may predict one class for all. Raise algorithm.lr, "
         "algorithm.local_steps or rounds."
     ]
 
 
 def _how(engine: Values, built: Built) -> str:
-    """By what the clients are run."""
+    """What runs the clients: worker processes, or the engine's mode."""
     if isinstance(built.fed.executor, Sharded):
         return counted(built.fed.executor.shards, "worker")
     return str(engine.get("mode") or f"workers: {engine['workers']}")
@@ -136,17 +139,17 @@ def clients_table(
     external: str = "refuse",
     targets: Sequence[str] = (),
 ) -> Table:
-    """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
+    """Show the results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
-    Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
-    too narrow for all. classes: what classes are called, where they have names. external: what becomes of edges
-    between clients. targets: what numbers or labels are called, where these are predicted.
+    Clients that have names may be listed with them. Counts of the last classes are left out where the terminal is too
+    narrow for all. classes: names of the classes, where they have some. external: what becomes of edges between
+    clients. targets: names of the numbers or labels, where these are predicted.
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
-    given = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
-    edges = counted(whole["edges"], "edge" if given == whole["edges"] else "joined pair")
-    joining = f"; {given:,} edges join these pairs" if given != whole["edges"] else ""
+    listed_edges = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
+    edges = counted(whole["edges"], "edge" if listed_edges == whole["edges"] else "joined pair")
+    joining = f"; {listed_edges:,} edges join these pairs" if listed_edges != whole["edges"] else ""
     fate = f"between clients, {USED[external]}" if external in USED else "lost to all clients"
     caption = f"{whole['edges_lost']:,} of {edges} ({share:.1%}{joining}) {fate}"
     if "graphs" in whole:
@@ -168,14 +171,14 @@ def clients_table(
         caption += f"\nno test node of class {name} of some group at {more} of {clients:,} clients: no EO there"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
-        shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
     what = "graphs" if "graphs" in columns else "edges" if "examples" in columns else "nodes"
-    called = ", ".join(classes or targets)
-    names = f":\n{unmarked(called)}" if called and len(called) <= _NAMES else ""
-    each = f"{what} with each label" if targets else f"{what} of each class"
-    shown.add_column(f"{'mean ± deviation' if 'means' in columns else each}{names}")
+    class_names = ", ".join(classes or targets)
+    names = f":\n{unmarked(class_names)}" if class_names and len(class_names) <= _NAMES else ""
+    classes_of = f"{what} with each label" if targets else f"{what} of each class"
+    table.add_column(f"{'mean ± deviation' if 'means' in columns else classes_of}{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
         [unmarked(columns["client"][row]), *(_count_or_share(column[row]) for column in numbers)]
@@ -186,19 +189,19 @@ def clients_table(
         counts.append(["mean", *(_count_or_share(float(np.mean(column)), column[0]) for column in numbers)])
         labels.append(mean_cells(columns))
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
-        shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
-    return shown
+        table.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
+    return table
 
 
 def _count_or_share(value: float, like: float | None = None) -> str:
-    """A count, a share to three digits, or the mean of counts."""
+    """A count, a share with three digits, or the mean of counts."""
     if isinstance(value if like is None else like, float):
         return f"{value:.3f}"
     return f"{value:,}" if like is None else f"{value:.1f}"
 
 
 def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
-    """What the columns of numbers are called."""
+    """The headings of the columns of numbers."""
     if "features" in columns:
         return _VERTICAL
     first = {"client": "client"} | {name: name for name in ("graphs", "examples") if name in columns}

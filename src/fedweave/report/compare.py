@@ -1,5 +1,6 @@
-"""Groups of runs against the first one: paired over seeds, with intervals; which is fairer, between members and between
-groups of people, and at what price.
+"""Groups of runs compared with the first one: paired over seeds, with intervals.
+
+The tables show which run is fairer, between members and between groups of people, and at what price.
 """
 
 import math
@@ -31,12 +32,15 @@ VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 
-Found = Mapping[object, float]  # by seed
+BySeed = Mapping[object, float]  # by seed
 
 
 def tradeoff(groups: Sequence[Group]) -> ResultTable:
-    """For each group of runs but the first: whether it is fairer than the first one, and what that costs, in the metric
-    that judges; no row where these are different ones, or no fairness was measured."""
+    """For each group of runs but the first: whether it is fairer than the first one, and the price in the selection
+    metric.
+
+    There is no row where the runs have different selection metrics, or where no fairness was measured.
+    """
     metric = judged_alike(groups)
     first, *others = groups
     rows = [row for other in others if metric and (row := _row(first, other, metric))]
@@ -50,14 +54,17 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
-    named, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
+    metric_title, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
     same = listed([group.label for group in (other, first) if alike(group)], " and ")
-    void = f"none: the gaps of one class for nearly everybody say nothing ({same})" if same else ""
+    void = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({same})" if same else ""
     lowest, gaps = (other.by_seed(worst), first.by_seed(worst)), (_gaps(other), _gaps(first))
     verdicts = [_verdict(*lowest, more=-1 if lower(metric) else 1), _verdict(*gaps, more=-1, void=void)]
     if not any(verdicts):
         return {}
-    prices = {f"global/{metric}": f"{named}, all test examples", f"local/{metric}": f"{named}, mean of members"}
+    prices = {
+        f"global/{metric}": f"{metric_title}, all test examples",
+        f"local/{metric}": f"{metric_title}, mean of members",
+    }
     price = {words: _difference(other.by_seed(name), first.by_seed(name)) for name, words in prices.items()}
     return {
         "run": Cell(other.label),
@@ -69,9 +76,11 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     }
 
 
-def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
-    """What a paired test says; "" where nothing was measured. more: the sign of what is better. void: in place of the
-    verdict, where there can be none."""
+def _verdict(one: BySeed, other: BySeed, more: int, void: str = "") -> str:
+    """The result of a paired test in words; "" where nothing was measured.
+
+    more: the sign of a better difference. void: a sentence instead of the verdict, where no verdict is possible.
+    """
     differences = paired_differences(one, other)
     if not differences:
         return ""
@@ -82,7 +91,7 @@ def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
     return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(differences)]
 
 
-def _difference(one: Found, other: Found) -> Cell:
+def _difference(one: BySeed, other: BySeed) -> Cell:
     differences = paired_differences(one, other)
     if not differences:
         return Cell("")
@@ -92,14 +101,14 @@ def _difference(one: Found, other: Found) -> Cell:
     return Cell(signed(mean), repr(mean), between)
 
 
-def _gaps(group: Group) -> Found:
+def _gaps(group: Group) -> BySeed:
     """SP + EO."""
     sp, eo = (group.by_seed(name) for name in _GAPS)
     return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
 
 
 def _traffic(one: Group, other: Group) -> str:
-    """How many times the bytes of one group's mean run the other's has."""
+    """The bytes of one group's mean run, as a multiple of the other's."""
     mine, theirs = (
         sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs) for group in (one, other)
     )
@@ -107,7 +116,7 @@ def _traffic(one: Group, other: Group) -> str:
         return ""
     if mine / theirs < 0.001:
         return "less than a thousandth"
-    return "as many" if 0.99 < mine / theirs < 1.01 else f"{mine / theirs:.2f} times"
+    return "the same" if 0.99 < mine / theirs < 1.01 else f"{mine / theirs:.2f} times"
 
 
 COMPARED = (
@@ -129,8 +138,10 @@ NOTE = (
 
 
 def caught(groups: Sequence[Group]) -> str:
-    """What alerts catch in each group of runs, its mean over seeds, in a sentence; "" where no metric of a positive
-    class judges all of them, or nothing of it is known."""
+    """A sentence on what alerts catch in each group of runs, the mean over seeds.
+
+    Returns "" unless a metric of a positive class is the selection metric of all, or if the number is not known.
+    """
     if judged_alike(groups) not in OF_POSITIVE:
         return ""
     sentences = []
@@ -142,22 +153,24 @@ def caught(groups: Sequence[Group]) -> str:
 
 
 def _caught(group: Group, mean: float) -> str:
-    """ "fedavg 0.292 (7 of 24)", the counts of one run alone."""
+    """ "fedavg 0.292 (7 of 24)"; a single run has its counts."""
     positives = group.first.summary["metrics"].get(f"{POSITIVES}/test") if len(group.runs) == 1 else None
     of = hits(mean, positives)
     return f"{group.label} {mean:.3f}" + (f" ({of})" if of else "")
 
 
 def metrics_compared(groups: Sequence[Group]) -> list[str]:
-    """The metrics by which groups of runs are compared: what decides, and then `COMPARED`."""
+    """The metrics by which groups of runs are compared: the selection metric, and then `COMPARED`."""
     metric = judged_alike(groups)
     decides = (f"global/{metric}", f"local/{metric}") if metric else ()
     return list(dict.fromkeys((*decides, *COMPARED)))
 
 
 def compared(groups: Sequence[Group], names: Sequence[str] | None = None) -> ResultTable:
-    """A row for every metric and every group but the first, which the others are compared with. names: of the metrics,
-    by default what decides and then `COMPARED`."""
+    """A row for every metric and every group but the first, which the others are compared with.
+
+    names: the metrics; by default the selection metric and then `COMPARED`.
+    """
     rows, first = [], groups[0]
     for name in metrics_compared(groups) if names is None else names:
         for group, differences, way in verdicts(groups, name):
@@ -175,9 +188,12 @@ MARKS = {1: "★ ", -1: "▽ ", 0: ""}
 
 
 def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float], int]]:
-    """Each group but the first that has the metric and a seed of the first one's; its differences, paired over seeds;
-    and what they say (`cells.signs`): 1 better, -1 worse, 0 neither. Gaps of a model that predicts one class for nearly
-    everybody say nothing."""
+    """The groups but the first that have the metric and share a seed with the first one, each with differences and
+    verdict.
+
+    Differences are paired over seeds; the verdicts come from `cells.signs`: 1 better, -1 worse, 0 neither. Gaps of a
+    model that predicts one class for almost everyone get no verdict.
+    """
     first, *others = groups
     base = first.by_seed(name)
     pairs = [(group, paired_differences(group.by_seed(name), base)) for group in others]
@@ -191,28 +207,30 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
 
 
 def verdict(name: str, sign: int, by: str) -> int:
-    """Whether a difference of this sign is better, 1, or worse, -1, where runs are judged `by` a metric; 0 for metrics
-    that say neither, such as accuracies where another metric judges."""
+    """Whether a difference of this sign is better, 1, or worse, -1, where `by` is the selection metric.
+
+    Returns 0 for metrics that decide nothing, such as accuracies where another selection metric counts.
+    """
     return sign * direction(name, by)
 
 
 def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:
-    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain.
+    """A sentence that compares several groups of runs and one on what joining changes; or the gain of one group.
 
-    name: what summaries call the metric that says who is ahead; "" is that of the last models.
+    name: the summary's name of the metric that ranks the groups; "" takes the metric of the last models.
     """
     metric = judged_alike(groups)
     name, comparable = name or f"local/{metric}", bool(metric) and not incomparable(groups)
-    said = [standing(groups, name, metric), caught(groups)] if comparable else []
+    lines = [standing(groups, name, metric), caught(groups)] if comparable else []
     alone = headline(gained)
-    return [*filter(None, said), *([alone] if alone else sentences(gained))]
+    return [*filter(None, lines), *([alone] if alone else sentences(gained))]
 
 
-def over_conditions(found: Sequence[Condition]) -> list[str | ResultTable]:
+def over_conditions(all_conditions: Sequence[Condition]) -> list[str | ResultTable]:
     """How groups of runs compare over several conditions, and then in each: sentences and tables in their order."""
-    over = ranks(found)
+    over = ranks(all_conditions)
     lines: list[str | ResultTable] = [over.sentence(), over.table()]
-    for one in found:
+    for one in all_conditions:
         why = incomparable(one.groups) if len(one.groups) > 1 else ""
         lines += [f"{one.title}:", *([f"Not compared: {why}."] if why else [])]
         lines += [*headlines(one.groups, gains(one.groups), one.shown), overview(one)]

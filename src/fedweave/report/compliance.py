@@ -1,4 +1,4 @@
-"""What left whom, for whoever answers for it: a compliance report of a run, and what one of a site has alike."""
+"""The compliance report of a run: what left each member. A site's own report shares these sections."""
 
 import re
 from collections import defaultdict
@@ -39,11 +39,11 @@ from fedweave.report.ledger import (
 from fedweave.report.reading import Run
 
 # ----------------------------------------------------------------------------------------------------
-# What left whom, in plain words and in numbers: nothing is said that the ledger does not show.
+# The data flow, in plain words and in numbers: every statement follows from the ledger.
 
 
-# A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
-# kind left is never claimed: a description without these words proves nothing.
+# A declaration with one of these stems may concern features, labels or edges; the report lists it. The report never
+# claims that no such data left: a description without these words proves nothing.
 SENSITIVE = re.compile(
     r"\b(feature|attribut|label|class|edge|link|neighbo|adjacen|subgraph|topolog|structur|motif|ego|embedding|"
     r"representation|identit|degree|raw|data\b|input)",
@@ -52,7 +52,7 @@ SENSITIVE = re.compile(
 
 
 SIMULATED = (
-    "This was a simulation: its noise follows from the run's seed and protects nobody. The ε is that of the same run "
+    "This was a simulation: its noise follows from the run's seed and protects no client. The ε holds for the same run "
     "between sites."
 )
 
@@ -62,7 +62,7 @@ class Disclosure:
     """The ledger of a run, aggregated.
 
     sentences: what clients sent and received, in plain words. flows: a line for each kind of message. members: who
-    takes part. costs: what each sent under differential privacy comes to.
+    takes part. costs: the privacy cost of what each member sent under differential privacy.
     """
 
     sentences: tuple[str, ...]
@@ -97,13 +97,13 @@ def disclose(run: Run) -> Disclosure:
     if costs and not run.between_sites:
         sentences.append(SIMULATED)
     if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
-        sentences.append("Scores compare models with members' labels; nothing bounds what they tell.")
+        sentences.append("Scores compare models with members' labels; nothing bounds what they reveal.")
     sentences += remaining(run)
     sentences += _declared(sent + shown)
     clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
     keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
     framing = sum(one.bytes for one in kinds if one.direction == "down" and one.key == FRAMING)
-    calls = f", of which {decimal(framing)} are calls without content" if 2 * framing > total["down"] else ""
+    calls = f", {decimal(framing)} of it calls without content" if 2 * framing > total["down"] else ""
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}{calls}.")
     if again := _again(run.ledger):
         rounds = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
@@ -116,7 +116,7 @@ def disclose(run: Run) -> Disclosure:
 
 
 def remaining(run: Run) -> tuple[str, ...]:
-    """What the protection of a run's algorithm does not stop, where the algorithm says so."""
+    """What the algorithm's protection does not prevent, as its class declares."""
     kind: object = ALGORITHMS.get(run.summary["algorithm"])
     return kind.remaining(run.section("algorithm")) if isinstance(kind, Preset) else ()
 
@@ -155,7 +155,7 @@ def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
 
 
 def _again(ledger: pa.Table) -> list[int]:
-    """The rounds of which a message left more than once; predictions may be asked for at any time, and are of none."""
+    """The rounds in which a message left more than once; predictions belong to no round and do not count."""
     message = ["round", "call", "step", "client", "to"]
     framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
     framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
@@ -164,7 +164,7 @@ def _again(ledger: pa.Table) -> list[int]:
 
 
 def _sent(row: Record, everyone: int, to: str = "") -> str:
-    what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
+    what = f"“{row['reveals']}”" if row["reveals"] else "data without a description"
     low, high = row["times"]
     often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
     if row["all"] == (0, 0):
@@ -185,34 +185,35 @@ def _who(clients: int, everyone: int) -> str:
 
 
 def _protection(sent: list[Record]) -> list[str]:
-    """What has no mechanism, and what has one from which no ε follows."""
-    bare = [_named(row) for row in sent if row["mechanism"] == "none"]
-    open_ended = [_named(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
+    """Sentences on messages without a privacy mechanism, and on mechanisms from which no ε follows."""
+    bare = [_step_and_key(row) for row in sent if row["mechanism"] == "none"]
+    unbounded_rows = [
+        _step_and_key(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])
+    ]
     sentences = []
     if bare:
         everything = len(bare) == len(sent)
         sentences = [f"No privacy mechanism was applied to {'any of it' if everything else ', '.join(bare)}."]
-    if open_ended:
-        sentences.append(f"No ε follows from what was applied to {', '.join(open_ended)}.")
+    if unbounded_rows:
+        sentences.append(f"No ε follows from what was applied to {', '.join(unbounded_rows)}.")
     return sentences
 
 
-def _named(row: Record) -> str:
+def _step_and_key(row: Record) -> str:
     return f"{row['step']}: {row['key']}"
 
 
 def _declared(sent: list[Record]) -> list[str]:
-    """Whether the declarations concern features, labels or edges; undecided ones are named, never passed over."""
+    """A sentence on descriptions that may concern features, labels or edges; messages without a description are
+    listed."""
     if not sent:
         return []
-    unknown = [_named(row) for row in sent if not row["reveals"]]
+    unknown = [_step_and_key(row) for row in sent if not row["reveals"]]
     if unknown:
         return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
-    marked = [f"{_named(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    marked = [f"{_step_and_key(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
     if marked:
-        return [
-            f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."
-        ]
+        return [f"Check these: the description mentions features, labels, edges or the like in {'; '.join(marked)}."]
     return []
 
 
@@ -224,27 +225,27 @@ def _size(bounds: tuple[int, int]) -> str:
     return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
 
 
-def ledger(found: Disclosure, times: bool = True) -> ResultTable:
-    """A line for each kind of message, with the times of its first and last, if they are those of one run."""
-    everyone, rows = len(found.members), []
-    for one in found.flows:
+def ledger(disclosure: Disclosure, times: bool = True) -> ResultTable:
+    """A line for each kind of message, with the times of the first and the last one if `times` is set."""
+    everyone, rows = len(disclosure.members), []
+    for one in disclosure.flows:
         both = [Cell(who(names, everyone), listed(names)) for names in (one.senders, one.receivers)]
         words = (Cell(called(one)), Cell(meaning(one)), Cell(protected(one)))
         sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
         dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
-        rows.append((Cell(one.purpose or "not said"), *both, *words, *sizes, *dates))
+        rows.append((Cell(one.purpose or "not specified"), *both, *words, *sizes, *dates))
     head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
     return ResultTable((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
 
 
-def spent(found: Disclosure) -> ResultTable:
-    """The ε of all that each member sent, members with the same in one row, the largest first; no row where none
+def spent(disclosure: Disclosure) -> ResultTable:
+    """The ε of all that each member sent; members with the same ε share a row, the largest first; no row where none
     follows."""
     alike: dict[Bound, list[str]] = {}
-    for name, bound in found.costs:
+    for name, bound in disclosure.costs:
         alike.setdefault(bound, []).append(name)
     rows = [
-        (Cell(who(names, len(found.members))), Cell(f"per {bound.per}"), Cell(bound.remark),
+        (Cell(who(names, len(disclosure.members))), Cell(f"per {bound.per}"), Cell(bound.remark),
          Cell(f"{bound.epsilon:.4g}", repr(bound.epsilon)), Cell(NONE if bound.delta is None else f"{bound.delta:g}"),
          Cell(f"{bound.messages:,}"))
         for bound, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
@@ -261,7 +262,7 @@ _MOST = 60  # members whose ε is a line of its own
 
 
 def of_run(run: Run) -> Document:
-    """The report of a run, as whoever started it has it."""
+    """The report of a run for the person who started it."""
     entries, everyone = flows(run.ledger), members(run.ledger)
     general = run.config
     kind = "between sites" if run.between_sites else "a simulation: all members' data was on one machine"
@@ -290,9 +291,9 @@ def of_run(run: Run) -> Document:
     )
 
 
-def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
-    """What left, a line for each thing that a receiver learns; receivers: what they are called."""
-    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in found if one.direction != "down"]
+def sent(entries: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
+    """What left, a line for each thing that a receiver learns; receivers: the word for the receivers."""
+    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in entries if one.direction != "down"]
     for one in left:
         to = who([(receivers or {}).get(name, name) for name in one.receivers], everyone)
         about = FRAMING if one.key == FRAMING else learnt(one)
@@ -315,18 +316,18 @@ def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None 
     if len({name for one in left for name in one.senders}) < 2:
         rows = [{name: word for name, word in row.items() if name != "sent by"} for row in rows]
     words = ("what the receiver learns", "key", "who received it", "protection", "used for", "sent by")
-    return Section("What left, and what it tells", () if rows else ("Nothing has left.",), grid=grid(rows, words))
+    return Section("What left, and what it reveals", () if rows else ("Nothing has left.",), grid=grid(rows, words))
 
 
 def learnt(one: Flow) -> str:
-    """What a receiver learns; of what nobody has described, which part of which call it is."""
+    """What a receiver learns; for a message without a description, the call and the part of its message."""
     words = "names and framing of messages" if one.key == FRAMING else meaning(one)
     return f"{words} ({called(one)})" if words == UNTOLD else words
 
 
-def moved(found: Sequence[Flow]) -> str:
-    """How much left members; "" where nothing did."""
-    size = sum(one.bytes for one in found if one.direction != "down")
+def moved(entries: Sequence[Flow]) -> str:
+    """How many bytes left members, as text; "" if none did."""
+    size = sum(one.bytes for one in entries if one.direction != "down")
     return decimal(size) if size else ""
 
 
@@ -337,7 +338,7 @@ def _left(entries: Sequence[Flow]) -> str:
 
 
 def _spent(run: Run, entries: Sequence[Flow], everyone: Sequence[str]) -> Section:
-    """The ε of each member; of many members alike, or of the most and the least, once."""
+    """The ε of each member; of many members a row for each different ε, the first `_MOST`."""
     costs = of_members(run.ledger)
     alike = defaultdict[tuple[str, str, str], list[str]](list)
     for name, client_bounds in costs.items():
@@ -348,7 +349,7 @@ def _spent(run: Run, entries: Sequence[Flow], everyone: Sequence[str]) -> Sectio
         {"member": who(sorted(names), len(everyone)), "ε": at, "per": per, "of": of}
         for (per, at, of), names in sorted(alike.items(), key=lambda item: sorted(item[1]))
     ]
-    text = [unbounded(entries)] if rows else ["No ε follows from anything that was sent: nothing limits what it tells."]
+    text = [unbounded(entries)] if rows else ["No ε follows from any message: nothing limits what the messages reveal."]
     if len(rows) > _MOST:
         text.append(f"The first {_MOST} of {len(rows):,} lines.")
     text += remarks(bound for client_bounds in costs.values() for bound in client_bounds)

@@ -1,4 +1,4 @@
-"""A difference between runs in words: no sentence claims more than its interval shows."""
+"""Differences between runs in words: no sentence claims more than its interval shows."""
 
 import math
 import statistics
@@ -40,7 +40,7 @@ NEXT = 3  # of those that the best is compared with
 class Effect:
     """A mean difference over runs with the same seed, and its two-sided 95 % interval by Student's t.
 
-    low, high: None of one seed.
+    low, high: None with one seed.
     """
 
     mean: float
@@ -55,14 +55,14 @@ class Effect:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0, and is of enough seeds."""
+        """Whether the interval excludes 0 and there are enough seeds."""
         if self.low is None or self.high is None or not self.tested:
             return False
         return not self.low <= 0 <= self.high
 
     @property
     def sureness(self) -> str:
-        """ "95 % interval −0.440 to +0.288, 3 seeds", or of fewer that it is not tested."""
+        """ "95 % interval −0.440 to +0.288, 3 seeds"; with too few seeds, that the difference is not tested."""
         if self.low is None or self.high is None:
             return "one seed, not tested"
         if not self.tested:
@@ -71,7 +71,7 @@ class Effect:
 
 
 def turned(change: Effect, way: int) -> Effect:
-    """The same with the other sign where `way` is -1."""
+    """The effect with the opposite sign if `way` is -1, else unchanged."""
     if way > 0:
         return change
     low, high = (None if end is None else -end for end in (change.high, change.low))
@@ -79,7 +79,7 @@ def turned(change: Effect, way: int) -> Effect:
 
 
 def effect(values: Sequence[float]) -> Effect:
-    """Of the differences of all seeds, at least one."""
+    """The effect that the differences of all seeds show, at least one."""
     low, high = interval(values)
     return Effect(statistics.fmean(values), low, high, len(values))
 
@@ -92,7 +92,7 @@ def three(value: float) -> str:
 
 
 def ranked(values: Mapping[str, float], form: Callable[[float], str], metric: str = PLAIN) -> str:
-    """Names with their values, the best first by the `metric` that they are of; of many the first ones and the last."""
+    """Names with their values, the best first by `metric`; of a long list the first ones and the last."""
     best_first = sorted(values.items(), key=lambda item: -rank(metric, item[1]))
     order = [f"{form(value)} ({name})" for name, value in best_first]
     few = order if len(order) <= MANY else [*order[: MANY - 2], f"… {order[-1]}"]
@@ -100,9 +100,9 @@ def ranked(values: Mapping[str, float], form: Callable[[float], str], metric: st
 
 
 def standing(groups: Sequence[Group], name: str, metric: str) -> str:
-    """Which group of runs is ahead, in a sentence; "" of fewer than two.
+    """A sentence on which group of runs is ahead; "" for fewer than two groups.
 
-    name: of a number in the runs' summaries, the mean over members of `metric` (`metrics.selection.METRICS`).
+    name: a number of the runs' summaries, the mean over members of `metric` (`metrics.selection.METRICS`).
     """
     means = {group.label: spread(group.values(name))[0] for group in groups}
     known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
@@ -115,9 +115,9 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
     ahead = {
-        group.label: effect(found)
+        group.label: effect(gaps)
         for group in others
-        if (found := paired_differences(best.by_seed(name), group.by_seed(name)))
+        if (gaps := paired_differences(best.by_seed(name), group.by_seed(name)))
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
@@ -143,14 +143,17 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
 # over all of them.
 
 
-_SECTIONS = ("data", "partition", "noise")  # of a configuration: what decides on which examples runs are compared
+_SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
 _SURE = 0.05
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Groups of runs that are compared with one another. title: what sets the condition apart from others. chosen:
-    whether they were chosen by validation, so that the round that is best there counts, and not the last."""
+    """Groups of runs that are compared with one another.
+
+    title: the settings in which this condition differs from others. chosen: whether validation chose the runs; then the
+    round that is best on validation counts, and not the last.
+    """
 
     title: str
     groups: tuple[Group, ...]
@@ -158,26 +161,27 @@ class Condition:
 
     @property
     def metric(self) -> str:
-        """What judges; "" where that differs."""
+        """The selection metric; "" where the runs have different ones."""
         return judged_alike(self.groups)
 
     @property
     def shown(self) -> str:
-        """What summaries call the mean over members of the metric on test examples."""
+        """The summary's name of the mean over members of the metric on test examples."""
         return f"{BEST}/local/{self.metric}" if self.chosen else f"local/{self.metric}"
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """{label: that number, the mean over seeds} of the groups that have it."""
-        found = {group.label: spread(group.values(self.shown))[0] for group in self.groups} if self.metric else {}
-        return {label: mean for label, mean in found.items() if math.isfinite(mean)}
+        """{label: mean over seeds of `shown`} for the groups that have this number."""
+        means = {group.label: spread(group.values(self.shown))[0] for group in self.groups} if self.metric else {}
+        return {label: mean for label, mean in means.items() if math.isfinite(mean)}
 
 
 def conditions(groups: Sequence[Group], keys: Sequence[str] = (), chosen: bool = False) -> list[Condition]:
-    """The conditions that runs were made in, one where all can be compared; none where no two groups share one.
+    """The conditions in which the runs were made, a single one where all can be compared; [] where no two groups share
+    one.
 
-    keys: of the configuration, whose values are the condition; without them data sets are and numbers of clients, and
-    the other settings of data, partition and noise if two groups or more have each of them alike.
+    keys: settings whose values define a condition. Without keys, data set and number of clients define it, and also the
+    other settings of data, partition and noise if each combination has two groups or more.
     """
     if keys:
         together = distinct(groups, lambda one, other: values_of(one, keys) == values_of(other, keys))
@@ -195,7 +199,7 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), chosen: bool =
 
 
 def values_of(group: Group, keys: Sequence[str]) -> Record:
-    """Those of the keys that the group's configuration has."""
+    """The group's values of those keys that its configuration has."""
     known = flat(group.first.config)
     return {key: known[key] for key in keys if key in known}
 
@@ -206,7 +210,7 @@ def said(values: Values) -> str:
 
 
 def short(key: str) -> str:
-    """A key without its section, but for "noise labels", and the section itself in the place of its `name`."""
+    """A setting without its section; "noise labels" keeps it, and `name` of a section becomes the section."""
     section, _, name = key.partition(".")
     return f"noise {name}" if section == "noise" else section if name == "name" else key.rpartition(".")[2]
 
@@ -216,14 +220,14 @@ def _examples(group: Group) -> tuple[str, str]:
 
 
 def _settings(group: Group) -> Record:
-    """What decides on the examples in a simulation; {} between sites, whose data are their own."""
+    """The settings that determine the examples in a simulation; {} between sites, which hold their own data."""
     config = {} if group.first.between_sites else flat(group.first.config)
     return {key: value for key, value in config.items() if key.partition(".")[0] in _SECTIONS}
 
 
 def _finer(alike: Sequence[Group]) -> list[list[Group]]:
-    found = distinct(alike, lambda one, other: _settings(one) == _settings(other))
-    return found if all(len(own) > 1 for own in found) else [[*alike]]
+    finer = distinct(alike, lambda one, other: _settings(one) == _settings(other))
+    return finer if all(len(together) > 1 for together in finer) else [[*alike]]
 
 
 def _titles(together: Sequence[Sequence[Group]]) -> list[str]:
@@ -250,7 +254,7 @@ def rounds(run: Run) -> str:
 
 
 def incomparable(groups: Sequence[Group]) -> str:
-    """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
+    """Why the runs cannot be compared, and which runs; "" if they can."""
     about: tuple[tuple[str, Callable[[Run], object]], ...] = (
         ("of other data", lambda run: run.summary["dataset"]),
         ("of other numbers of clients", lambda run: run.tested),
@@ -265,11 +269,11 @@ def incomparable(groups: Sequence[Group]) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Algorithms' ranks in each condition that has a number of all of them, 1 is the best.
+    """Algorithms' ranks in each condition that has a number of all of them; rank 1 is best.
 
-    places: [conditions, names]; equal numbers share the mean of their places. left_out: conditions without a number of
-    some. p: of the test that they do not differ, Friedman's of three and more names, Wilcoxon's of two; None where it
-    cannot be made. sets: how many data sets these conditions are of.
+    places: [conditions, names]; equal numbers share the mean of their places. left_out: conditions that lack a number.
+    p: of the test for a difference, Friedman's for three names and more, Wilcoxon's for two; None where the test needs
+    more conditions. sets: the number of data sets in these conditions.
     """
 
     names: tuple[str, ...]
@@ -285,21 +289,21 @@ class Ranks:
         return dict(zip(self.names, self.places.mean(0).tolist(), strict=True))
 
     def sentence(self) -> str:
-        """The mean ranks, and whether they differ."""
+        """The mean ranks, and whether they differ significantly."""
         if not len(self.places):
             return "No condition has a number of all algorithms, so that nothing is ranked over them."
-        told = ", ".join(f"{mean:.2f} ({name})" for name, mean in sorted(self.means.items(), key=lambda it: it[1]))
+        placing = ", ".join(f"{mean:.2f} ({name})" for name, mean in sorted(self.means.items(), key=lambda it: it[1]))
         over = f"over {counted(len(self.places), 'condition')}"
         test = "Friedman's test" if len(self.names) > 2 else "Wilcoxon's signed-rank test"
         if self.p is None:
-            said = f"Not tested, too few conditions: mean ranks {over}, 1 is best, are {told}."
+            verdict = f"Not tested, too few conditions: mean ranks {over}, 1 is best, are {placing}."
         elif self.p < _SURE:
-            said = f"Mean ranks {over}, 1 is best, differ ({test}, p = {three(self.p)}): {told}."
+            verdict = f"Mean ranks {over}, 1 is best, differ ({test}, p = {three(self.p)}): {placing}."
         else:
-            said = f"{UNDECIDED} {over} ({test}, p = {three(self.p)}): mean ranks, 1 is best, are {told}."
+            verdict = f"{UNDECIDED} {over} ({test}, p = {three(self.p)}): mean ranks, 1 is best, are {placing}."
         if self.p is not None and self.sets < len(self.places):
-            said += f" The conditions are of {counted(self.sets, 'data set')}, so that p is lower than it should be."
-        return said + (f" Left out, without a number of all: {'; '.join(self.left_out)}." if self.left_out else "")
+            verdict += f" The conditions are of {counted(self.sets, 'data set')}, so that p is lower than it should be."
+        return verdict + (f" Left out, without a number of all: {'; '.join(self.left_out)}." if self.left_out else "")
 
     def table(self) -> ResultTable:
         """A row for each name, the best first: its place in every condition, and the mean."""
@@ -315,24 +319,26 @@ class Ranks:
         return ResultTable(("rank", *self.titles, "mean"), rows)
 
 
-def ranks(found: Sequence[Condition]) -> Ranks:
-    """Of the groups that have the same label in several conditions, by the mean over seeds of what judges each."""
-    names = dict.fromkeys(group.label for one in found for group in one.groups)
-    sets = {str(one.groups[0].first.summary["dataset"]) for one in found}
+def ranks(all_conditions: Sequence[Condition]) -> Ranks:
+    """The ranks of groups with the same label in several conditions, by the mean over seeds of each selection
+    metric."""
+    names = dict.fromkeys(group.label for one in all_conditions for group in one.groups)
+    sets = {str(one.groups[0].first.summary["dataset"]) for one in all_conditions}
     comparable = {
         one.title: {}
         if incomparable(one.groups)
         else {name: rank(one.metric, mean) for name, mean in one.means.items()}
-        for one in found
+        for one in all_conditions
     }
     return placed(comparable, [*names], len(sets))
 
 
 def placed(means: Mapping[str, Mapping[str, float]], names: Sequence[str], sets: int) -> Ranks:
-    """Of numbers {condition: {name: mean}}, more is better; sets: how many data sets the conditions are of."""
+    """The ranks of numbers {condition: {name: mean}}, where more is better; sets: the number of data sets in the
+    conditions."""
     from scipy.stats import rankdata  # slow to import
 
-    whole = [title for title, own in means.items() if all(name in own for name in names)]
+    whole = [title for title, by_name in means.items() if all(name in by_name for name in names)]
     values = np.array([[means[title][name] for name in names] for title in whole]).reshape(-1, len(names))
     places = rankdata(-values, axis=1) if len(whole) else np.zeros((0, len(names)))
     left_out = tuple(title for title in means if title not in whole)
@@ -340,7 +346,8 @@ def placed(means: Mapping[str, Mapping[str, float]], names: Sequence[str], sets:
 
 
 def _p(values: np.ndarray) -> float | None:
-    """Of the test that columns [conditions, names] do not differ."""
+    """The p-value of the test for a difference between the columns of [conditions, names]; None if it needs more
+    conditions."""
     from scipy.stats import friedmanchisquare, wilcoxon
 
     conditions, names = values.shape
@@ -360,7 +367,9 @@ def overview(one: Condition) -> ResultTable:
     first, metric = one.groups[0], one.metric
     columns = {one.shown: f"test {title_of(metric)}, mean over clients"}
     columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
-    held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
+    columns_with_values = [
+        name for name in columns if any(value is not None for group in one.groups for value in group.values(name))
+    ]
     unpaired = bool(incomparable(one.groups))
     pairs = (
         {}
@@ -374,19 +383,19 @@ def overview(one: Condition) -> ResultTable:
     ways = dict(zip(pairs, signs([*pairs.values()]), strict=True))
     rows = []
     for group in one.groups:
-        cells = [measured(group.values(name), number) for name in held]
-        told = [Cell(NONE), Cell("")]
+        cells = [measured(group.values(name), number) for name in columns_with_values]
+        difference_cells = [Cell(NONE), Cell("")]
         if group.label in pairs:
             gap, way = effect(pairs[group.label]), rank(metric, ways[group.label])
             star = "★ " if way > 0 else "▽ " if way < 0 else ""
-            told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
-        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
-    head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")
+            difference_cells = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
+        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *difference_cells))
+    head = ("run", "seeds", *(columns[name] for name in columns_with_values), f"less {first.label}", "uncertainty")
     return ResultTable(head, tuple(rows))
 
 
 def picture(one: Condition) -> Figure | None:
-    """The mean over clients of every group of runs, with its deviation over seeds."""
+    """The mean over clients of the selection metric for every group of runs, with its deviation over seeds."""
     known = [(group, *spread(group.values(one.shown))) for group in one.groups if group.label in one.means]
     if not known:
         return None
@@ -416,32 +425,36 @@ Scores = dict[
 
 
 def on_same_examples(groups: Sequence[Group]) -> ResultTable:
-    """A row for each group of runs but the first and each client whose test examples both predict; no rows where runs
-    have no predictions."""
+    """A row for each group of runs but the first and each client whose test examples both runs predict.
+
+    There are no rows where runs have no predictions.
+    """
     first, *others = groups
     rows = [_row(other.label, client, pairs) for other in others for client, pairs in _pairs(first, other).items()]
     return ResultTable(HEAD, tuple(rows), words=2)
 
 
 def _pairs(first: Group, other: Group) -> dict[str, list[tuple[float, float, float]]]:
-    """{client: (right in the first run, right in the other, difference of log losses) of each example}, means over the
-    seeds that both have."""
+    """{client: (right in the first run, right in the other, difference of log losses) of each example}.
+
+    Numbers are means over the seeds that both groups have.
+    """
     tables = [{run.config.get("seed"): run.predictions for run in group.runs} for group in (first, other)]
-    found = defaultdict(list)
+    scores = defaultdict(list)
     for seed in tables[0].keys() & tables[1].keys():
-        before, after = (_scores(own[seed]) for own in tables)
+        before, after = (_scores(by_seed[seed]) for by_seed in tables)
         for key in before.keys() & after.keys():
             (was, lost), (now, loses) = before[key], after[key]
-            found[key].append((was, now, loses - lost))
+            scores[key].append((was, now, loses - lost))
     by_client = defaultdict(list)
-    for client, example in sorted(found, key=str):
-        values = found[client, example]
+    for client, example in sorted(scores, key=str):
+        values = scores[client, example]
         by_client[client].append(tuple(map(statistics.fmean, zip(*values, strict=True))))
     return by_client  # type: ignore[return-value]
 
 
 def _scores(table: pa.Table | None) -> Scores:
-    """Of the test examples whose class is known."""
+    """The scores of the test examples whose class is known."""
     if table is None or not {"split", "true"} <= {*table.column_names}:
         return {}
     if not any(name.startswith("p_") for name in table.column_names):  # of numbers
@@ -460,7 +473,7 @@ def _of_rows(table: pa.Table) -> Iterator[tuple[tuple[str, object], tuple[float,
 def _row(label: str, client: str, pairs: list[tuple[float, float, float]]) -> tuple[Cell, ...]:
     was, now, losses = zip(*pairs, strict=True)
     right = [one - other for one, other in zip(now, was, strict=True)]
-    shares = [Cell(f"{statistics.fmean(own):.3f}") for own in (was, now)]
+    shares = [Cell(f"{statistics.fmean(values):.3f}") for values in (was, now)]
     return (Cell(label), Cell(client), Cell(f"{len(pairs):,}"), *shares, _difference(right), _difference(losses))
 
 

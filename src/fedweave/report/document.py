@@ -1,4 +1,4 @@
-"""A document to print: what it says, apart from how HTML and PDF show it. Words of others are no markup for rich."""
+"""A document to print: its contents, without how HTML and PDF show it. Text from users is no markup for rich."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from fedweave.core.text import printable
 
 
 def unmarked(text: object) -> str:
-    """`printable` words for a line or a cell that rich shows, in which nothing is markup."""
+    """`printable` text for a line or a cell that rich shows, without any markup."""
     return escape_rich(printable(str(text)))
 
 
@@ -19,7 +19,7 @@ def unmarked(text: object) -> str:
 class Grid:
     """A table of words and numbers as text.
 
-    words: the columns of words, by name; the others hold numbers. sums: how many of the last rows add others up.
+    words: names of the columns of words; the others hold numbers. sums: the number of last rows that are totals.
     """
 
     head: tuple[str, ...]
@@ -30,7 +30,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and below it text, warnings, a table and what is typed or compared letter by letter."""
+    """A heading, and below it text, warnings, a table and text to type or to compare letter by letter."""
 
     heading: str
     text: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole document. number: by which it is named; a digest of its contents. facts: what it is of, a pair each."""
+    """A whole document. number: its identifier, a digest of its contents. facts: its subject, as pairs."""
 
     title: str
     facts: tuple[tuple[str, str], ...] = ()
@@ -53,9 +53,9 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that it says but its number."""
-        told = json.dumps(asdict(replace(self, number="")), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(told.encode()).hexdigest()
+        """SHA-256 of all its contents but its number."""
+        text = json.dumps(asdict(replace(self, number="")), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def grid(rows: Sequence[dict[str, str]], words: Sequence[str], sums: int = 0) -> Grid | None:

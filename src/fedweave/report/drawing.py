@@ -1,4 +1,4 @@
-"""The page's colors, each for light and dark paper, so that it can be told from the paper in both; and its dashes."""
+"""The page's colors and dashes: each color has one tone for light and one for dark paper, legible on both."""
 
 import colorsys
 import math
@@ -16,7 +16,7 @@ DRAWN, WRITTEN = 3.0, 4.5  # least contrast of what is drawn and of text (WCAG 2
 # Okabe and Ito 2008, "Color universal design", without the yellow that paper does not show.
 # Three more, darker, for a seventh line and those after it.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255", "#6A3D9A", "#7F6000")
-# Of lines two pixels wide, as SVG has them: they tell as many lines apart in gray.
+# SVG dashes for lines two pixels wide: a reader can distinguish the same number of lines in gray.
 DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "8 3 2 3 2 3", "4 8", "14 3 4 3", "2 8", "4 3 4 10")
 # Tol 2021, "Color schemes", muted: for classes, which are more than the runs. Orange stands for its olive, which sand
 # looks like where it is dark enough for paper.
@@ -32,7 +32,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def ink(paper: str) -> str:
-    """Black or white, whichever stands out more."""
+    """Black or white, the one that has the higher contrast to the paper."""
     return max(("#000000", "#ffffff"), key=lambda color: contrast(color, paper))
 
 
@@ -126,14 +126,16 @@ class Bars:
 
     @property
     def symbol(self) -> str:
-        """In a legend."""
+        """The name of its symbol in a legend."""
         return "pale" if self.pale else "bar"
 
 
 @dataclass(frozen=True)
 class Dots:
-    """A mark for each name of the panel (at `x`, places among them); shift: to the right, in widths of a name. wide: of
-    the errors to left and right. labels: what stands beside each mark, "" is nothing."""
+    """A mark for each name of the panel, or at the places `x` among the names.
+
+    shift: to the right, in widths of a name. wide: horizontal errors. labels: text next to each mark, "" for none.
+    """
 
     name: str
     x: Sequence[float]
@@ -165,10 +167,10 @@ Mark = LineSeries | Bars | Dots | Cloud
 class Panel:
     """Marks over names or over numbers.
 
-    title, below, beside: words above, under and beside it. names: what stands across, () for numbers. ticks: {place:
-    word} below the axis in place of the names, places among which need not be whole.
-    low, high: of the upright axis; None follows the marks. levels: heights of dotted lines across.
-    stacked: bars stand on one another, else side by side. form, across: of numbers on the upright axis and below.
+    title, below, beside: text above, below and next to the panel. names: names across, () for numbers. ticks: {place:
+    word} below the axis instead of the names; places between names are allowed. low, high: ends of the vertical axis;
+    None follows the marks. levels: heights of dotted horizontal lines. stacked: bars stand on one another, else side by
+    side. form, across: formats of numbers on the vertical and the horizontal axis.
     """
 
     title: str
@@ -243,14 +245,16 @@ WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
 SIZE, LETTER = 11, 0.6  # of text; a letter's width to it, on the safe side
 NAMED, LONGEST = 20, 16  # names that fit below an axis, and letters of each
 TOP, RIGHT = 10, 8
-TURN = 60  # degrees that names are turned by, where they do not fit beside each other
+TURN = 60  # degrees by which names are turned where they do not fit next to each other
 LEVELS = 16  # colors of a heat map
 SQUARE = 26  # pixels that a number in a square needs
 
 
 class Axis:
-    """From `low` to `high` or a little beyond, between the pixels `begin` and `end`; `ticks` are round numbers, about
-    as many as `parts`."""
+    """An axis from `low` to `high` or a little beyond, between the pixels `begin` and `end`.
+
+    `ticks` are round numbers, about `parts` of them.
+    """
 
     def __init__(self, low: float, high: float, begin: float, end: float, parts: int = 6) -> None:
         span = high - low if high - low > sys.float_info.min * parts else max(1.0, abs(high))
@@ -313,7 +317,7 @@ def _panel(shown: Panel) -> Iterator[str]:
 
 
 def _range(shown: Panel) -> tuple[float, float]:
-    """Of the upright axis: all that is drawn, from 0 where there are bars."""
+    """The range of the vertical axis: all that is drawn, from 0 where there are bars."""
     heights = [*shown.levels]
     bars = [mark for mark in shown.marks if isinstance(mark, Bars)]
     if bars:
@@ -322,8 +326,8 @@ def _range(shown: Panel) -> tuple[float, float]:
     for mark in shown.marks:
         if not isinstance(mark, Bars):
             heights += [*_reach(mark, -1), *_reach(mark, 1)]
-    known = [float(height) for height in heights if math.isfinite(height)] or [0.0, 1.0]
-    return min(known) if shown.low is None else shown.low, max(known) if shown.high is None else shown.high
+    finite = [float(height) for height in heights if math.isfinite(height)] or [0.0, 1.0]
+    return min(finite) if shown.low is None else shown.low, max(finite) if shown.high is None else shown.high
 
 
 def _reach(mark: Mark, sign: int) -> np.ndarray:
@@ -355,7 +359,7 @@ class _Places(Axis):
 
 
 def _below(names: Sequence[str], words: str) -> float:
-    """How much room what stands below the axis takes."""
+    """How much room the text below the axis takes."""
     if not names:
         tall = 16.0
     elif len(names) > NAMED:
@@ -477,7 +481,7 @@ def _cloud(mark: Cloud, across: Axis, up: Axis) -> str:
 
 
 def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:
-    """What stands beside marks; labels that would cover each other stand in one place."""
+    """The labels next to marks; labels that would cover each other share one place."""
     together: dict[tuple[float, float], list[str]] = {}
     for x, y, label in zip(mark.x, mark.y, mark.labels, strict=False):
         at = (across.place(x), up.place(y))

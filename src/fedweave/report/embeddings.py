@@ -1,4 +1,4 @@
-"""Pictures of embeddings: what the last layer reads of a run's examples, in two dimensions, colored by class."""
+"""Pictures of embeddings: the last layer's input for a run's examples, in two dimensions, colored by class."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ _SYMBOLS = tuple(drawing.SMALL)
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
-    """Places [e, 2] in which neighbors of rows [e, width] stay neighbors (van der Maaten and Hinton 2008)."""
+    """Places [e, 2] that keep neighbors of rows [e, width] close (van der Maaten and Hinton 2008)."""
     from sklearn.manifold import TSNE  # slow to import
 
     perplexity = min(30.0, (len(rows) - 1) / 3)
@@ -39,10 +39,10 @@ WAYS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {"tsne": ("t-S
 
 
 def check(way: str) -> None:
-    """Refuse a way to draw embeddings that there is none of.
+    """Reject an unknown way to draw embeddings.
 
     Raises:
-        UserError: names those that there are.
+        UserError: there is no such way; the message lists all.
     """
     if way not in WAYS:
         raise UserError(
@@ -52,9 +52,10 @@ def check(way: str) -> None:
 
 
 def picture(run: Run, way: str) -> Figure | None:
-    """The embeddings of the run's test examples, or of all examples where none is for testing, by `way` of `WAYS`. At
-    most `MOST` examples are drawn. They are of embeddings.parquet where `fedweave predict --embeddings` wrote it, else
-    of the models that clients use. None of fewer than four examples.
+    """The embeddings of the run's test examples, or of all examples if none is for testing, by `way` of `WAYS`.
+
+    At most `MOST` examples are drawn. The embeddings come from embeddings.parquet if `fedweave predict --embeddings`
+    wrote it, else from the models that clients use. Returns None for fewer than four examples.
 
     Raises:
         UserError: the run has no embeddings (`experiment.runs.predictions.embeddings_of_run`).

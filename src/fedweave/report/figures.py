@@ -1,6 +1,4 @@
-"""The report's figures, described (`panels`); `svg` draws them. Of what a run cost, bytes that crossed and the ε that
-was spent.
-"""
+"""The report's figures, described as panels; `report.drawing` draws them. These show bytes sent and the ε spent."""
 
 import json
 import math
@@ -29,8 +27,11 @@ TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer"
 
 
 def traffic(groups: Sequence[Group]) -> Figure | None:
-    """Bytes in all up to each round, a panel for each direction, and ε for each kind of record; of the groups' first
-    runs. None where the ledgers are empty."""
+    """Total bytes up to each round, a panel for each direction, and ε for each kind of record; from the groups' first
+    runs.
+
+    Returns None where the ledgers are empty.
+    """
     runs = [(at, group.label, group.first) for at, group in enumerate(groups)]
     sums = {way: [(at, label, _bytes(run.ledger, way)) for at, label, run in runs] for way in TITLES}
     panels = [
@@ -51,14 +52,17 @@ SENT = "sent by all clients in training"
 
 
 def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
-    """What judges the runs, the mean over clients on test examples, over the bytes that clients had sent in training;
-    a dot for runs that sent none. Mean and a band of one deviation over seeds. None where nothing was sent."""
+    """The selection metric, mean over clients on test examples, over the bytes that clients had sent in training.
+
+    Runs that sent none have a dot. Lines show the mean over seeds, bands one deviation. Returns None where nothing was
+    sent.
+    """
     metric = judged_alike(groups) or PLAIN
     lines = []
     for at, group in enumerate(groups):
         line = _line(group.label, at, [run.curve(metric, "test", False) for run in group.runs])
-        sent = [run.sent() for run in group.runs]
-        x = [mean_sent(sent, int(round)) for round in line.x]
+        bytes_sent = [run.sent() for run in group.runs]
+        x = [mean_sent(bytes_sent, int(round)) for round in line.x]
         last = slice(0 if x and x[-1] else -1, None)
         lines.append(replace(line, x=x[last], y=line.y[last], low=line.low[last], high=line.high[last]))
     if not any(line.x and line.x[-1] for line in lines):
@@ -69,12 +73,12 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
 
 
 def mean_sent(sums: Sequence[Mapping[int, float]], round: int) -> float:
-    """The mean over runs of what was sent up to a round, of each run's {round: up to it} (`Run.sent`)."""
+    """The mean over runs of the bytes sent up to a round; sums: each run's {round: bytes up to it} (`Run.sent`)."""
     return statistics.fmean(max((size for at, size in one.items() if at <= round), default=0.0) for one in sums)
 
 
 def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
-    """{round: bytes that went this way up to it}."""
+    """{round: bytes in this direction up to it}."""
     mine = (
         ledger.filter(pc.equal(ledger["direction"].cast(pa.string()), way))
         .group_by("round")
@@ -108,12 +112,14 @@ _REFERENCES |= {
     f"Global test {title_of(RMSE)}": f"global/{RMSE_OF_MEAN}",
     f"Local test {title_of(RMSE)}, mean over clients": f"local/{RMSE_OF_MEAN}",
 }
-CONSTANT = {PLAIN: "majority", RMSE: RMSE_OF_MEAN}  # what judges: that of always predicting the same
+CONSTANT = {PLAIN: "majority", RMSE: RMSE_OF_MEAN}  # {selection metric: the metric of a constant prediction}
 
 
 def curves(groups: Sequence[Group]) -> Figure | None:
-    """Global and local test accuracy, or what else judges, and training loss by round; mean and a band of one deviation
-    over seeds. Dotted: always predicting the most frequent class."""
+    """The selection metric on global and local test examples, and training loss, by round; mean and band over seeds.
+
+    Bands show one deviation. Dotted lines: always predicting the most frequent class.
+    """
     metric = judged_alike(groups) or PLAIN
     wanted = {
         f"Global test {title_of(metric)}": (metric, "test", True),
@@ -135,14 +141,14 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 
 
 def has_constants(drawn: Figure | None) -> bool:
-    """Whether the `curves` have the accuracy of always predicting one class among them."""
+    """Whether the `curves` show the accuracy of always predicting one class."""
     return drawn is not None and any(isinstance(panel, Panel) and panel.levels for panel in drawn.panels)
 
 
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
-    """Final test accuracy of the clients, or what else judges: sorted bars, or a histogram of more than 50.
+    """The selection metric of each client on test examples: sorted bars, or a histogram of more than 50 clients.
 
-    With several seeds a bar is the mean over seeds of the k-th lowest accuracy, since each seed has another split.
+    With several seeds a bar is the mean over seeds of the k-th lowest value, since each seed has another split.
     """
     panels = []
     for at, group in enumerate(groups):
@@ -192,8 +198,8 @@ def distribution(
 
 
 def incentives(run: Run) -> Figure | None:
-    """By round and client: what each contributed, the density of its reward, and its payoff; None where the run did not
-    measure any of these."""
+    """By round and client: contribution, density of the reward, and payoff; None where the run measured none of
+    these."""
     titles = {"Alignment": "alignment", "Reward, share of the joint update": "density", "Payoff": "payoff"}
     measures = {title: known for title, name in titles.items() if (known := run.known(name))}
     if not measures:
@@ -223,7 +229,7 @@ def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """What an axis of these values shows: [0, 1] of shares, else from 0 on, or less, to the largest."""
+    """The range of an axis of these values: [0, 1] for shares, else from 0, or less, to the largest."""
     low, high = min(0.0, *values), max(1.0, *values)
     return low, (1.0 if high == 1.0 else 1.05 * high)
 
@@ -246,8 +252,10 @@ def split(run: Run) -> Figure | None:
 
 
 def pairs(run: Run) -> Figure | None:
-    """Matrices of every two clients as heat maps in one scale, the true beside the estimated one of the same name; for
-    more than 60 clients some of them."""
+    """Matrices of every two clients as heat maps in one scale, each true matrix next to the estimated one.
+
+    Of more than 60 clients some are shown.
+    """
     if not run.pairs:
         return None
     names = sorted(run.pairs, key=lambda name: (name.removesuffix(ESTIMATED), name))
@@ -263,8 +271,10 @@ def pairs(run: Run) -> Figure | None:
 
 
 def confusions(run: Run) -> Figure | None:
-    """What the run's test examples were taken for, by the models that clients use and by the global one; None unless
-    `fedweave predict` has written its own predictions beside it."""
+    """Confusion matrices of the run's test examples, by the models that clients use and by the global one.
+
+    Returns None unless `fedweave predict` wrote predictions into the run's directory.
+    """
     table = run.predictions
     if table is None or not {"true", "split"} <= set(table.column_names):
         return None
@@ -278,28 +288,31 @@ def confusions(run: Run) -> Figure | None:
         ("Global", pc.field("client") == GLOBAL),
     ):
         rows = tested.filter(who)
-        true, taken = ([labels.index(str(one)) for one in rows[name].to_pylist()] for name in ("true", "predicted"))
+        true, predicted = ([labels.index(str(one)) for one in rows[name].to_pylist()] for name in ("true", "predicted"))
         counts = np.zeros((len(labels), len(labels)), np.int64)
-        np.add.at(counts, (true, taken), 1)
+        np.add.at(counts, (true, predicted), 1)
         panels += [confusion(title, counts, labels)] if len(rows) else []
     return Figure(tuple(panels)) if panels else None
 
 
 def confusion(title: str, counts: np.ndarray, labels: Sequence[str]) -> Heat:
-    """How often examples of each class, down, were taken for each, across: [c, c]; colors are shares of a row."""
+    """How often examples of each class (row) were predicted as each class (column): [c, c]; colors are shares of a
+    row."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     written = tuple(tuple(f"{count:,}" for count in row) for row in counts.tolist())
     return Heat(title, share, 1.0, tuple(labels), tuple(labels), "predicted", "true", written)
 
 
 def _some(count: int) -> np.ndarray:
-    """At most `COLUMNS` of so many places, evenly spread."""
+    """At most `COLUMNS` indices below `count`, evenly spread."""
     return np.linspace(0, count - 1, min(count, COLUMNS)).round().astype(int)
 
 
 def _constants(groups: Sequence[Group], title: str) -> tuple[float, ...]:
-    """The different accuracies of always predicting the most frequent class, for curves called `title`; without those
-    of other clients than the curve is of."""
+    """The different accuracies of always predicting the most frequent class, for curves called `title`.
+
+    Accuracies over other clients than the curve's are left out.
+    """
     others = () if title != LOCAL else _OTHERS
     alike = [group for group in groups if not any(group.by_seed(name) for name in others)]
     means = [spread(group.values(_REFERENCES.get(title, "")))[0] for group in alike]
@@ -315,9 +328,9 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> LineSeries:
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
-    held = [] if run.partition is None else run.partition.column_names
+    column_names = [] if run.partition is None else run.partition.column_names
     of_edges = run.summary.get("edges", {}).get("examples")
-    what = "graphs" if "graphs" in held else "edges" if of_edges else "nodes"
+    what = "graphs" if "graphs" in column_names else "edges" if of_edges else "nodes"
     tones = drawing.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
@@ -356,13 +369,13 @@ MOST = 2  # letters of a name that a vertex has room for
 
 
 class Kinds(NamedTuple):
-    """What the kinds of nodes and edges are called, in order; () where they are numbers."""
+    """The names of the kinds of nodes and edges, in order; () where they are numbers."""
 
     nodes: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
 
     def legend(self) -> str:
-        """The names beside their numbers, where drawings have these."""
+        """The names with their numbers, where drawings have these."""
         lists = (("nodes", self.nodes), ("edges", self.edges))
         labels = {what: ", ".join(f"{at} {name}" for at, name in enumerate(names)) for what, names in lists if names}
         return "; ".join(f"kinds of {what}: {names}" for what, names in labels.items())
@@ -375,26 +388,26 @@ def kinds_of(motifs: pa.Table) -> Kinds:
     """The names in a table motifs.parquet; none where it has no such metadata.
 
     Raises:
-        FedweaveError: they are no lists of text.
+        FedweaveError: the names are not lists of text.
     """
-    held = motifs.schema.metadata or {}
+    metadata = motifs.schema.metadata or {}
     try:
-        name_lists = [json.loads(held.get(key, b"[]")) for key in KINDS]
+        name_lists = [json.loads(metadata.get(key, b"[]")) for key in KINDS]
     except ValueError:
         name_lists = [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in name_lists):
         raise FedweaveError(
-            "motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.", code="motif.kinds"
+            "motifs.parquet has no valid names of kinds of nodes and edges. Run the experiment again.",
+            code="motif.kinds",
         )
     return Kinds(*map(tuple, name_lists))
 
 
 def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
-    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; names of `kinds` that are short enough stand
-    for their numbers.
+    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; short names of `kinds` replace their numbers.
 
     Raises:
-        FedweaveError: it is not written so.
+        FedweaveError: the name has another form.
     """
     match = _MOTIF.fullmatch(name)
     if match is None:
@@ -409,8 +422,8 @@ def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
     parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]
     if edge:
         style = 'text-anchor="middle" font-size="9" fill="currentColor"'
-        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_called(int(edge), kinds.edges)}</text>')
-    parts += [_vertex(place, label, _called(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_kind_name(int(edge), kinds.edges)}</text>')
+    parts += [_vertex(place, label, _kind_name(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
     box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
     return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
 
@@ -424,9 +437,9 @@ def _places(count: int) -> list[tuple[float, float]]:
     return [(middle + reach * math.cos(turn), middle + reach * math.sin(turn)) for turn in turns]
 
 
-def _called(kind: int, names: tuple[str, ...]) -> str:
-    named = 0 <= kind < len(names) and len(names[kind]) <= MOST
-    return str(escape(names[kind])) if named else str(kind)
+def _kind_name(kind: int, names: tuple[str, ...]) -> str:
+    fits = 0 <= kind < len(names) and len(names[kind]) <= MOST
+    return str(escape(names[kind])) if fits else str(kind)
 
 
 def _vertex(place: tuple[float, float], label: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The report: one HTML page that holds all it needs."""
+"""The report: one HTML page without outside references."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,8 @@ FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "feat
 
 @dataclass(frozen=True)
 class SelectedRuns:
-    """How the runs of a page were chosen among more. chosen: a row of each. tried: of all. notes: sentences on it."""
+    """How validation chose a page's runs among more. chosen: a row for each. tried: all runs. notes: sentences on the
+    choice."""
 
     chosen: ResultTable
     tried: ResultTable
@@ -47,18 +48,21 @@ def render(
     embeddings: str = "",
 ) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
+
     Runs in several conditions are compared within each (`conditions`).
 
-    more: further warnings, such as of runs that failed. choice: of a sweep, whose `runs` are those that were chosen.
-    keys: of the configuration, that make a condition. embeddings: how those of each group's first run are drawn
-    (`report.embeddings.WAYS`); "" not at all.
+    more: further warnings, such as on failed runs. choice: of a sweep, whose chosen runs are `runs`. keys: settings
+    that define a condition. embeddings: the way to draw the embeddings of each group's first run
+    (`report.embeddings.WAYS`); "" draws none.
     """
     groups = grouped(runs)
     section = conditions(groups, keys, choice is not None)
     head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
     if len(section) < 2:
-        own, shown = gain.gains(groups), section[0].shown if section else ""
-        leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own, shown)
+        all_gains, shown = gain.gains(groups), section[0].shown if section else ""
+        leads = (
+            [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, all_gains, shown)
+        )
         head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups, embeddings)}
         return rendered("report.html", **head)
     placed = ranks(section)
@@ -84,7 +88,8 @@ def _part(one: Condition, at: str, embeddings: str) -> Record:
 
 
 def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
-    """All that a page shows of runs that can be compared, or of one; at: before the names of sections and figures."""
+    """The body of a page about runs that can be compared, or about one; at: prefix of the names of sections and
+    figures."""
     owners = [(group, run) for group in groups for run in group.runs]
     seeds = any(len(group.runs) > 1 for group in groups)
     judged, comparable = judged_alike(groups), tables.comparable(groups)
@@ -102,7 +107,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         between=between_groups(groups),
         favorable=favorable(groups),
         people=named_groups(groups),
-        fairest=_noted(groups, of_fairest),
+        fairest=_sentences_of(groups, of_fairest),
         alone=tables.reward_fairness(groups),
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
@@ -114,7 +119,9 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         judged=title_of(judged),
         missing=gain.missing(owners[0][1]),
         incentives=[
-            found for n, group in enumerate(groups) if (found := _incentives(group, f"{at}{n}", len(groups) > 1))
+            incentive
+            for n, group in enumerate(groups)
+            if (incentive := _incentives(group, f"{at}{n}", len(groups) > 1))
         ],
         pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
         confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
@@ -161,7 +168,8 @@ def _curves(groups: Sequence[Group], at: str) -> Record:
 
 
 def _summary(groups: Sequence[Group], metric: str) -> Record:
-    """What judges and what alerts find, all else, and whether thresholds are sites' own: no sums of scores say one."""
+    """The tables of the main metrics, of all others and of each class, and whether every site chose its own
+    threshold."""
     first, runs = leading(metric), [run for group in groups for run in group.runs]
     return {
         "summary": tables.metrics(groups, FAMILIES, first),
@@ -185,21 +193,21 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
 
 
 def _warnings(groups: Sequence[Group]) -> list[str]:
-    """Unfinished runs, what must not be overlooked in metrics, missing clients, what could not be compared between
-    sites, and trainings that differ."""
+    """Warnings: unfinished runs, notes on metrics, missing clients, failed comparisons between sites, different
+    trainings."""
     runs = [run for group in groups for run in group.runs]
     unfinished = [f"{run.directory}: {rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    in_metrics = _noted(groups, notes)
+    in_metrics = _sentences_of(groups, notes)
     why = incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
-def _noted(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -> list[str]:
-    """What must not be overlooked in groups' metrics: a sentence for each thing, once for all seeds, and for all groups
-    of which the same is said."""
+def _sentences_of(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -> list[str]:
+    """The notes on groups' metrics: a sentence for each subject, once for all seeds and for all groups that share
+    it."""
     alike: dict[tuple[str, str], list[str]] = {}
     for group in groups:
         by_subject: dict[str, list[str]] = {}
@@ -256,7 +264,7 @@ def _caption(groups: Sequence[Group], judging_metric: str) -> str:
     alone = any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn)
     if judging_metric in figures.CONSTANT and alone:
         what = "most frequent class" if judging_metric == PLAIN else "mean"
-        captions.append(f"A gray stroke is that of always predicting the client's {what} of training.")
+        captions.append(f"A gray stroke marks the constant prediction of the client's {what} of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in equal steps, all seeds together.")
     if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):
@@ -265,7 +273,7 @@ def _caption(groups: Sequence[Group], judging_metric: str) -> str:
 
 
 def _splits(owners: Sequence[Owner], at: str) -> Record:
-    """Every different split in a table; those of the groups' first runs as figures too."""
+    """Every different split in a table; the splits of the groups' first runs as figures too."""
     known = [owner for owner in owners if owner[1].partition is not None]
     distinct_splits = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
     parts = [
@@ -284,7 +292,7 @@ def _splits(owners: Sequence[Owner], at: str) -> Record:
 
 
 def _incentives(group: Group, at: str, several: bool) -> Record:
-    """What a group's first run says of contributions and what was given for them; {} if nothing."""
+    """A group's first run: contributions and rewards of clients; {} if it measured none."""
     run, table = group.first, tables.incentives(group.first)
     if not table.rows:
         return {}
@@ -305,7 +313,7 @@ def _incentives(group: Group, at: str, several: bool) -> Record:
 
 
 def _disclosures(owners: Sequence[Owner]) -> list[Record]:
-    """What left whom, once for all runs whose ledgers add up to the same."""
+    """The data flow, once for all runs whose ledgers add up to the same."""
     disclosures = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
     return [
         {

@@ -1,6 +1,6 @@
 """A ledger for a terminal, and as rows for other programs.
 
-Besides, in plain words, what was pooled of members' data although no message shows it.
+Sentences add which members' data a run pooled although no message shows it.
 """
 
 import csv
@@ -27,8 +27,8 @@ from fedweave.privacy.accountant import Bound, of_members, remarks
 from fedweave.report.document import unmarked
 
 # ----------------------------------------------------------------------------------------------------
-# A ledger as those read it who answer for it: who sent what to whom, what for, when, and what that told the receiver.
-# A kind of message is one line, however many rounds it was sent in and leaves it has.
+# A ledger for an auditor: who sent what to whom, for which purpose, when, and what the receiver learned.
+# Each kind of message is one line, over all its rounds and leaves.
 
 
 _ALIKE = ("direction", "step", "key", "reveals")
@@ -36,8 +36,10 @@ _BETWEEN = "\0"
 
 
 def parts(ledger: pa.Table) -> pa.Array:
-    """The parts as a dictionary array [rows]: the first part of a row's key, such as "own" of "own/loss". Where leaves
-    of a part tell different things, one with a text of its own is named in full, "own/classes"."""
+    """The parts as a dictionary array [rows]: the first component of a row's key, such as "own" of "own/loss".
+
+    Where leaves of a part reveal different things, one with its own description keeps its whole key, "own/classes".
+    """
     columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in _ALIKE]
     rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _BETWEEN)).combine_chunks()
     kinds = [tuple(text.split(_BETWEEN, 3)) for text in rows.dictionary.to_pylist()]
@@ -62,7 +64,7 @@ def _first(key: str) -> str:
 SERVER = "server"
 UNTOLD = "not described"
 WAYS = ("up", "peer", "down")
-_FEW = 3  # of so many members all names are written into a line
+_FEW = 3  # up to this number of members a line lists all names
 _KIND = ["purpose", "direction", "step", "key", "mechanism", "reveals", "applied"]
 _SUMS = [("bytes", "sum"), ("at", "min"), ("at", "max")]
 
@@ -71,10 +73,10 @@ _SUMS = [("bytes", "sum"), ("at", "min"), ("at", "max")]
 class Flow:
     """All messages of one kind.
 
-    senders, receivers: their names. step, key: which call, and which part of its message; of names and framing, all
-    steps together. purpose: see `core.types.PURPOSES`; "" where the ledger does not say. reveals: what a receiver
-    learns. first, last: of its times, UTC; None where the ledger has none. account: what it cost the member whom it
-    cost most.
+    senders, receivers: their names. step, key: the call, and the part of its message; names and framing of all steps
+    are one kind. purpose: see `core.types.PURPOSES`; "" where the ledger does not specify it. reveals: what a receiver
+    learns. first, last: times in UTC; None where the ledger has none. account: the privacy cost for the member with the
+    highest cost.
     """
 
     purpose: str
@@ -100,24 +102,34 @@ def flows(ledger: pa.Table) -> list[Flow]:
         step, reveals = ("", "") if framing else (row["step"], row["reveals"])
         by_kind[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
     lines = [_flow(kind, rows) for kind, rows in by_kind.items()]
-    return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
+    return sorted(
+        lines,
+        key=lambda one: (
+            _order(one.purpose),
+            WAYS.index(one.direction),
+            one.key == FRAMING,
+            -one.bytes,
+            one.step,
+            one.key,
+        ),
+    )
 
 
 def unbounded(kinds: Iterable[Flow]) -> str:
-    """A sentence on what members sent of which no ε holds; "" where no other message has one, or all have."""
+    """A sentence on messages of members without ε; "" where no message has an ε, or all have."""
     sent = [one for one in kinds if one.direction != "down" and one.key != FRAMING]
     bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
     if not bare or len(bare) == len(sent):
         return ""
-    named = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
-    return f"In no ε, because nothing bounds what it tells: {', '.join(named)}."
+    keys = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
+    return f"In no ε, because nothing bounds what it reveals: {', '.join(keys)}."
 
 
 def of_member(ledger: pa.Table, member: str) -> pa.Table:
     """The rows of a ledger that a member sent or received.
 
     Raises:
-        UserError: it has none of that name.
+        UserError: the ledger has no such member.
     """
     ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
     if member not in (known := members(ledger)):
@@ -134,22 +146,24 @@ def members(ledger: pa.Table) -> list[str]:
 
 
 def who(names: Sequence[str], everyone: int) -> str:
-    """Who that is: a few by name, all of several as "each member"."""
+    """The names in words: a few by name, all of several as "each member"."""
     if len(names) == everyone > 1:
         return "each member"
     return ", ".join(names) if len(names) <= _FEW else f"{len(names):,} of {everyone:,} members"
 
 
 def stamp(time: datetime | None, after: datetime | None = None) -> str:
-    """A time to the second, without the date where it is that of the time `after` which it comes; "" of None."""
+    """A time to the second; the date is left out if the time `after` which it comes has the same date; "" for None."""
     if time is None:
         return ""
     return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
 
 def period(ledger: pa.Table, noted: Iterable[str] = ()) -> str:
-    """From the first to the last message of a ledger, UTC, or what was `noted` before or after, in times as text of
-    ISO 8601; "not known" without times."""
+    """The time from the first to the last message of a ledger, in UTC; "not known" without times.
+
+    noted: further times, as text of ISO 8601, that may extend the period.
+    """
     ends = pc.min_max(ledger["at"]).as_py().values() if "at" in ledger.column_names else ()
     times = [f"{time:%Y-%m-%d %H:%M}" for time in ends if time is not None]
     times += [at[:16].replace("T", " ") for at in noted]
@@ -157,7 +171,7 @@ def period(ledger: pa.Table, noted: Iterable[str] = ()) -> str:
 
 
 def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
-    """(purpose, {"up", "peer", "down": bytes}) of what was sent for each purpose."""
+    """(purpose, {"up", "peer", "down": bytes}) for each purpose."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(WAYS, 0))
     for row in ledger.group_by(["purpose", "direction"]).aggregate([("bytes", "sum")]).to_pylist():
         sums[row["purpose"] or ""][row["direction"]] += row["bytes_sum"]
@@ -166,8 +180,11 @@ def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _by_ends(ledger: pa.Table) -> list[Record]:
-    """A row for each kind, sender and receiver. A message has a row for each of its leaves, and a round that was done
-    again has all of them again, so that what counts messages is the leaf that came most often."""
+    """A row for each kind, sender and receiver.
+
+    A message has a row for each of its leaves, and a repeated round has all of them again; so the leaf with the most
+    rows counts the messages.
+    """
     plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
     leaf = plain["key"]
     plain = plain.append_column("leaf", leaf)
@@ -200,7 +217,7 @@ def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
 
 
 def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
-    """The account of the client whom these messages cost most. What went to several peers is one release."""
+    """The account of the client with the highest privacy cost. A message sent to several peers is one release."""
     sent: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
         counts = sent[row["client"]]
@@ -214,29 +231,25 @@ def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
     return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
 
 
-def _place(flow: Flow) -> tuple[int, int]:
-    return _order(flow.purpose), WAYS.index(flow.direction)
-
-
 def _order(purpose: str) -> int:
     return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
 
 
 POOLED = (
     "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
-    "exchanged; that every member handed over everything is not among them."
+    "exchanged; they do not show that every member handed over everything."
 )
 SCALED = {
     "simulation": "Features are scaled (normalize = {how!r}) by numbers over all nodes, which this simulation computed "
     "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
     "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
-    "says; nothing left for that, and the experiment's normalize = {how!r} counts in simulations alone. Data that "
+    "states; nothing left for that, and the experiment's normalize = {how!r} counts only in simulations. Data that "
     "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
 }
 
 
 def pooled(config: Document, at_one_place: bool) -> list[str]:
-    """Sentences on a run: whether all its data was `at_one_place`, and by which numbers features were scaled."""
+    """Sentences on whether all data of a run was `at_one_place`, and by which numbers features were scaled."""
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalize", "none"), config.get("engine", {}).get("name", "simulation")
@@ -248,16 +261,16 @@ DELTA = 1e-5  # of the ε of Gaussian noise
 
 
 def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
-    """Who sent what to whom, one line for each kind; how much for which purpose; and what it cost in ε.
+    """Print a line for each kind of message: who sent what to whom; then bytes for each purpose, and the cost in ε.
 
-    member: only what that one sent and received.
+    member: only what this member sent and received.
 
     Raises:
         UserError: there is no such member.
     """
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger
-    say(console, f"member {member}" if member else _all(known))
+    say(console, f"member {member}" if member else f"{counted(len(known), 'member')}: {listed(known)}")
     kinds = flows(ledger)
     console.print(flow_table(kinds, len(known)))
     for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
@@ -277,7 +290,7 @@ def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
     table.add_column("first, last (UTC)")
     for one in kinds:
         ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
-        words = (one.purpose or "not said", ends, called(one), meaning(one), protected(one, delta))
+        words = (one.purpose or "not specified", ends, called(one), meaning(one), protected(one, delta))
         counts = (f"{one.messages:,}", decimal(one.bytes))
         table.add_row(
             *map(unmarked, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", ")))
@@ -286,9 +299,9 @@ def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
 
 
 def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
-    """The same as a row of what left one member, for a page."""
+    """The line of `flow_table` as a row of a page's table, for messages that left one member."""
     return {
-        "what for": one.purpose or "not said",
+        "what for": one.purpose or "not specified",
         "to": who(one.receivers, 0),
         "call and key": called(one),
         "what the receiver learns": meaning(one),
@@ -300,24 +313,24 @@ def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
 
 
 def protected(one: Flow, delta: float = DELTA) -> str:
-    """What was done to it, and the ε that all messages of the kind cost the member who sent most."""
+    """The mechanism, and the ε that all messages of the kind cost the member who sent most."""
     cost = one.account.cost
     spent = f"; in all ε = {spelt(one.account, delta)}" if cost.epsilon or cost.squared_mu else ""
     return f"{one.mechanism}{spent}"
 
 
 def called(one: Flow) -> str:
-    """Which call, and which part of its message."""
+    """The call, and the part of its message."""
     return one.key if one.key == FRAMING else f"{one.step}: {one.key}"
 
 
 def meaning(one: Flow) -> str:
-    """What the receiver learns, or that nobody says."""
+    """What the receiver learns, or that the ledger has no description."""
     return one.reveals or ("" if one.key == FRAMING else UNTOLD)
 
 
 def spelt(account: PrivacyAccount, delta: float = DELTA) -> str:
-    """What releases cost at that δ, in words; "" of none that is counted."""
+    """The privacy cost of releases at that δ, in words; "" if no release is counted."""
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
     bounded = account.cost.epsilon or account.cost.squared_mu
@@ -331,8 +344,10 @@ def say(console: Console, line: str) -> None:
 
 
 def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
-    """The kinds of messages for other programs: all names are written out, times are ISO 8601; what could control a
-    terminal, or hide in it, is escaped."""
+    """The kinds of messages for other programs: all names are written out, times are ISO 8601.
+
+    Characters that could control a terminal, or hide in it, are escaped.
+    """
     kinds = flows(of_member(ledger, member) if member else ledger)
     return [
         {
@@ -353,8 +368,10 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
 
 
 def as_csv(rows: Sequence[Record]) -> str:
-    """The same with a line of headings; several names are separated by spaces, and words that a spreadsheet would take
-    for a formula begin with an apostrophe."""
+    """The rows as CSV with a line of headings; several names are separated by spaces.
+
+    Text that a spreadsheet would evaluate as a formula begins with an apostrophe.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -367,13 +384,9 @@ def as_csv(rows: Sequence[Record]) -> str:
 def _in_all(ledger: pa.Table, whose: str) -> list[str]:
     lines, whole = [], dict.fromkeys(("up", "down", "peer"), 0)
     for purpose, sums in totals(ledger):
-        lines.append(f"{purpose or 'not said what for'}: {_moved(sums, whose)}")
+        lines.append(f"{purpose or 'purpose not specified'}: {_moved(sums, whose)}")
         whole = {way: whole[way] + sums[way] for way in whole}
     return [*lines, f"in all: {_moved(whole, whose)}"]
-
-
-def _all(known: Sequence[str]) -> str:
-    return f"{counted(len(known), 'member')}: {listed(known)}"
 
 
 def _moved(sums: dict[str, int], whose: str) -> str:
@@ -383,7 +396,7 @@ def _moved(sums: dict[str, int], whose: str) -> str:
 
 
 def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
-    """The ε that each member spent, alike ones together."""
+    """The ε that each member spent; members with the same ε share a line."""
     spent = {name: bounds for name, bounds in of_members(ledger).items() if not member or name == member}
     alike: dict[Bound, list[str]] = {}
     for name, bounds in spent.items():

@@ -1,4 +1,4 @@
-"""The plug-ins there are, for the terminal: their parameters with what they mean."""
+"""The available plug-ins, for the terminal: their parameters and the meaning of each."""
 
 import dataclasses
 import inspect
@@ -20,7 +20,7 @@ _WIDTH = 100  # of a meaning's lines, with what is before them
 
 
 class Row(NamedTuple):
-    """A plug-in: its name, one line about it, its parameters, and what they mean where that is said."""
+    """A plug-in: its name, one line about it, its parameters, and their meanings where its docstring has them."""
 
     name: str
     about: str
@@ -63,8 +63,10 @@ def one_line(kind: object) -> str:
 
 
 def meanings(kind: "type | HasFields") -> dict[str, str]:
-    """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
-    with indented lines that go on."""
+    """The meanings of parameters in the docstrings of a plug-in and of its bases.
+
+    A meaning is a line "name: text" or "name, name: text", with indented lines that continue it.
+    """
     return settings.meanings(kind.__mro__ if isinstance(kind, type) else kind.documents)
 
 
@@ -102,7 +104,7 @@ def _hint_name(hint: object) -> str:
 
 
 def default_text(parameter: Parameter, value: object) -> str:
-    """A default as it would stand in the configuration."""
+    """A default as you would write it in the configuration."""
     if value is None:
         return "(none)"
     if parameter.family is not None and isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""The page of a run while it lasts: what it shows, and the loopback server that shows it."""
+"""The live page of a run: its contents, and the loopback server that serves it."""
 
 import json
 import math
@@ -28,7 +28,10 @@ _FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
 
 
 def followed(directory: Path) -> Path:
-    """Where the files of a run are written: of a run of sites that the server of this machine still writes, there."""
+    """The directory to which the files of a run are written.
+
+    For a run of sites that this machine's server still writes, it is the server's directory.
+    """
     try:
         record = json.loads((directory / RUN).read_text())
         there = Path(record["project"]) / PROJECT_RUNS / str(record["run"])
@@ -38,22 +41,22 @@ def followed(directory: Path) -> Path:
 
 
 def stamp(directory: Path) -> tuple[float, ...]:
-    """Changes when one of the run's files does."""
+    """A value that changes when one of the run's files does."""
     paths = [followed(directory) / name for name in (*_FILES, CHECKPOINT)]
     return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
 
 
 def state(directory: Path) -> Record:
-    """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
+    """The contents of the page, as JSON; "waiting" says why there is nothing yet, or no more.
 
-    "members" are rows of the last evaluation: name, what judges ("metric") and the loss on test examples, and how often
-    it was missing, refused or late. "figures" is HTML.
+    "members" are rows of the last evaluation: name, value of the selection metric ("metric") and loss on test examples,
+    and the number of missing, rejected and late replies. "figures" is HTML.
     """
     try:
         run = read_run(followed(directory))
     except FedweaveError as error:
         return {"waiting": str(error), "finished": False}
-    rounds = run.config.get("rounds", 0)
+    rounds, groups = run.config.get("rounds", 0), grouped([run])
     return {
         "title": f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}",
         "directory": str(directory),
@@ -63,14 +66,8 @@ def state(directory: Path) -> Record:
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
         "metric": title_of(run.judged),
         "members": _members(run),
-        "figures": _figures(run),
+        "figures": drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic"),
     }
-
-
-def _figures(run: Run) -> str:
-    """Curves, and bytes and ε over the rounds so far, as the report draws them."""
-    groups = grouped([run])
-    return drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic")
 
 
 def _members(run: Run) -> list[Record]:
@@ -122,11 +119,11 @@ class LivePage:
 
     @property
     def address(self) -> str:
-        """Where a browser on this machine finds it."""
+        """The address at which a browser on this machine finds the page."""
         return f"http://{LOOPBACK}:{self._server.server_port}/"
 
     def now(self) -> Record:
-        """The run's state; read anew where a file has changed."""
+        """The run's state; read again when a file has changed."""
         with self._lock:
             latest = stamp(self._directory)
             if latest != self._stamp:
@@ -134,13 +131,13 @@ class LivePage:
             self._asked = time.monotonic()
             return self._state
 
-    def told(self, now: Record) -> None:
-        """A page has got `now`."""
+    def received(self, now: Record) -> None:
+        """Note that a page has received the state `now`."""
         if now.get("finished"):
             self._over.set()
 
     def close(self) -> None:
-        """End the server; a page that is open hears before that the run is over, if it is."""
+        """End the server; an open page first learns that the run is over, if it is."""
         if self._asked and time.monotonic() - self._asked < LINGER and state(self._directory)["finished"]:
             self._over.wait(LINGER)
         self._server.shutdown()
@@ -149,7 +146,7 @@ class LivePage:
 
 @contextmanager
 def shown(directory: Path, say: Callable[[str], None], port: int = 0) -> Iterator[LivePage]:
-    """The live page of a run while the block lasts; `say` hears where it is."""
+    """The live page of a run while the block lasts; `say` receives its address."""
     page = LivePage(directory, port)
     say(f"live page: {page.address}")
     try:
@@ -162,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     live: LivePage
 
     def do_GET(self) -> None:
-        """The page, or the run's state; to nobody who was sent here under another name."""
+        """Serve the page or the run's state; reject requests that name another host than the loopback interface."""
         if not names_loopback(self.headers.get("Host", "")):
             return self.send_error(403)
         if self.path == "/":
@@ -171,12 +168,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/state.json":
             now = self.live.now()
             if self._send("application/json", json.dumps(now, allow_nan=False).encode()):
-                self.live.told(now)
+                self.live.received(now)
             return None
         return self.send_error(404)
 
     def _send(self, kind: str, body: bytes) -> bool:
-        """Whether the page took it: one may be closed, or drawn anew, while it waits."""
+        """Whether the page received it: a browser may close or reload the page while it waits."""
         self.send_response(200)
         for name, value in (
             ("Content-Type", kind),

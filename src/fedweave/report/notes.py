@@ -1,5 +1,8 @@
-"""What must not be overlooked in a result: a model that is no better than a constant prediction, metrics of unlike
-clients, and a fairest round that is not one."""
+"""Notes on a result that a reader needs.
+
+They show a model that is no better than a constant prediction, metrics of different clients, and a fairest round that
+is not fair.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,27 +29,27 @@ from fedweave.metrics.selection import (
     title_of,
 )
 
-FEW = 20  # positive examples, below which one more or less moves a score much
+FEW = 20  # positive examples; with fewer, one more or less moves a score much
 WHOSE = {"pooled": "all members together", "within": "each member by itself"}
 _DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
 
 _REFERENCES = {
-    "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
-    "class of the training examples.",
-    "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, that of each client "
-    "always predicting the most frequent class of its own training examples.",
+    "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, the accuracy of always predicting the "
+    "most frequent class of the training examples.",
+    "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, the accuracy of "
+    "each client always predicting the most frequent class of its own training examples.",
 }
 
 
 def compared_people(names: Sequence[str]) -> str:
-    """A sentence on which group of people is 0 and which 1, and on whom no gap compares; "" without names."""
+    """A sentence on which group of people is 0 and which 1, and on groups that no gap compares; "" without names."""
     text = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
     left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
     return f"{text[0].upper()}{text[1:]}.{left if names[2:] else ''}" if text else ""
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:
-    """ "accuracy global 0.8123, local 0.7912" of an evaluation, or what else judges; "" without."""
+    """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
     name = judged_by(metrics)
     shown = title_of(name)
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
@@ -55,8 +58,10 @@ def headline(metrics: Mapping[str, float | None]) -> str:
 
 
 def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
-    """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …" where a metric of
-    the positive class judges; "" else, or where it is not known."""
+    """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …".
+
+    Returns "" unless a metric of the positive class is the selection metric, or if the number is not known.
+    """
     if judged_by(metrics) not in OF_POSITIVE:
         return ""
     positive = positive_of(metrics)
@@ -73,14 +78,14 @@ def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> 
 
 
 def hits(recall: float | None, positives: float | None) -> str:
-    """ "7 of 24"; "" where one is not known. Of equal scores at the border each counts by its chance."""
+    """ "7 of 24"; "" where one is not known. Equal scores at the border count by their chance."""
     if recall is None or not positives:
         return ""
     return " of ".join(f"{count:,.1f}".removesuffix(".0") for count in (recall * positives, positives))
 
 
 def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where so few examples are of the positive class that a score of it, or the chosen round, is one of chance."""
+    """Notes where few examples are of the positive class, so that a score or the chosen round depends on chance."""
     known = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
     shown = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
     few = {name for name, count in known.items() if name.endswith("fewest") and count is not None and count < FEW}
@@ -112,7 +117,7 @@ def intervals(metrics: Mapping[str, float | None]) -> str:
 
 
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
-    """How many members a mean AUC within members is of; "" where that is not known or they are all."""
+    """A sentence on how many members the mean AUC within members covers; "" if that is not known or all are covered."""
     members, expected = metrics.get("within/members"), metrics.get("scores/sampled") or clients
     if "within/auc" not in metrics or "global/labels" in metrics:
         return ""
@@ -122,13 +127,13 @@ def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
 
 
 _UNTESTED = (
-    "nobody was tested: no client has a test example, or says how many its own model hits (a site with "
+    "no client was tested: none has a test example, or reports how many its own model hits (a site with "
     "policy.score_epsilon does not), and there is no global test set."
 )
 
 
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
+    """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     sentences = {}
     accuracy, metric = metrics.get("global/accuracy"), judged_by(metrics)
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
@@ -142,20 +147,24 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
-            f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
+            f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
             "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalize)."
         )
     if metrics.get(RAREST) is not None:
-        also = "" if metric == PLAIN else f" So {title_of(metric)} judges here: the best round, gains, comparisons."
+        also = (
+            ""
+            if metric == PLAIN
+            else f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
+        )
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
-        sentences["judged"] = f"{title_of(metric)} judges here ([evaluation] metric), and not accuracy."
+        sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."
     sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
-        sentences["alike"] = "all test examples are of one class, so that no score says anything."
+        sentences["alike"] = "all test examples are of one class, so that no score means anything."
     if metric == PLAIN and alike:
         sentences |= _below_constant(metrics)
     sentences |= _worse_than_mean(metrics) | _by_chance(metrics) | _missing_coverage(metrics)
@@ -169,11 +178,11 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     sentences |= _cut(metrics)
     sentences |= _lacking("best_val", f"best validation {title_of(metric)}", metrics)
-    return sentences | _kept_back(metrics)
+    return sentences | _withheld(metrics)
 
 
-def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """What sites do not tell of their scores."""
+def _withheld(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Notes on scores that sites do not send."""
     sentences = {}
     if coarse := metrics.get("scores/coarse"):
         sentences["coarse"] = (
@@ -181,14 +190,14 @@ def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "(policy.measures, round_scores, score_epsilon): accuracies include them, where rounded or of drawn labels "
             "possibly far off for a site with few examples, the best and the worst client's among them; what they keep "
             "back (losses, AUC, or also F1, the constant prediction and all else that is counted by class or group of "
-            "members' own examples) is of the others alone, if there are any. "
-            "metrics.parquet names the sites (scores/coarse). As sums over all members alone more may leave: scores = "
+            "members' own examples) is only of the others, if there are any. "
+            "metrics.parquet names the sites (scores/coarse). Only as sums over all members more may leave: scores = "
             '"sum" in [algorithm].'
         )
     if left := metrics.get("scores/uncounted"):
         sentences["uncounted"] = (
-            f"of {left:.1%} of all members' examples no histogram of scores has left: pooled AUC, average precision "
-            'and alerts are of the others, if there are any. Sites name "histogram" in policy.measures.'
+            f"{left:.1%} of all members' examples are in no histogram of scores: pooled AUC, average precision "
+            'and alerts are of the others, if there are any. Sites allow it with "histogram" in policy.measures.'
         )
     return sentences
 
@@ -202,7 +211,7 @@ def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where a model that is judged by how it finds a positive class finds none by its own decision."""
+    """A note where a model that should find a positive class predicts it for no positive test example."""
     if judged_by(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
         return {}
     at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
@@ -214,19 +223,18 @@ def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
-    """The sentence on gaps between groups of people that say nothing, since one class is predicted for nearly
-    everybody."""
+    """The note that gaps between groups of people mean nothing, because one class is predicted for almost everyone."""
     predicted, true = (metrics.get(f"{prefix}groups/global/{name}") for name in ("predicted", "favorable"))
     if predicted is None or true is None or not near_constant(predicted, true):
         return {}
     return {
         "alike": f"the favorable class is predicted for {predicted:.1%} of people, and {true:.1%} are of it: gaps of "
-        "a prediction that is the same for nearly everybody are small whatever the model, and are not called fair."
+        "a prediction that is the same for almost everyone are small for any model, and are not called fair."
     }
 
 
 def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where a model is worse than the constant prediction."""
+    """Notes where a model is worse than the constant prediction."""
     sentences = {}
     for kind, words in _REFERENCES.items():
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
@@ -238,15 +246,15 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 _MEANS = {
-    "global": "the RMSE on all test examples, {:.4g}, is above {:.4g}, that of always predicting the mean of the "
-    "training examples.",
-    "local": "the mean over clients of their test RMSE, {:.4g}, is above {:.4g}, that of each client always predicting "
-    "the mean of its own training examples.",
+    "global": "the RMSE on all test examples, {:.4g}, is above {:.4g}, the RMSE of always predicting the mean of "
+    "the training examples.",
+    "local": "the mean over clients of their test RMSE, {:.4g}, is above {:.4g}, the RMSE of each client always "
+    "predicting the mean of its own training examples.",
 }
 
 
 def _worse_than_mean(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where predicted numbers are worse than the training mean."""
+    """Notes where predictions of numbers are worse than the training mean."""
     sentences = {}
     for kind, words in _MEANS.items():
         reached, constant = metrics.get(f"{kind}/{RMSE}"), metrics.get(f"{kind}/{RMSE_OF_MEAN}")
@@ -255,11 +263,11 @@ def _worse_than_mean(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return sentences
 
 
-APART = 0.25  # of the typical deviation, by which members' means may differ without a word
+APART = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
 def units_differ(apart: float | None) -> dict[str, str]:
-    """Where members' own units of a number differ much, so that one model learns another target from each.
+    """A note where members' own units of a number differ much, so that one model learns another target from each.
 
     apart: see `partition.client_data.targets_apart`.
     """
@@ -268,13 +276,13 @@ def units_differ(apart: float | None) -> dict[str, str]:
     return {
         "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
         "target by its own numbers. One model for all then learns another number from each. Compare on validation "
-        'with data.target_normalize = "all", one scale for all: members then tell their counts, sums and sums of '
+        'with data.target_normalize = "all", one scale for all: members then send their counts, sums and sums of '
         "squares, and the ledger lists them."
     }
 
 
 def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where prediction intervals cover fewer test examples than they promise, beyond chance."""
+    """A note where prediction intervals cover fewer test examples than they should, beyond chance."""
     names = ("coverage", "nominal", "least_coverage")
     coverage, nominal, least = (metrics.get(f"intervals/{name}") for name in names)
     if coverage is None or nominal is None or least is None or coverage >= least:
@@ -287,7 +295,7 @@ def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where several labels are told apart no better than by chance."""
+    """A note where the mean AUC over labels is no better than chance."""
     area = metrics.get("global/auc")
     if "global/labels" not in metrics or area is None or area > CHANCE:
         return {}
@@ -295,17 +303,20 @@ def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 CHANCE = 0.5  # the AUC of guessing
-FAR = 0.02  # of an AUC, by which a model may be below a regression without a word
+FAR = 0.02  # of an AUC: a model may be below a regression by this much without a note
 _WHERE = {
-    "global": "on all test examples, {:.3f}, is below {:.3f}, that of a logistic regression on all clients' features",
-    "local": "in the mean over clients, {:.3f}, is below {:.3f}, that of regressions on each client's features",
+    "global": "on all test examples, {:.3f}, is below {:.3f}, the value of a logistic regression on all "
+    "clients' features",
+    "local": "in the mean over clients, {:.3f}, is below {:.3f}, the value of regressions on each client's features",
 }
 
 
 def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where a model is worse than a logistic regression that knows no graph: by the metric that judges, or by far in
-    how it orders examples."""
-    judged, said = judged_by(metrics), []
+    """A note where a model is worse than a logistic regression without the graph.
+
+    It is worse by the selection metric, or far worse by AUC.
+    """
+    judged, clauses = judged_by(metrics), []
     for name, least in {"auc": FAR, judged: 0.0}.items():
         for kind, words in _WHERE.items():
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
@@ -313,17 +324,17 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
                 continue
             side = words.replace("below", "above") if lower(name) else words
             side = side.replace("logistic ", "ridge ") if NUMBER in METRICS[name].of else side
-            said.append(f"the {title_of(name)} {side.format(reached, plain)}")
-    if not said:
+            clauses.append(f"the {title_of(name)} {side.format(reached, plain)}")
+    if not clauses:
         return {}
     return {
-        "features": f"{'; '.join(said)}. These know no graph. Try another model (sage, gine), scale features "
+        "features": f"{'; '.join(clauses)}. These know no graph. Try another model (sage, gine), scale features "
         "(data.normalize), or train longer."
     }
 
 
 def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where a model of links is worse than a score that knows the training edges alone."""
+    """A note where a model of links is worse than a score that knows only the training edges."""
     judged, scores = judged_by(metrics), dict[str, float]()
     for key, value in metrics.items():
         kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
@@ -334,27 +345,27 @@ def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
         return {}
     best = max(scores, key=lambda kind: scores[kind])
     return {
-        "references": f"the {title_of(judged)} on all test pairs, {reached:.3f}, is below {scores[best]:.3f}, that of "
-        f"{best.replace('_', ' ')} on the training edges. Train longer, or try another model or decoder."
+        "references": f"the {title_of(judged)} on all test pairs, {reached:.3f}, is below {scores[best]:.3f}, the "
+        f"value of {best.replace('_', ' ')} on the training edges. Train longer, or try another model or decoder."
     }
 
 
 def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """What a secure sum cut."""
+    """A note on values that secure aggregation clipped."""
     cut = metrics.get("secure_sum/cut")
     if not cut:
         return {}
     values, sums, bound = (metrics.get(f"secure_sum/{name}") or 0.0 for name in ("values", "sums", "bound"))
     return {
-        "cut": f"{cut:,.0f} of {values:,.0f} values were cut to ±{bound:g}, the bound of the secure sum, in "
-        f"{counted(round(sums), 'sum')}: what was added up is less than what members computed. Raise the part's "
+        "cut": f"{cut:,.0f} of {values:,.0f} values were clipped to ±{bound:g}, the bound of secure aggregation, in "
+        f"{counted(round(sums), 'sum')}: the result is smaller than what members computed. Raise the part's "
         "`bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties decides it, "
         "lower lr."
     }
 
 
 def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """The sentence on a chosen round that some clients had no part in."""
+    """A note on a chosen round in which scores of some clients are missing."""
     round, missing = metrics.get(f"{kind}/round"), metrics.get(f"{kind}/missing")
     if not missing:
         return {}
@@ -364,8 +375,10 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
 
 
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
-    """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
-    (`metrics.measured.fairest`); "" where it is of that."""
+    """Why "best_fair/…" is of the round with the best validation score and not of the fairest one.
+
+    Returns "" where it is of the fairest round (`metrics.measured.fairest`).
+    """
     val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
     metric, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
     other = val["score"] is not None
@@ -375,22 +388,22 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
     shown = f"shown is the round of best validation {title_of(metric)}"
     if not accuracy > constant + margin:
         far = f"more than {margin:g} above" if margin else "above"
-        why = f"no round's {title_of(metric)} on validation is {far} that of the better constant prediction"
+        why = f"no round's {title_of(metric)} on validation is {far} the better constant prediction's"
         return f"{why}, {constant:.3f}; {shown}"
     if metrics.get("best_fair/val/alike") == 1 and margin >= 0:
-        return f"every round predicts one class for nearly everybody on validation, or is no better than that; {shown}"
+        return f"every round predicts one class for almost everyone on validation, or is no better than that; {shown}"
     return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"
 
 
 def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """{what: a sentence} on the fairest round: that none was fair, and that its model predicts one class."""
+    """{subject: a sentence} on the fairest round: that no round was fair, or that its model predicts one class."""
     sentences = _lacking("best_fair", "lowest gaps on validation examples", metrics)
     if why := fallen_back(metrics):
         sentences["fallen back"] = f"there is no fairest round: {why}."
     if metrics.get("best_fair/global/classes_predicted") == 1:
         sentences["one class"] = (
             f"the model of round {metrics['best_fair/round']} predicts one class for all test examples, so that its "
-            "gaps are 0 and say nothing."
+            "gaps are 0 and mean nothing."
         )
     elif "best_fair/round" in metrics:
         sentences |= of_gaps(metrics, "best_fair/")

@@ -1,5 +1,6 @@
-"""Documents as HTML pages that hold all they need. Templates and their style are files in `templates/`,
-rendered with everything escaped that is not marked safe.
+"""Documents as HTML pages without outside references.
+
+Templates and their style are files in `templates/`; everything is escaped that is not marked safe.
 """
 
 import re
@@ -27,26 +28,29 @@ def rendered(template: str, /, **values: object) -> str:
 
 
 def coded(words: str) -> Markup:
-    """A sentence as HTML; what stands in it between backticks is code."""
+    """A sentence as HTML; text in backticks becomes code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 
 @cache
 def _environment() -> Environment:
-    found = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
-    found.filters |= {"coded": coded, "listed": listed, "plain": printable}
-    found.filters |= {"panel": lambda it: Markup(drawing.panel(it)), "symbol": lambda it: Markup(drawing.symbol(it))}
-    return found
+    environment = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {"coded": coded, "listed": listed, "plain": printable}
+    environment.filters |= {
+        "panel": lambda it: Markup(drawing.panel(it)),
+        "symbol": lambda it: Markup(drawing.symbol(it)),
+    }
+    return environment
 
 
 PAGES = (".html", ".pdf")
 
 
 def check_page(path: Path) -> None:
-    """Refuse a name that is of no page, or a PDF where nothing writes one.
+    """Reject a file name that is no page, or a PDF if the packages that write one are missing.
 
     Raises:
-        UserError: says which endings there are, or what to install.
+        UserError: the message lists the endings, or the package to install.
     """
     if path.suffix.lower() not in PAGES:
         raise UserError(f"{path}: a page is written as {' or '.join(PAGES)}; give --out a name that ends so.")
@@ -55,7 +59,7 @@ def check_page(path: Path) -> None:
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Write a document as what the name ends in says.
+    """Write a document in the format of the file name's ending.
 
     Raises:
         UserError: see `check_page`; or the file cannot be written.

@@ -1,4 +1,4 @@
-"""A document as PDF, by ReportLab (extra `pdf`): A4, with its fonts, the same bytes for the same document."""
+"""A document as PDF, by ReportLab (extra `pdf`): A4, with embedded fonts; equal documents give equal bytes."""
 
 import io
 from importlib.metadata import version
@@ -24,9 +24,9 @@ _NARROWEST, _LONGEST = 42.0, 80.0  # points; of a column of words, and of a word
 
 
 def pdf(document: Document) -> bytes:
-    """The document's bytes; `pages.check_page` comes before.
+    """The document's bytes; call `pages.check_page` before.
 
-    Its letters are those of the DejaVu fonts, which are part of the file.
+    The file embeds the DejaVu fonts.
     """
     _fonts()
     file = io.BytesIO()
@@ -41,8 +41,8 @@ def pdf(document: Document) -> bytes:
         topMargin=_MARGIN,
         bottomMargin=_MARGIN + 8,
     )
-    named = ". ".join(filter(None, (document.number, document.title)))
-    layout.build(_story(document, A4[0] - 2 * _MARGIN), canvasmaker=_numbered(named))
+    title = ". ".join(filter(None, (document.number, document.title)))
+    layout.build(_story(document, A4[0] - 2 * _MARGIN), canvasmaker=_numbered(title))
     return file.getvalue()
 
 
@@ -54,39 +54,39 @@ def _fonts() -> None:
 
 def _story(document: Document, width: float) -> list[Flowable]:
     title, foot = _style(15, _BOLD, 6), _style(7, after=0, color="#555555")
-    story = [_said(document.title, title), *(_said(line, _style(9.5)) for line in document.lead)]
+    story = [_paragraph(document.title, title), *(_paragraph(line, _style(9.5)) for line in document.lead)]
     story += [_warned(line, width) for line in document.warnings]
     if document.facts:
         story.append(_table(Grid((), document.facts, ()), width, facts=True))
     for section in document.sections:
         story += _section(section, width)
-    return [*story, _said(f"{document.foot} Written by fedweave {version('fedweave')}.".strip(), foot)]
+    return [*story, _paragraph(f"{document.foot} Written by fedweave {version('fedweave')}.".strip(), foot)]
 
 
 def _section(section: Section, width: float) -> list[Flowable]:
-    story: list[Flowable] = [CondPageBreak(90), _said(section.heading, _style(11, _BOLD, 4, before=10))]
-    story += [_said(line, _style(8, color="#444444")) for line in section.text]
+    story: list[Flowable] = [CondPageBreak(90), _paragraph(section.heading, _style(11, _BOLD, 4, before=10))]
+    story += [_paragraph(line, _style(8, color="#444444")) for line in section.text]
     story += [_warned(line, width) for line in section.warnings]
     if section.grid is not None:
         story.append(_table(section.grid, width))
-    return [*story, *(_said(line, _style(7, _FIXED)) for line in section.code)]
+    return [*story, *(_paragraph(line, _style(7, _FIXED)) for line in section.code)]
 
 
 def _warned(line: str, width: float) -> Table:
-    framed = Table([[_said(line, _style(8.5, after=0))]], colWidths=[width], spaceAfter=5)
+    framed = Table([[_paragraph(line, _style(8.5, after=0))]], colWidths=[width], spaceAfter=5)
     framed.setStyle([("LINEBEFORE", (0, 0), (0, -1), 3, "#D55E00"), ("BACKGROUND", (0, 0), (-1, -1), "#fdf3ec")])
     return framed
 
 
 def _table(grid: Grid, width: float, facts: bool = False) -> Table:
-    """A table as wide as the page, its head on every page that it is on; facts: a pair in each row, and no head."""
+    """A table as wide as the page, with its head on every page; facts: a pair in each row, and no head."""
     size = 8.0 if facts or len(grid.head) < 6 else 7.0
     words = [facts or name in grid.words for name in grid.head or ("", "")]
     rows = [*([grid.head] if grid.head else []), *grid.rows]
     bold = {*range(bool(grid.head)), *range(len(rows) - grid.sums, len(rows))}
     cells = [
         [
-            _said(text, _style(size, _BOLD if at in bold else _PLAIN, 0, right=not word))
+            _paragraph(text, _style(size, _BOLD if at in bold else _PLAIN, 0, right=not word))
             for text, word in zip(row, words, strict=True)
         ]
         for at, row in enumerate(rows)
@@ -104,8 +104,10 @@ def _table(grid: Grid, width: float, facts: bool = False) -> Table:
 
 
 def _widths(rows: list[tuple[str, ...]], words: list[bool], width: float, size: float) -> list[float]:
-    """Columns as wide as what cannot be broken in them; what is left over goes to those whose text is longer, in
-    proportion to the root of how much longer."""
+    """Widths of columns: each holds its longest unbreakable word; the rest goes to columns with longer text.
+
+    The rest is divided in proportion to the root of the missing width.
+    """
 
     def long(text: str) -> float:
         return float(stringWidth(text, _BOLD, size)) + 2 * _PAD + 1
@@ -113,17 +115,19 @@ def _widths(rows: list[tuple[str, ...]], words: list[bool], width: float, size: 
     columns = list(zip(*rows, strict=True))
     whole = [max(map(long, column)) for column in columns]
     least = [
-        min(_LONGEST, max(long(part) for text in column for part in (text.split() or [""]))) if word else own
-        for column, word, own in zip(columns, words, whole, strict=True)
+        min(_LONGEST, max(long(part) for text in column for part in (text.split() or [""]))) if word else width_of_word
+        for column, word, width_of_word in zip(columns, words, whole, strict=True)
     ]
     scale = min(1.0, width / sum(least))
-    least = [scale * max(own, min(_NARROWEST, full)) for own, full in zip(least, whole, strict=True)]
-    more = [max(0.0, full - own) ** 0.5 for own, full in zip(least, whole, strict=True)]
+    least = [
+        scale * max(width_of_word, min(_NARROWEST, full)) for width_of_word, full in zip(least, whole, strict=True)
+    ]
+    more = [max(0.0, full - width_of_word) ** 0.5 for width_of_word, full in zip(least, whole, strict=True)]
     left = max(0.0, min(width, sum(whole)) - sum(least))
-    return [own + left * part / (sum(more) or 1.0) for own, part in zip(least, more, strict=True)]
+    return [width_of_word + left * part / (sum(more) or 1.0) for width_of_word, part in zip(least, more, strict=True)]
 
 
-def _said(text: str, style: ParagraphStyle) -> Paragraph:
+def _paragraph(text: str, style: ParagraphStyle) -> Paragraph:
     return Paragraph(escape_xml(printable(text)), style)
 
 
@@ -148,11 +152,11 @@ def _style(
     )
 
 
-def _numbered(named: str) -> type[Canvas]:
-    """A kind of canvas that writes below each page what it is of, and which of how many."""
+def _numbered(title: str) -> type[Canvas]:
+    """A kind of canvas that writes below each page the document's name, the page's number and the number of pages."""
 
     class Numbered(Canvas):  # type: ignore[misc]
-        """How many pages there are is known once all are drawn."""
+        """Knows the number of pages once all are drawn."""
 
         def __init__(self, *args: object, **more: object) -> None:
             super().__init__(*args, **more)
@@ -166,7 +170,7 @@ def _numbered(named: str) -> type[Canvas]:
             for at, page in enumerate(self._pages, 1):
                 self.__dict__.update(page)
                 self.setFont(_PLAIN, 7)
-                self.drawString(_MARGIN, 28, named[:110])
+                self.drawString(_MARGIN, 28, title[:110])
                 self.drawRightString(A4[0] - _MARGIN, 28, f"page {at} of {len(self._pages)}")
                 super().showPage()
             super().save()

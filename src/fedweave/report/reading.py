@@ -48,19 +48,18 @@ from fedweave.metrics.selection import JUDGED, RAREST, RMSE, judged_by
 
 T = TypeVar("T")
 
-BY_FEATURES = ("vertical", "parties")  # partitions of parties with features of their own of the same nodes
-_TOLD = ("algorithm", "dataset", "clients")  # what a page says of every run
+BY_FEATURES = ("vertical", "parties")  # partitions in which parties hold different features of the same nodes
+_SUMMARY_KEYS = ("algorithm", "dataset", "clients")  # what a page shows of every run
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its directory tells it.
+    """One run, read from its directory.
 
-    summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
-    partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet,
-               predictions: of predictions.parquet.
-    pairs:     the matrices of pairs.npz, by name.
-    finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
+    summary: content of summary.json; of an unfinished run, the same entries as far as its tables give them. partition,
+    motifs, predictions: the tables of these names, or None where there is no such file. pairs: the matrices of
+    pairs.npz, by name. finished: whether there was a summary.json. done: the number of completed rounds. when: the time
+    of the last file, in seconds since 1970.
     """
 
     directory: Path
@@ -83,12 +82,12 @@ class Run:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What the classes are called, in order; () where they are numbers. Between sites only they can say it."""
+        """The names of the classes, in order; () where they are numbers. Between sites only the sites know them."""
         unfinished = () if self.between_sites else self.section("data").get("labels")
         return tuple(self.summary.get("classes") or unfinished or ())
 
     def named(self, count: int) -> tuple[str, ...]:
-        """What each of so many classes is called in a legend: its name, or "class 2"."""
+        """The name of each of `count` classes in a legend: its name, or "class 2"."""
         return self.classes if len(self.classes) == count else tuple(f"class {number}" for number in range(count))
 
     def section(self, name: str) -> Document:
@@ -98,30 +97,32 @@ class Run:
 
     @property
     def models(self) -> str:
-        """The names of the model, or of all members' own; "" where it is not known."""
+        """The names of the model, or of all members' models; "" where it is not known."""
         return models_told(self.section("model"))
 
     @cached_property
     def judged(self) -> str:
-        """The metric that it is judged by."""
+        """The run's selection metric."""
         return judged_by(self.summary.get("metrics", {}))
 
     @property
     def members(self) -> int:
-        """How many members have data: the clients, unless one holds what all of them do."""
+        """How many members have data: the clients, unless one client holds the data of several members."""
         return int(self.summary.get("members") or self.summary["clients"])
 
     @property
     def tested(self) -> str:
-        """Whom it is tested on: so many members or, of parties that hold the same nodes, so many test nodes, whoever
-        trains on them."""
+        """The number of members with test examples, or of test nodes for parties that hold the same nodes.
+
+        The number of test nodes does not depend on which parties train on them.
+        """
         if self.partition is None or self.section("partition").get("name") not in BY_FEATURES:
             return counted(self.members, "client")
         return counted(pc.max(self.partition["test"]).as_py() or 0, "test node")
 
     @property
     def between_sites(self) -> bool:
-        """Whether sites made it, and no simulation."""
+        """Whether the run was made between sites, and not by a simulation."""
         return self.section("engine").get("name") == "flare"
 
     def curve(self, metric: str, split: str, pooled: bool) -> dict[int, float]:
@@ -129,7 +130,7 @@ class Run:
         return means(values_of(self.metrics, metric, split, pooled))
 
     def known(self, metric: str) -> dict[str, dict[int, float]]:
-        """{client: {round: value}}: what the server knew of each client after every round; empty if nothing."""
+        """{client: {round: value}} of what the server knew of each client after every round; empty if nothing."""
         values: dict[str, dict[int, float]] = {}
         for row in values_of(self.metrics, metric, SERVER, False).to_pylist():
             values.setdefault(row["client"], {})[row["round"]] = row["value"]
@@ -158,19 +159,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one experiment that differ only in the seed, and the name that tells it from the other groups."""
+    """Runs of one experiment that differ only in the seed, and the name that distinguishes them from other groups."""
 
     label: str
     runs: tuple[Run, ...]
 
     @property
     def first(self) -> Run:
-        """The run that stands for the group where only one can be shown."""
+        """The run that represents the group where only one can be shown."""
         return self.runs[0]
 
     @property
     def judged(self) -> str:
-        """The metric that all its runs are judged by; "" where they are judged by different ones."""
+        """The selection metric of all its runs; "" where they have different ones."""
         return judged_alike([self])
 
     def values(self, name: str) -> list[float | None]:
@@ -184,7 +185,7 @@ class Group:
 
 
 def judged_alike(groups: Iterable[Group]) -> str:
-    """The metric that all runs are judged by; "" where they are judged by different ones."""
+    """The selection metric of all runs; "" where they have different ones."""
     metrics = {run.judged for group in groups for run in group.runs}
     return metrics.pop() if len(metrics) == 1 else ""
 
@@ -193,7 +194,7 @@ def read_run(directory: Path) -> Run:
     """Read a run, finished or not.
 
     Raises:
-        UserError: it is not the directory of a run, or nothing has been measured yet; says what is missing.
+        UserError: it is not the directory of a run, or nothing has been measured yet; the message lists missing files.
         FedweaveError: a file is damaged.
     """
     if not directory.is_dir():
@@ -242,7 +243,7 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Runs that differ only in the seed together, in the order given; a seed that comes twice begins another group.
+    """Group runs that differ only in the seed, in the given order; a repeated seed begins another group.
 
     An unfinished run is only grouped with runs that reached the same round.
     """
@@ -296,7 +297,7 @@ def means(rows: pa.Table) -> dict[int, float]:
 
 
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
-    """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
+    """The summary.json that the run would have after the last evaluation, without what only a finished run knows."""
     summary: dict[str, float] = {}
     evaluated = _evaluations(metrics)
     everyone = _scored(evaluated)
@@ -307,25 +308,25 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         best = best_validated(number, validated(last, judged_by(measured)), measured, summary)
         fair = fairest(number, selection(last), measured, summary, config.get("fair_margin", 0.0))
         summary = measured | best | fair
-    sent = dict.fromkeys(("up", "down", "peer"), 0)
+    byte_counts = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
-        sent[row["direction"]] = row["bytes_sum"]
+        byte_counts[row["direction"]] = row["bytes_sum"]
     return {
         "algorithm": plugins.label(config.get("algorithm", {}).get("name")),
         "dataset": config.get("data", {}).get("name"),
         "clients": len(pc.unique(last.filter(pc.field("client") != GLOBAL)["client"])),
         "rounds": done,
         "seed": config.get("seed"),
-        "bytes_up": sent["up"],
-        "bytes_down": sent["down"],
-        **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
+        "bytes_up": byte_counts["up"],
+        "bytes_down": byte_counts["down"],
+        **({"bytes_peer": byte_counts["peer"]} if byte_counts["peer"] else {}),
         "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
         "metrics": summary,
     }
 
 
 def _scored(metrics: pa.Table) -> int:
-    """How many clients have an accuracy, or an error; those that are missing have other rows."""
+    """How many clients have an accuracy, or an error; missing clients have other rows."""
     condition = pc.field("metric").isin(["accuracy", RMSE]) & (pc.field("client") != GLOBAL)
     return len(pc.unique(metrics.filter(condition)["client"]))
 
@@ -355,7 +356,7 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
 
 
 def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
-    """What `metrics.groups.summarized` says, from rows."""
+    """The numbers of `metrics.groups.summarized`, from rows."""
     numbers: dict[str, float] = {}
     for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
         name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])
@@ -370,7 +371,7 @@ _WHERE = {"simulation": ", simulated", "ray": ", simulated", "flare": ", between
 
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
-    """The algorithm's name, and as much more as it takes to tell the groups apart."""
+    """Labels of the groups: the algorithm's name, and the settings that distinguish it from the other groups."""
     datasets = {group_runs[0].summary["dataset"] for group_runs in groups}
     on = [f" on {group_runs[0].summary['dataset']}" if len(datasets) > 1 else "" for group_runs in groups]
     labels = [f"{group_runs[0].summary['algorithm']}{where}" for group_runs, where in zip(groups, on, strict=True)]

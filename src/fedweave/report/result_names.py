@@ -1,6 +1,6 @@
-"""What every name in metrics.parquet and summary.json means: a place, such as "global", and a metric.
+"""The meaning of every name in metrics.parquet and summary.json: a place, such as "global", and a metric.
 
-`metrics.selection.METRICS` describes what models are judged by; here are the places, and names that only one place has.
+`metrics.selection.METRICS` describes the selection metrics; here are the places, and names that only one place has.
 """
 
 import re
@@ -56,10 +56,10 @@ def _result(
     return Metric(title, (), better, note, judges=False, shown=shown, whole=whole)
 
 
-# Gaps between groups of people, each beside what chance alone would show.
+# Gaps between groups of people, each with the gap that chance would show.
 GAPS: dict[str, Metric] = {
     "sp": _result("difference of the shares predicted 1", "low", "SP, statistical parity"),
-    "eo": _result("difference of the shares predicted 1 among those of label 1", "low", "EO, equal opportunity"),
+    "eo": _result("difference of the shares predicted 1 among people of label 1", "low", "EO, equal opportunity"),
     "equalised_odds": _result("the larger of the differences at either label", "low", "Equalized odds"),
 }
 # All that the table of groups of people shows, in its order.
@@ -121,12 +121,12 @@ RESULTS: dict[str, Metric] = GROUPS | {
     "best_accuracy": _result("of the client served best"),
     "round": _result("with the best mean over clients on validation examples", whole=True),
     "undefined_clients": _result("without a loss or a test accuracy", whole=True),
-    # Reports show no note beside these.
+    # Reports show no note with these.
     **{
         name: _result(note, shown=False)
         for name, note in {
             "divergence": "distance of a client's weights from the global ones (`fedego`)",
-            "emd": "distance of a client's label distribution from that of all (`fedego`)",
+            "emd": "distance of a client's label distribution from the distribution over all clients (`fedego`)",
             "lambda": "share of the global model in a client's own (`fedego`)",
             "best_val/missing": "clients without a score in that round",
             "best_fair/missing": "clients without a score in that round",
@@ -195,10 +195,10 @@ KEYS: dict[str, str] = {
     "bytes_up": "bytes from clients to the server",
     "bytes_down": "bytes from the server to clients",
     "bytes_peer": "bytes from client to client",
-    "bytes_evaluation": "bytes of evaluations, which are in none of the others",
+    "bytes_evaluation": "bytes of evaluations, not included in the other counts",
     "init_from": "the run whose weights training began from",
     "privacy": "ε and δ that were spent",
-    "privacy_total": "ε and δ with those of the runs that training began from",
+    "privacy_total": "ε and δ together with the runs that training began from",
     "metrics": "the metrics of the last evaluation, by the names on this page",
 }
 FAULTS: dict[str, str] = {
@@ -209,25 +209,25 @@ FAULTS: dict[str, str] = {
 
 
 def place(name: str) -> str:
-    """The place that a name begins with, the longest that fits; "" of a name that is of no place."""
+    """The place that a name begins with, the longest that fits; "" if it begins with none."""
     fits = [one for one in PLACES if name.startswith(f"{one}/")]
     return max(fits, key=len, default="")
 
 
 def entry(name: str) -> Metric | None:
-    """What describes a number by its whole name or else by the last part; None of an unknown one."""
+    """The description of a number, found by its whole name or else by the last component; None of an unknown one."""
     last = name.rpartition("/")[2]
     return next((table[one] for one in (name, last) for table in (RESULTS, METRICS) if one in table), None)
 
 
 def note(name: str) -> str:
-    """What reports say beside a number; "" for nothing."""
+    """The note that reports show with a number; "" for none."""
     known = entry(name)
     return known.note if known is not None and known.shown else ""
 
 
 def meaning(name: str) -> str:
-    """What the number of this name is, whatever its place; "" if nothing says it."""
+    """The meaning of the number with this name, in any place; "" if it is not known."""
     name = re.sub(r"/\d+$", "", name)
     last = name.rpartition("/")[2]
     if place(name) == "judged":
@@ -246,13 +246,13 @@ def meaning(name: str) -> str:
 
 
 def title(metric: str) -> str:
-    """What a metric, without its place, is called."""
+    """The title of a metric, without its place."""
     known = METRICS.get(metric) or RESULTS.get(metric)
     return (known.title if known else "") or metric.replace("_", " ")
 
 
 def better(name: str) -> Literal["high", "low", ""]:
-    """Which values of a metric are better, whatever its place, and of the client served worst or best by it, too."""
+    """Which values of a metric are better, in any place, and also for the client served worst or best by it."""
     end, base = _end_and_base(name.rpartition("/")[2])
     known = (METRICS.get(base) or RESULTS.get(base)) if end != "undefined_" else None
     return "" if known is None else known.better

@@ -38,7 +38,7 @@ from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, judged_al
 from fedweave.report.result_names import GAPS, GROUPS, note, readable, whole
 
 # ----------------------------------------------------------------------------------------------------
-# Many members in few numbers: percentiles of what each has, and how many differ by more than the noise of their test
+# Many members in few numbers: percentiles of their values, and how many differ by more than the noise of their test
 # examples.
 
 
@@ -54,39 +54,39 @@ _NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 
 def percentiles(values: Sequence[float]) -> list[float]:
-    """Of values, at `SHOWN`."""
-    found: list[float] = np.percentile(np.array(values), SHOWN).tolist()
-    return found
+    """The percentiles `SHOWN` of values."""
+    values_at: list[float] = np.percentile(np.array(values), SHOWN).tolist()
+    return values_at
 
 
 def cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
-    """Their percentiles; differences: with a sign."""
+    """Cells of the values' percentiles; differences: with a sign."""
     return tuple(Cell(signed(one) if differences else number(one), repr(one)) for one in percentiles(values))
 
 
 def beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:
-    """How many members' test accuracies in `run` are above those in `other`, and how many below, by more than noise;
-    None where another metric judges, or nobody knows how many test examples members have."""
+    """How many members' test accuracies in `run` are above their accuracies in `other`, and how many below, beyond
+    noise.
+
+    Returns None where accuracy is not the selection metric, or members' numbers of test examples are not known.
+    """
     if run.judged != PLAIN or run.partition is None:
         return None
     tested = dict(zip(run.partition["client"].to_pylist(), run.partition["test"].to_pylist(), strict=True))
+    others = other.clients(PLAIN)
     ways = [
-        differs(own, before, tested[client])
-        for client, own, before in _both(run.clients(PLAIN), other.clients(PLAIN))
-        if tested.get(client)
+        differs(value, others[client], tested[client])
+        for client, value in run.clients(PLAIN).items()
+        if client in others and tested.get(client)
     ]
     return (ways.count(1), ways.count(-1)) if ways else None
 
 
-def _both(one: Mapping[str, float], other: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    return [(client, value, other[client]) for client, value in one.items() if client in other]
-
-
 def differs(one: float, other: float, tested: int) -> int:
-    """1 if a share of `tested` examples is surely above another of as many, -1 if it is below, else 0.
+    """1 if one share of `tested` examples is surely above another share of the same number, -1 if it is below, else 0.
 
     Agresti and Caffo 2000, "Simple and effective confidence intervals for proportions and differences of proportions
-    result from adding two successes and two failures". That both shares are of the same examples makes it cautious.
+    result from adding two successes and two failures". Both shares are of the same examples, which makes it cautious.
     """
     high, low = ((share * tested + 1) / (tested + 2) for share in (one, other))
     half = _NORMAL * math.sqrt((high * (1 - high) + low * (1 - low)) / (tested + 2))
@@ -94,8 +94,8 @@ def differs(one: float, other: float, tested: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What joining brings each member: its test accuracy in a run, or what else the run is judged by, less what it has by
-# training alone on the same split.
+# What joining brings each member: its test result in a run, by the selection metric, less its result with training
+# alone on the same split.
 
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
@@ -106,10 +106,12 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 @dataclass(frozen=True)
 class Gain:
-    """Of one run: {client: accuracy, or what else the run is judged by, less that alone} of the clients that have both,
-    with the sign turned where lower is better (`way` = -1), so that more is a gain;
-    `beside` is the group that trains alone, where there are several, and `apart` in what else than the algorithm that
-    run differs. beyond: how many gain and how many lose by more than noise (`percentiles.beyond_noise`).
+    """What joining changes for the members of one run.
+
+    of_clients: {client: accuracy (or selection metric) minus its value with local training} for clients that have both.
+    Where lower is better (`way` = -1) the sign is turned, so that more is a gain. beside: the group that trains alone,
+    where there are several such groups. apart: settings other than the algorithm in which that run differs. beyond: how
+    many gain and how many lose by more than noise (`beyond_noise`).
     """
 
     at: int
@@ -122,13 +124,16 @@ class Gain:
 
     @property
     def way(self) -> int:
-        """-1 where lower values of what judges are better, else 1."""
+        """-1 where lower values of the selection metric are better, else 1."""
         return -1 if lower(self.run.judged) else 1
 
 
 def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
-    """The run that trains alone on the split and with the seed of `run`, of several the one whose settings differ in
-    the fewest keys; None without one, and for such a run itself."""
+    """The run that trains alone with the split and the seed of `run`; of several, the one with the fewest other
+    settings.
+
+    Returns None without such a run, and if `run` itself trains alone.
+    """
     if run.summary["algorithm"] in ALONE:
         return None
     others = (other for group in _local_groups(groups) for other in group.runs if _same_split(other, run))
@@ -140,12 +145,12 @@ def _local_groups(groups: Sequence[Group]) -> list[Group]:
 
 
 def missing(run: Run) -> str:
-    """Which algorithm would have to be run, too."""
+    """The algorithm to run as well, for a comparison with training alone."""
     return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
 
 
 def gains(groups: Sequence[Group]) -> list[Gain]:
-    """Of every run that has such a run beside it."""
+    """The gain of every run for which there is a run that trains alone."""
     all_gains, several = [], _local_groups(groups)
     for at, group in enumerate(groups):
         for run in group.runs:
@@ -166,8 +171,10 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
 
 
 def sentences(all_gains: Sequence[Gain]) -> list[str]:
-    """For every group of runs, what joining changes on average, how many members gain and lose, and how much; all its
-    seeds together, where a member counts once for each."""
+    """For every group of runs, what joining changes on average, how many members gain and lose, and how much.
+
+    All seeds of a group count together: a member counts once for each seed.
+    """
     lines = []
     for group in distinct(all_gains, lambda one, other: one.group is other.group):
         values = [value for gain in group for value in gain.of_clients.values()]
@@ -194,7 +201,7 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
 
 
 def _beyond(group: Sequence[Gain]) -> str:
-    """How many of many members gain and lose by more than noise."""
+    """How many members gain and lose by more than noise, of groups with many members."""
     known = [gain.beyond for gain in group if gain.beyond is not None]
     if len(known) < len(group) or max(len(gain.of_clients) for gain in group) <= MANY:
         return ""
@@ -202,30 +209,33 @@ def _beyond(group: Sequence[Gain]) -> str:
     return f"; beyond the noise of test examples, {up:,} gain and {down:,} lose"
 
 
-def headline(found: Sequence[Gain]) -> str:
-    """What joining changes in each group of runs, those together of which a test says the same; "" of one group or
-    none."""
+def headline(all_gains: Sequence[Gain]) -> str:
+    """A sentence on what joining changes in each group of runs, grouped by the result of the test; "" for fewer than
+    two."""
     changes = {
-        group[0].group.label: _change(group) for group in distinct(found, lambda one, other: one.group is other.group)
+        group[0].group.label: _change(group)
+        for group in distinct(all_gains, lambda one, other: one.group is other.group)
     }
     if len(changes) < 2:
         return ""
-    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
+    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in all_gains)], " or ")
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
         f"Not tested, {TOO_FEW}: against training alone,": {},
     }
     sure, undecided, alone = ways
-    way_of = {gain.group.label: gain.way for gain in found}
+    way_of = {gain.group.label: gain.way for gain in all_gains}
     for label, change in changes.items():
         ways[sure if change.significant else undecided if change.tested else alone][label] = change
     return " ".join(
-        f"{way} joining changes members' mean {metrics} by {_told(own, way_of)}." for way, own in ways.items() if own
+        f"{way} joining changes members' mean {metrics} by {_best_first(effects, way_of)}."
+        for way, effects in ways.items()
+        if effects
     )
 
 
-def _told(changes: Mapping[str, Effect], ways: Mapping[str, int]) -> str:
+def _best_first(changes: Mapping[str, Effect], ways: Mapping[str, int]) -> str:
     """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
     way = min(ways.values(), default=1)
     means = {
@@ -240,37 +250,41 @@ def _change(group: Sequence[Gain]) -> Effect:
     return effect([spread(gain.of_clients.values())[0] for gain in group])
 
 
-def table(found: Sequence[Gain]) -> ResultTable:
+def table(all_gains: Sequence[Gain]) -> ResultTable:
     """A row per run: how many members gain, the mean, and the members that gain least and most."""
     rows = []
-    for gain in found:
+    for gain in all_gains:
         changes = gain.of_clients
         ends = (end(changes, key=changes.__getitem__) for end in (min, max))
-        named = [Cell(signed(changes[client]), repr(changes[client]), client) for client in ends]
+        extremes = [Cell(signed(changes[client]), repr(changes[client]), client) for client in ends]
         mean = spread(changes.values())[0]
         helped = f"{sum(value > 0 for value in changes.values())} of {len(changes)}"
         about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
-        rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
+        rows.append((*about, Cell(helped), extremes[0], Cell(signed(mean), repr(mean)), extremes[1]))
     return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
-def member_spreads(found: Sequence[Gain]) -> ResultTable:
-    """A row per run of many members: percentiles of their gains, and how many gain and lose beyond noise."""
+def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
+    """A row per run with many members: percentiles of their gains, and how many gain and lose beyond noise."""
     rows = []
-    for gain in found:
+    for gain in all_gains:
         if len(gain.of_clients) > MANY:
             ways = ("", "") if gain.beyond is None else tuple(f"{count:,}" for count in gain.beyond)
             about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
-            told = cells([*gain.of_clients.values()], differences=True)
-            rows.append((*about, Cell(f"{len(gain.of_clients):,}"), *told, *(Cell(way or NONE) for way in ways)))
+            percentile_cells = cells([*gain.of_clients.values()], differences=True)
+            rows.append(
+                (*about, Cell(f"{len(gain.of_clients):,}"), *percentile_cells, *(Cell(way or NONE) for way in ways))
+            )
     return ResultTable(
         ("run", "seed", "members", *HEADS, "gain beyond noise", "lose beyond noise"), tuple(rows), words=2
     )
 
 
 def figure(all_gains: Sequence[Gain]) -> Figure | None:
-    """A panel per split, of the first few; in it a dot per member and run, side by side: members in the order of their
-    mean gain over the split's runs."""
+    """A panel for each of the first splits, with a dot per member and run, side by side.
+
+    Members are in the order of their mean gain over the split's runs.
+    """
     splits = distinct(all_gains, lambda one, other: _same_split(one.run, other.run))[:PANELS]
     ends = [value for split in splits for gain in split for value in gain.of_clients.values()]
     panels = tuple(_panel(split, min(ends), max(ends), titled=len(splits) > 1) for split in splits)
@@ -325,7 +339,8 @@ _ENGINE = "name", "mode", "dtype"
 
 
 def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
-    """What was run: what all groups have alike, a pair in each row; and what differs, a row per group."""
+    """The settings of the runs: those that all groups share, a pair in each row; and the different ones, a row per
+    group."""
     rows: dict[str, list[str]] = {}
     for group in groups:
         run = group.first
@@ -353,7 +368,8 @@ def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
 
 
 def _places(directories: Sequence[Path]) -> str:
-    """The directories of a group's runs; of several in one place how many, since each run's stands below its name."""
+    """The directories of a group's runs; several directories in one place count together: each run's is below its
+    name."""
     places = {path.parent for path in directories}
     if len(directories) > 1 == len(places):
         return f"{len(directories)} in {places.pop()}"
@@ -366,8 +382,10 @@ def _union(run: Run) -> str:
 
 
 def _cut(run: Run) -> str:
-    """How clients came to their data: " by louvain", or ", sites with data of their own", whatever the experiment says
-    of simulations."""
+    """How clients got their data: " by louvain", or ", sites with data of their own".
+
+    Of a run between sites it ignores the experiment's partition, which only simulations use.
+    """
     if run.between_sites:
         return ", sites with data of their own"
     return f" by {run.section('partition').get('name', 'their own data')}"
@@ -387,7 +405,7 @@ def command(run: Run) -> str:
 
 
 def comparable(groups: Sequence[Group]) -> bool:
-    """Whether a best value means something: finished runs on the same data with as many members."""
+    """Whether a best value is meaningful: finished runs on the same data with the same number of members."""
     return len(groups) > 1 and not incomparable(groups)
 
 
@@ -416,7 +434,8 @@ def metrics(
 
 
 def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """The rows with a micro F1 that is the accuracy before it, as it is with one label each, named in that one's."""
+    """The rows; a micro F1 row that equals the accuracy row before it, as with one label each, is merged into that
+    one."""
     merged: list[tuple[Cell, ...]] = []
     for row in rows:
         if merged and row[0].note == note("f1") and row[1:] == merged[-1][1:]:
@@ -450,23 +469,26 @@ def costs(groups: Sequence[Group]) -> ResultTable:
 
 
 def extremes(groups: Sequence[Group]) -> ResultTable:
-    """The clients that the final model serves worst and best by what a run is judged by, named; a row per run."""
+    """The clients that the final model serves worst and best by the selection metric, with their names; a row per
+    run."""
     rows = []
     for group in groups:
         for run in group.runs:
             accuracy = run.clients(run.judged)
             if accuracy:
                 both = (end(accuracy.values()) for end in ((max, min) if lower(run.judged) else (min, max)))
-                named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
+                ends_of_run = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
-                rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
+                rows.append((*about, ends_of_run[0], Cell(number(mean), repr(mean)), ends_of_run[1]))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
 def by_client(groups: Sequence[Group]) -> ResultTable:
-    """Each client's result by what runs are judged by, side by side: a row per client, a column per group; of very many
-    the first and the last. Empty of one group, and where groups have other clients."""
+    """Each client's result by the selection metric, side by side: a row per client, a column per group.
+
+    Of very many clients the first and the last are shown. Empty for one group, and where groups have other clients.
+    """
     each = [[run.clients(run.judged) for run in group.runs] for group in groups]
     names = [[*dict.fromkeys(client for values in runs for client in values)] for runs in each]
     if len(groups) < 2 or not names[0] or any(set(other) != set(names[0]) for other in names):
@@ -479,14 +501,14 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
 
 
 def spreads(groups: Sequence[Group]) -> ResultTable:
-    """Percentiles over members of what a run is judged by, on their test examples; a row per run of many."""
+    """Percentiles over members of the selection metric on their test examples; a row per run of many members."""
     rows = []
     for group in groups:
         for run in group.runs:
-            own = run.clients(run.judged)
-            if len(own) > MANY:
+            by_client = run.clients(run.judged)
+            if len(by_client) > MANY:
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
-                rows.append((*about, Cell(f"{len(own):,}"), *cells([*own.values()])))
+                rows.append((*about, Cell(f"{len(by_client):,}"), *cells([*by_client.values()])))
     return ResultTable(("run", "seed", "members", *HEADS), tuple(rows), words=2)
 
 
@@ -494,8 +516,10 @@ EARNED = {"alignment": "mean", "diversity": "last", "value": "last", "density": 
 
 
 def incentives(run: Run) -> ResultTable:
-    """What the server knew of each client's contribution and gave for it, over all rounds: a row per client; empty if
-    it measured neither payoff nor density."""
+    """Each client's contribution, as the server measured it, and its reward, over all rounds: a row per client.
+
+    Empty if the server measured neither payoff nor density.
+    """
     known = {name: run.known(name) for name in EARNED}
     if not known["payoff"] and not known["density"]:
         return ResultTable((), ())
@@ -513,7 +537,7 @@ def incentives(run: Run) -> ResultTable:
 
 
 def qualities(run: Run) -> ResultTable:
-    """What clients of low, medium and high quality are paid per round, in the mean; empty for other partitions."""
+    """The mean payment per round of clients of low, medium and high quality; empty for other partitions."""
     paid = {client: sum(payoffs.values()) / len(payoffs) for client, payoffs in run.known("payoff").items()}
     groups = per_group(paid)
     return ResultTable(
@@ -522,8 +546,10 @@ def qualities(run: Run) -> ResultTable:
 
 
 def reward_fairness(groups: Sequence[Group]) -> ResultTable:
-    """Pearson's correlation of the clients' test accuracies, or what else a run is judged by, with those of local
-    training on the same split and seed, a row for each other run; empty without such a run of `local`."""
+    """Pearson's correlation of the clients' results with their results in local training on the same split and seed.
+
+    Results are test accuracies, or the selection metric. A row for each other run; empty without such a run of `local`.
+    """
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         reference = local_run(run, groups)
@@ -571,8 +597,10 @@ def splits(parts: Iterable[tuple[str, pa.Table]]) -> ResultTable:
 
 
 def clients(run: Run) -> ResultTable:
-    """One row per client of a run: its part of the data and the final test accuracy there, or what else judges; of very
-    many the largest and the smallest."""
+    """One row per client of a run: its part of the data and its final result by the selection metric.
+
+    Of very many clients the largest and the smallest are shown.
+    """
     accuracy, rows = run.clients(run.judged), []
     if run.partition is None:
         return ResultTable((), ())
@@ -590,8 +618,10 @@ def clients(run: Run) -> ResultTable:
 
 
 def pairs(run: Run) -> ResultTable:
-    """What each client shares with all others, as a share of what all do (FairGFL's table III): a row per client, a
-    column per matrix of a run."""
+    """The nodes and links that each client shares with all others, as a share of the total (FairGFL's table III).
+
+    A row per client, a column per matrix of a run.
+    """
     if run.partition is None or not run.pairs:
         return ResultTable((), ())
     sums = {name: matrix.sum(1) for name, matrix in run.pairs.items()}
@@ -614,7 +644,7 @@ def counted_number(value: float) -> str:
 
 
 def _total(numbers: list[int | None]) -> int | None:
-    """Their sum; None if one of them is not known."""
+    """The sum of the numbers; None if one of them is not known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 
@@ -624,7 +654,7 @@ def _count(count: int | None) -> str:
 
 
 def heads(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The head of a table with a column per group, with its seeds where groups have other numbers of them."""
+    """The head of a table with a column per group, with the number of seeds where groups have different numbers."""
     if len({len(group.runs) for group in groups}) == 1 < len(groups):
         return ("", *(group.label for group in groups))
     return (
@@ -637,16 +667,16 @@ EACH = {"per_class": "class", "per_target": "target"}  # families of metrics of 
 
 
 def of_one(run: Run, name: str) -> str:
-    """What a row of "per_target/rmse/0" or "per_class/f1/0" is called: "RMSE of logS", "F1 of fraud", or "RMSE of
-    target 0" without a name."""
+    """The label of a row "per_target/rmse/0" or "per_class/f1/0": "RMSE of logS", "F1 of fraud", or "RMSE of target
+    0"."""
     family, metric, number = name.split("/")
     names = run.classes if family == "per_class" else run.summary.get("targets", ())
-    called = names[int(number)] if int(number) < len(names) else f"{EACH[family]} {number}"
-    return f"{readable(title_of(metric))} of {called}"
+    label = names[int(number)] if int(number) < len(names) else f"{EACH[family]} {number}"
+    return f"{readable(title_of(metric))} of {label}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# The table of how a model treats two groups of people, every gap beside what chance alone would show.
+# The table of how a model treats two groups of people: every gap with the gap that chance would show.
 
 
 UNFAIR = (*GAPS, "tradeoff_accuracy", "tradeoff_auc")  # what a constant prediction is best at
@@ -658,8 +688,10 @@ FAMILIES = {
 
 
 def favorable(groups: Sequence[Group]) -> str:
-    """What the class is called whose prediction counts as favorable, the second of two; "class 1" where it has no name
-    or runs have different ones."""
+    """The name of the class whose prediction counts as favorable, the second of two.
+
+    It is "class 1" where the class has no name or runs have different ones.
+    """
     [name, *others] = dict.fromkeys(group.first.named(2)[1] for group in groups)
     return "class 1" if others or name == "class 1" else f"class “{name}” (1)"
 
@@ -680,33 +712,42 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
             cells = [measured(values, signed if name.endswith("_signed") else number) for values in group_values]
             if comparable(groups) and not (name in UNFAIR and any(alike(group, family) for group in groups)):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
-            cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
-            rows.append((Cell(_called(about.title, names), note=_called(note(name), names)), Cell(words), *cells))
+            cells = [
+                _floor_and_undefined(cell, _aside(group, family, name))
+                for cell, group in zip(cells, groups, strict=True)
+            ]
+            rows.append(
+                (
+                    Cell(_with_group_names(about.title, names), note=_with_group_names(note(name), names)),
+                    Cell(words),
+                    *cells,
+                )
+            )
     head = heads(groups)
     return ResultTable((head[0], "of", *head[1:]), tuple(rows), words=2)
 
 
 def alike(group: Group, family: str = "groups/global") -> bool:
-    """Whether a run of the group predicts one class for nearly everybody, so that its gaps say nothing."""
+    """Whether a run of the group predicts one class for almost everyone, so that its gaps mean nothing."""
     shares = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favorable")), strict=True)
     return any(one is not None and true is not None and near_constant(one, true) for one, true in shares)
 
 
 def _of_people(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What the groups of people are called, in order; () where they are numbers or runs have different ones."""
+    """The names of the groups of people, in order; () where they are numbers or runs have different ones."""
     [names, *others] = dict.fromkeys(tuple(group.first.summary.get("groups") or ()) for group in groups)
     return () if others else names
 
 
-def _called(words: str, names: Sequence[str]) -> str:
-    """The words with the names of the groups 0 and 1 in place of "group 0" and "group 1"."""
+def _with_group_names(words: str, names: Sequence[str]) -> str:
+    """The words with the names of the groups 0 and 1 instead of "group 0" and "group 1"."""
     for at, name in enumerate(names[:2]):
         words = words.replace(f"group {at}", f"“{name}”")
     return words
 
 
 def _aside(group: Group, family: str, name: str) -> str:
-    """The noise floor of a gap, and at how many clients the metric is not defined; means over runs."""
+    """The noise floor of a gap, and the number of clients for which the metric is not defined; means over runs."""
     known = {
         "noise floor": spread(group.values(f"{family}/{name}_floor")) if name in GAPS else spread([]),
         "undefined at": spread(group.values(f"{family}/{name}_undefined")),
@@ -720,5 +761,5 @@ def _aside(group: Group, family: str, name: str) -> str:
     return ", ".join(words)
 
 
-def _noted(cell: Cell, more: str) -> Cell:
+def _floor_and_undefined(cell: Cell, more: str) -> Cell:
     return Cell(cell.text, cell.exact, ", ".join(filter(None, (cell.note, more))), cell.best)

@@ -1,4 +1,4 @@
-"""What the command line shows of a run: how it goes, and its result."""
+"""The command line's view of a run: its progress, and its result."""
 
 import shlex
 import signal
@@ -57,11 +57,11 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
 WIDTH = 160  # of tables
-FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is said of the fairest round
+FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what the result shows of the fairest round
 
 
 def _absences(directory: Path, tell: "Callable[[pa.Table], str]" = absent) -> list[str]:
-    """What to note on clients that were missing from rounds."""
+    """A note on clients that were missing from rounds."""
     sentence = tell(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
     return [sentence] if sentence else []
 
@@ -84,7 +84,7 @@ class Terminal:
 
     def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
-        from fedweave.report.clients import header  # what has torch, which the results of a run need not
+        from fedweave.report.clients import header  # imports torch, which the result of a run does not need
 
         self._rounds, self._done = config.general.rounds, done
         header(self._console, config, built)
@@ -116,19 +116,22 @@ class Terminal:
             self._console.print(f"round {reached.round}/{self._rounds}  {note}", highlight=False, soft_wrap=True)
 
     def stopping(self, number: int) -> None:
-        """Say what a first Ctrl-C does."""
+        """Print what a first Ctrl-C does."""
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         self._console.print(f"{name}: finishing this round and saving; once more to stop at once", highlight=False)
 
     def end(self) -> None:
-        """Leave the bar."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.stop()
 
 
 def show_result(console: Console, summary: Values, directory: Path, verbose: bool = False) -> None:
-    """The result on the test split first: the deciding metric, whom it serves worst, and what it is to be compared
-    with; then cost, traffic, privacy and what to do next. With `verbose` all metrics."""
+    """Print the result on the test split first, then cost, traffic, privacy and what to do next.
+
+    The result is the selection metric, the member that the model serves worst, and references to compare with. With
+    `verbose` it prints all metrics.
+    """
     metrics = summary["metrics"]
     for sentence in _absences(directory, mostly):
         console.print(f"[bold red]{unmarked(sentence)}[/]", highlight=False, soft_wrap=True)
@@ -162,7 +165,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
 
 
 def _result(summary: Values, directory: Path) -> Table:
-    """The metrics that matter most on the test split, and the references that they are compared with."""
+    """The most important metrics on the test split, and the references to compare them with."""
     metrics, metric = summary["metrics"], judged_by(summary["metrics"])
     rounds = counted(summary["rounds"], "round")
     table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
@@ -197,13 +200,15 @@ def _result(summary: Values, directory: Path) -> Table:
     return table
 
 
-# What is shown below a metric of ranks that decides, and for others `BESIDE`:
+# Metrics shown below a selection metric of ranks; other selection metrics have `BESIDE`:
 _BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
 
 
 def _worst(metrics: Values, metric: str, directory: Path) -> str:
-    """How the member fares that the model serves worst, with its name where the run's files have it; "sd" where members
-    are compared in units of their own standard deviation."""
+    """The result of the member that the model serves worst, with its name where the run's files have it.
+
+    The unit is "sd" where members are compared in units of their own standard deviation.
+    """
     fair = of_members(metric)
     value = metrics.get(f"fairness/worst_{fair}")
     if value is None:
@@ -213,7 +218,7 @@ def _worst(metrics: Values, metric: str, directory: Path) -> str:
 
 
 def _whose(metric: str, value: float, directory: Path) -> str:
-    """The member with so low a test score in the last round; "" where nobody can say."""
+    """The member with this low test score in the last round; "" if the files do not show it."""
     import pyarrow.compute as pc
 
     if not (directory / METRICS).is_file():
@@ -240,7 +245,7 @@ def _account(summary: Values, directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def _scores(metrics: Values) -> list[Table]:
-    """The final models on the test split, and how alike members are in them."""
+    """The final models on the test split, and how evenly they serve members."""
     kinds = ("global", "local", *(["trained"] if any(key.startswith("trained/") for key in metrics) else []))
     names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
     table = Table("test split", box=SIMPLE_HEAD)
@@ -253,7 +258,7 @@ def _scores(metrics: Values) -> list[Table]:
     metric, chosen = judged_by(metrics), "best_val/round" in metrics
     for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
-            table.add_row(f"{name}, features alone", *map(_number, values))
+            table.add_row(f"{name}, features only", *map(_number, values))
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
@@ -272,7 +277,7 @@ def _scores(metrics: Values) -> list[Table]:
 
 
 def _chosen(metrics: Values, metric: str) -> str:
-    """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
+    """Which round is the best on validation examples, and what its model finds where a positive class is looked for."""
     which = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
     shown = (metric, "recall_at_1", "recall") if metric in OF_POSITIVE else ()
     of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
@@ -286,7 +291,7 @@ def _chosen(metrics: Values, metric: str) -> str:
 
 
 def _show_fairest(console: Console, metrics: Values) -> None:
-    """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
+    """Print the test result of the fairest round, or of the round shown instead, and notes on it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
     by = f"best by validation {title_of(judged_by(metrics))}" if fallen_back(metrics) else "fairest by validation"
@@ -296,7 +301,7 @@ def _show_fairest(console: Console, metrics: Values) -> None:
 
 
 def _for_evaluation(summary: Values) -> str:
-    """How much of all directions together evaluation took; "" where that is not known."""
+    """How much of the traffic in all directions evaluation took; "" where that is not known."""
     if "bytes_evaluation" not in summary:
         return ""
     every = "all three" if "bytes_peer" in summary else "both"
@@ -304,7 +309,7 @@ def _for_evaluation(summary: Values) -> str:
 
 
 def _between_groups(metrics: Values) -> Table:
-    """The gaps between groups of people on the test split, beside what chance alone would show."""
+    """The gaps between groups of people on the test split, each with the gap that chance would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
     for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favorable"):
         table.add_column(heading, justify="right")

@@ -1,7 +1,7 @@
 """Trackers of experiments, as optional extras, behind one observer of a run.
 
-A tracker is told a run's settings once, numbers by round, and the end; it writes beside the run's files unless it is
-told elsewhere by its own means (`MLFLOW_TRACKING_URI`).
+A tracker receives a run's settings once, numbers by round, and the end. It writes into the run's directory, unless its
+own setting (`MLFLOW_TRACKING_URI`) names another place.
 """
 
 import json
@@ -26,20 +26,22 @@ EVENTS, MLFLOW_RUN, WANDB_RUN = "tensorboard", "mlflow.json", "wandb.json"  # in
 
 
 class Tracker(Protocol):
-    """What keeps the numbers of a run somewhere else."""
+    """A service or format that stores the numbers of a run."""
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
-        """What was measured after a round, by name."""
+        """Store the numbers of a round, by name."""
         ...
 
     def close(self, finished: bool) -> None:
-        """Training is over; finished: with its last round."""
+        """Close it when training is over; finished: whether the last round was reached."""
         ...
 
 
 class Tracked:
-    """Tells trackers what a run tells its observers: metrics of its evaluations, seconds, bytes by direction and, at
-    the end, ε. make: of each tracker, from the run's directory, its settings and the rounds done before."""
+    """Passes to trackers what a run's observers receive: metrics, seconds, bytes by direction and, at the end, ε.
+
+    make: makes each tracker from the run's directory, its settings and the number of rounds completed before.
+    """
 
     def __init__(self, make: Sequence[Callable[[Path, Document, int], Tracker]]) -> None:
         self._make, self._trackers = make, list[Tracker]()
@@ -49,7 +51,7 @@ class Tracked:
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """See `experiment.runs.run.RunObserver`."""
         self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
-        with _named():
+        with _tracker_errors():
             self._trackers = [make(directory, config.plain(), done) for make in self._make]
 
     def step(self, reached: Checkpoint) -> None:
@@ -66,31 +68,31 @@ class Tracked:
         if self._round:
             spent = bounds(self._ledger.table())
             self._tell({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
-        with _named():
+        with _tracker_errors():
             for tracker in self._trackers:
                 tracker.close(self._round == self._rounds)
 
     def _tell(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        with _named():
+        with _tracker_errors():
             for tracker in self._trackers if finite else ():
                 tracker.numbers(self._round, finite)
 
 
 @contextmanager
-def _named() -> Iterator[None]:
-    """Say that it is a tracker that fails.
+def _tracker_errors() -> Iterator[None]:
+    """Report an error of a tracker as such.
 
     Raises:
-        FedweaveError: in place of whatever it raises.
+        FedweaveError: replaces every error of the tracker.
     """
     try:
         yield
     except Exception as error:  # each tracker has errors of its own
         what = str(error).partition("\n")[0]
         raise FedweaveError(
-            f"a tracker failed ({type(error).__name__}: {what}). Continue the run with --resume, with the tracker put "
-            "right or without --track.",
+            f"a tracker failed ({type(error).__name__}: {what}). Repair it and continue the run with --resume, "
+            "or continue without --track.",
             code="tracker.failed",
         ) from error
 
@@ -123,7 +125,7 @@ class Observers:
 
 
 class TensorBoard:
-    """Scalars in `directory`/tensorboard, for `tensorboard --logdir`; rounds done again replace those before."""
+    """Scalars in `directory`/tensorboard, for `tensorboard --logdir`; repeated rounds replace the earlier ones."""
 
     def __init__(self, directory: Path, settings: Document, done: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -144,15 +146,17 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run of the experiment "fedweave" at MLFLOW_TRACKING_URI; without it in `directory`/mlruns. It is continued
-    where the run is."""
+    """A run of the experiment "fedweave" at MLFLOW_TRACKING_URI; without it in `directory`/mlruns.
+
+    A continued run continues the same MLflow run.
+    """
 
     def __init__(self, directory: Path, settings: Document, done: int) -> None:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
         where = os.environ.get("MLFLOW_TRACKING_URI", "")
-        if not where:  # a folder needs no database; MLflow wants to be told that this is meant
+        if not where:  # a folder needs no database; MLflow asks for an explicit permission
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             where = (directory / "mlruns").resolve().as_uri()
         self._client, file = MlflowClient(where), directory / MLFLOW_RUN
@@ -181,11 +185,14 @@ class MLflow:
 
 
 class WandB:
-    """An offline run of Weights & Biases in `directory`/wandb, of the project "fedweave"; it is continued where
-    the run is. Nothing is sent, whatever WANDB_MODE says: to send it, give the folder to `wandb sync`."""
+    """An offline run of Weights & Biases in `directory`/wandb, of the project "fedweave".
+
+    A continued run continues the same W&B run. Nothing is sent, even if WANDB_MODE is set: to send it, give the folder
+    to `wandb sync`.
+    """
 
     def __init__(self, directory: Path, settings: Document, done: int) -> None:
-        os.environ["WANDB_ERROR_REPORTING"] = "false"  # its own reports of errors, which it would send
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # no reports of errors, which it would send
         import wandb
 
         file = directory / WANDB_RUN
@@ -230,10 +237,10 @@ TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
 
 
 def tracked(names: Sequence[str]) -> Tracked:
-    """The observer that keeps a run with the trackers of these names.
+    """The observer that stores the run's numbers with the trackers of these names.
 
     Raises:
-        UserError: there is none of a name, or its extra is not installed.
+        UserError: there is no such tracker, or its extra is not installed.
     """
     for name in names:
         if name not in TRACKERS:
