@@ -45,7 +45,7 @@ def stated(package: metadata.Distribution) -> Iterator[str]:
 
 def test_nothing_copyleft_is_installed() -> None:
     found: dict[str, metadata.Distribution] = {}
-    installed("fedweave", ("flare", "docs", "onnx", "browser", "metis", "molecules", "figures"), found)
+    installed("fedweave", ("flare", "docs", "onnx", "browser", "metis", "molecules", "figures", "serve"), found)
     assert {"torch", "numpy", "typer"} <= set(found)
     copyleft = {name for name, package in found.items() if COPYLEFT.search(" ".join(stated(package)))}
     assert copyleft <= FILES_ALONE

@@ -13,7 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.deploy.flare.holdings import own_graph
-from fedweave.deploy.flare.predicted import form_of
+from fedweave.deploy.flare.predicted import before_of
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.checking import Findings, check_site, compare
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -190,7 +190,7 @@ def test_new_nodes_beside_exchanged_columns_are_scaled_as_in_training(project: P
         graph = sim.graphs[site]
         p = probabilities(algorithm.net, last.state["w"], graph)[:, 1].numpy()
         np.testing.assert_allclose(found, p[: len(found)], atol=1e-5)
-        scaling = form_of(project / site, "r1").scaling
+        scaling = before_of(project / site, "r1").form.scaling
         assert [scaling["how"], len(scaling["shift"])] == ["auto", graph.x.shape[1]]
         assert any(scaling["shift"][9:])  # of exchanged columns, too
 

@@ -28,7 +28,7 @@ from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare, common_form, server_graphs, server_test
 from fedweave.deploy.flare.folder import read_about
 from fedweave.deploy.flare.journal import Journal, entries
-from fedweave.deploy.flare.predicted import form_of
+from fedweave.deploy.flare.predicted import before_of
 from fedweave.deploy.flare.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.errors import ClientsMissing
@@ -683,10 +683,10 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
 
 def test_a_card_does_not_say_of_features_that_were_cut_that_they_are_as_they_were(project: Path) -> None:
     """`sites init --split` scales them as its configuration says."""
-    assert form_of(project / "bank-a").scaling == {"how": "handed out"}
+    assert before_of(project / "bank-a").form.scaling == {"how": "handed out"}
     site = project / "bank-a/site.toml"
     site.write_text(site.read_text().replace("random_id", "# random_id"))
-    assert form_of(project / "bank-a").scaling == {"how": "none"}
+    assert before_of(project / "bank-a").form.scaling == {"how": "none"}
 
 
 def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path) -> None:
@@ -695,10 +695,10 @@ def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path) -
     as_made = site.read_text()
     site.write_text(as_made.replace('normalise = "none"', 'normalise = "standard"', 1))
     joined(project, experiment("fedavg"), run="r1")
-    then = form_of(project / "bank-a")
+    then = before_of(project / "bank-a").form
     site.write_text(as_made)
-    assert form_of(project / "bank-a").scaling == {"how": "handed out"}
-    assert form_of(project / "bank-a", "r1").scaling == then.scaling
+    assert before_of(project / "bank-a").form.scaling == {"how": "handed out"}
+    assert before_of(project / "bank-a", "r1").form.scaling == then.scaling
     assert len(then.scaling["shift"]) == then.features
 
 

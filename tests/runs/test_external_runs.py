@@ -31,7 +31,7 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
     document = {"rounds": 1, "data": data | {"external": "exchange", "classes": 2}, "partition": cut}
     config = resolve({**document, "model": {"name": "sage", "hidden": 4}, "algorithm": {"name": "fedavg"}})
     made, parts, _ = prepared(config)
-    before = Before(config, form_of_config(config, made, parts), made)
+    before = Before.of_run(config, form_of_config(config, made, parts), made)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/nodes.csv").write_text("id,age\nn1,1\nn2,2\n")
     (tmp_path / "new/edges.csv").write_text("source,target\nx,n1\ny,n1\nn1,n2\n")

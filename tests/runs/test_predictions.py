@@ -65,6 +65,7 @@ def made(
         "model": {key: value for key, value in model.items() if model["name"] != "sgc" or key != "hidden"},
         "algorithm": algorithm,
         "engine": {"threads": 1},
+        **more,
     }
     return run(resolve(document), out, Quiet(), resume)["metrics"]
 

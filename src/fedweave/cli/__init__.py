@@ -32,6 +32,8 @@ COMMANDS = {
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
     "reproduce": ("sweep", "Run what a paper's tables report and print its numbers beside ours."),
     "predict": ("predict", "Predict classes with the models of a finished run."),
+    "score": ("score", "Score new tables with one model, alone, where the data is."),
+    "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": ("statement", "What each client brought to the global model, and its share of a budget."),
     "statement": ("statement", "State what each member of a run contributed, got, and is owed or fined."),

@@ -19,7 +19,7 @@ if not Loaded.for_help:
     import torch
     from safetensors.torch import save
 
-    from fedweave.experiment.runs.files import EXPORT, plain_errors, write
+    from fedweave.experiment.runs.files import EXPORT, SCORER, plain_errors, write
     from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
 
@@ -86,6 +86,8 @@ def write_export(folder: Path, directory: Path, found: "Source", form: Format, c
     try:
         for file, content in files.items():
             write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
+        if found.scorer is not None:
+            found.scorer.save(folder / SCORER)
     except BaseException:  # what is there of it is no export
         shutil.rmtree(folder)
         raise

@@ -21,7 +21,7 @@ from fedweave.report.notes import headline
 if not Loaded.for_help:
     from fedweave.cli.export import free, write_export
     from fedweave.datasets.features import OVER_NODES
-    from fedweave.deploy.flare.predicted import form_of
+    from fedweave.deploy.flare.predicted import before_of
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
     from fedweave.deploy.sites import running
@@ -224,8 +224,8 @@ def export(
     """
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    data_form = form_of(site, number_of(directory) if (directory / RUN).exists() else "")
-    write_export(folder, directory, source(directory, None, None, data_form, when.value), form)
+    before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")
+    write_export(folder, directory, source(directory, None, None, before, when.value), form)
 
 
 class Teller:

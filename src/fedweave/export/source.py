@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.algorithms.deployment import Deployable
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
@@ -21,11 +21,12 @@ from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form
+from fedweave.experiment.runs.data_form import Before, DataForm
 from fedweave.experiment.runs.files import SUMMARY, read_summary
-from fedweave.experiment.runs.predictions import flagging_of, form_of_client
-from fedweave.experiment.runs.trained import check_finite, finished, joint, trained
-from fedweave.metrics.selection import Flagging, flagging, of_best
+from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
+from fedweave.experiment.runs.trained import finished, joint, trained
+from fedweave.metrics.measured import GLOBAL
+from fedweave.metrics.selection import BEST, Flagging, flagging, of_best
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_told
 from fedweave.report.compliance import disclose
@@ -45,7 +46,8 @@ HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 @dataclass(frozen=True)
 class Source:
     """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging:
-    which examples the run flags, if it looks for a class. when: after which round it is."""
+    which examples the run flags, if it looks for a class. when: after which round it is. scorer: the same with what
+    `fedweave score` needs; None where only sites know what columns mean."""
 
     config: "Config"
     which: str
@@ -53,6 +55,7 @@ class Source:
     form: DataForm
     flagging: "Flagging | None" = None
     when: "When" = "last"
+    scorer: Scorer | None = None
 
     def described(self) -> Record:
         """What `pyg.build` needs to know, and who prepares data for it."""
@@ -102,19 +105,19 @@ def check_known(config: "Config") -> None:
 
 
 def source(
-    directory: Path, model: str | None, client: str | None, form: DataForm | None = None, when: "When" = "last"
+    directory: Path, model: str | None, client: str | None, before: Before | None = None, when: "When" = "last"
 ) -> Source:
     """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
 
-    form: what a site that trained it says of its data; of a run between sites alone.
+    before: what a site that trained it says of its data; of a run between sites alone.
 
     Raises:
         UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
-            any but the global model, or the `form` is of other data; of another, there is no site.
+            any but the global model, or `before` is of other data; of another, there is no site.
     """
     config = exportable(directory)
     if not config.between_sites:
-        if form is not None:
+        if before is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
         return _simulated(directory, config, model, client, when)
     if client is not None or model not in (None, "global"):
@@ -122,30 +125,19 @@ def source(
             f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
             "exported. `fedweave sites predict --model personal` predicts at the sites."
         )
-    return _of_sites(directory, config, form, when)
+    return _of_sites(directory, config, before, when)
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
     run = trained(directory, config, "", when)
-    algorithm, data = run.algorithm, run.built.data
-    which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
-    if which != "global" and client is None:
-        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
-    if any(part.columns is not None for part in run.seen.parts):
-        raise UserError("in the run each client has columns of its own, so that no one module fits them.")
-    whose = client or run.built.fed.clients[0]
-    w, config = run.model_of(which, whose), config.of_member(whose, run.built.fed.clients)
-    check_known(config)
-    form = read_form(directory) or form_of_config(config, data, run.built.partition)
-    form = form if client is None else form_of_client(run, form, client)
-    alarms = flagging_of(run, {client: w} if client else {})
-    alarm = alarms.get(client or "") if isinstance(alarms, dict) else alarms
-    return Source(
-        config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, alarm, when
-    )
+    choice = choose_model(run, model, client)
+    check_known(choice.config)
+    weights = _weights(choice.config, choice.algorithm, choice.w, choice.form)
+    scorer = None if config.links is not None else scorer_of_run(run, choice)
+    return Source(choice.config, choice.which, weights, choice.form, choice.flagging, when, scorer)
 
 
-def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "When") -> Source:
+def _of_sites(directory: Path, config: "Config", before: Before | None, when: "When") -> Source:
     summary = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
@@ -157,7 +149,11 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
     targets = None
     if summary.get("target"):
         targets = {"kind": summary["target"], "outputs": classes, "names": list(summary.get("targets", ()))}
-    form = form or DataForm(features, 0 if targets else classes, (), (), example, {"how": AT_SITES}, edges, targets)
+    form = (
+        before.form
+        if before
+        else DataForm(features, 0 if targets else classes, (), (), example, {"how": AT_SITES}, edges, targets)
+    )
     if (form.features, form.outputs, form.example) != (features, classes, example):
         raise UserError(
             f"the site holds {form.example}s with {form.features} features of {form.outputs} classes, the model is for "
@@ -173,13 +169,15 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
     labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
     alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
-    return Source(config, "global", _weights(config, algorithm, w, form), form, alarm, when)
+    weights, reached = _weights(config, algorithm, w, form), int(summary["rounds"])
+    after = int(summary["metrics"].get(f"{BEST}/round") or reached) if when == "best" else reached
+    scorer = None if before is None else scorer_of(config, algorithm, w, before, GLOBAL, after, config.plain(), alarm)
+    return Source(config, "global", weights, form, alarm, when, scorer)
 
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     _check_layers(config, algorithm.model, form)
-    check_finite(w)
     of_links = config.links is not None
     of_edges = form.edges is not None and form.edges["examples"] and not of_links
     net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
@@ -191,7 +189,7 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
             "layers; take `fedweave predict`."
         )
     heads = [*[values["heads"]] * (size - 1), values["output_heads"]] if config.model.name in ATTENTION else []
-    plain = {number: algorithm.net[int(number)].plain(weights) for number, weights in w.items()}
+    plain = plain_weights(algorithm, w)
     weights, head = (
         {number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True)
     )

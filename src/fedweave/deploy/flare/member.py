@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
@@ -72,7 +74,7 @@ from fedweave.deploy.flare.policy import (
     check_reply,
     least_told,
 )
-from fedweave.deploy.flare.predicted import leave, note_form, noted_form, read_flags, set_aside
+from fedweave.deploy.flare.predicted import keep_model, leave, note_form, noted_form, read_flags, set_aside
 from fedweave.deploy.flare.requests import (
     FORBIDDEN,
     MISTAKEN,
@@ -130,6 +132,18 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
         raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
     watched.refuse_changes(name, "this site", CallRefused)  # which the server hears: it tells nothing of the data
     return reply
+
+
+def model_judged(name: str, step: Step, client: Client, message: Tree) -> Tree | None:
+    """The model that a step judges, from a call whose message asks it to keep that; nothing is sent.
+
+    Raises:
+        StepFailed, CallRefused: see `carry_out`.
+    """
+    with torch.no_grad():
+        carry_out(name, step, client, message)
+    w: Tree | None = to(client.state, CPU).get("model")
+    return w
 
 
 def read_received(
@@ -543,6 +557,10 @@ class Member:
             sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
+        if job.ends_with(step):
+            again = client_on(self._device, job, job.memory.begun(info), key, self._folder / SECRET)
+            whole = to(message | received | {KEEP: 1}, self._device)
+            keep_model(job, self._name, partial(model_judged, request.step, step, again, whole), self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 

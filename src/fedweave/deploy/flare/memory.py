@@ -207,6 +207,11 @@ class Order:
         self._tried = round, total
 
     @property
+    def round(self) -> int:
+        """The round of the call that was admitted last."""
+        return self._reached[0]
+
+    @property
     def purpose(self) -> str:
         """What the call is for that was admitted last."""
         round, place = self._reached

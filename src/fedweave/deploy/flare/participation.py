@@ -16,7 +16,7 @@ from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree
-from fedweave.core.types import Record
+from fedweave.core.types import EVALUATION, Record
 from fedweave.deploy.flare.accounts import CROWD, Accounts
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -366,6 +366,12 @@ class Participation:
     def scoring_of(self, step: Step) -> Scoring:
         """How what a step replies leaves as scores; as it is of a step that makes none."""
         return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
+
+    def ends_with(self, step: Step) -> bool:
+        """Whether `step`, which was admitted last, judges the model that the run may end with."""
+        general = self.config.general
+        last = self.order.round == general.rounds or self.config.evaluation.patience > 0
+        return last and self.order.purpose == EVALUATION and step.__name__ in self._scores
 
     @property
     def labels(self) -> LabelVersion | None:

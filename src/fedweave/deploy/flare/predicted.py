@@ -4,8 +4,8 @@ and how they are scaled, and what a finished run's models predict; and who is to
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +24,12 @@ from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
-from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
+from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
-from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, write_table
+from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.link_predictions import read_pairs, scored
 from fedweave.experiment.runs.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
+from fedweave.experiment.runs.scorer import scorer_of
 from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
@@ -62,14 +63,19 @@ def noted_form(request: Join, folder: Path) -> DataForm | None:
     return read_form(folder / RUNS / request.run) if request.predict else None
 
 
-def form_of(site: Path, run: str = "") -> DataForm:
-    """The form of the data in a site's folder, as the site noted it of the `run` of that number, or as it is now.
+def before_of(site: Path, run: str = "") -> Before:
+    """How the tables of the site in a folder become what it trains on; their form as the site noted it of the `run` of
+    that number, or as it is now.
 
     Raises:
         ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
     """
     about, _ = read_checked(site / SITE_FILE)
-    return (read_form(site / RUNS / run) if run else None) or form_at(about, site)
+    return _before(about, (read_form(site / RUNS / run) if run else None) or form_at(about, site))
+
+
+def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
+    return Before.noted(asdict(site), site.external, form, ports)
 
 
 def set_aside(folder: Path, run: str) -> None:
@@ -99,7 +105,37 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
+    if model is not None:
+        _keep_scorer(job, site, model, flagging, log)
     return True
+
+
+def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], log: logging.Logger) -> None:
+    """Keep for the owner the `model` that a client has used in a run's last evaluation, so that the site can score
+    alone; what it flags, its own validation examples say. Where none can be kept, the run goes on and the log says why.
+    """
+    data = job.found.data
+    if data.links is not None:
+        return
+    try:
+        if (w := model()) is not None:
+            p = probabilities(deployable(job.algorithm).net, w, job.graph)
+            _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
+    except FedweaveError as error:
+        log.info("no %s is written: %s", SCORER, error)
+
+
+def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
+    """Write the scorer of a model into the run's folder; where none can be, the log says why."""
+    about, form = read_checked(job.folder / SITE_FILE)[0], read_form(job.run_folder)
+    try:
+        if form is None:
+            raise UserError("the site noted no form of its data for this run", code="score.alone")
+        named = site, max(job.order.round, 0), job.asked.document, flags
+        scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
+        scorer.save(job.run_folder / SCORER)
+    except FedweaveError as error:
+        log.info("no %s is written: %s", SCORER, error)
 
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from fedweave import datasets
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
-from fedweave.core.types import Record
+from fedweave.core.types import Record, Values
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
 from fedweave.datasets.base import EXCHANGE, WIDENING, Dataset
@@ -26,7 +26,7 @@ from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
-from fedweave.datasets.settings import CommonSettings, GraphSettings
+from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
 from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
@@ -39,6 +39,7 @@ from fedweave.partition.client_data import of_typical
 from fedweave.partition.external import member_data
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
+_FACTS = ("numbered", "kinds")  # of a `DataForm`
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class DataForm:
     nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
     `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
     nothing. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
-    outputs, three rows (`Dataset.target_scale`); None of classes, and where sites alone know it.
+    outputs, three rows (`Dataset.target_scale`); None of classes, and where sites alone know it. numbered: the data
+    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     """
 
     features: int
@@ -61,6 +63,8 @@ class DataForm:
     scaling: Record
     edges: Record | None = None
     targets: Record | None = None
+    numbered: bool = False
+    kinds: bool = False
 
     @property
     def outputs(self) -> int:
@@ -88,7 +92,8 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     known = () if all(map(contents.is_unnamed, names)) else names
     edge_form = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
     named = data.features, data.classes, known, data.labels, data.example
-    return DataForm(*named, numbers(raw, how), edge_form, targets_form(data))
+    facts = not data.columns, data.node_labels is not None
+    return DataForm(*named, numbers(raw, how), edge_form, targets_form(data), *facts)
 
 
 def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
@@ -146,6 +151,7 @@ def write_form(directory: Path, form: DataForm) -> None:
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
     about |= {} if form.edges is None else {"edges": form.edges}
     about |= {} if form.targets is None else {"targets": form.targets}
+    about |= {fact: True for fact in _FACTS if getattr(form, fact)}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
 
@@ -168,7 +174,7 @@ def read_form(directory: Path) -> DataForm | None:
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
         scaling = {"how": how, **held}
-        more = about.get("edges"), _read_targets(about.get("targets"))
+        more = about.get("edges"), _read_targets(about.get("targets")), *(about.get(fact) is True for fact in _FACTS)
         return DataForm(len(names), about["classes"], known, labels, example, scaling, *more)
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
@@ -200,21 +206,69 @@ _NOTED = {
     *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
+# Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
+_KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
+_KEPT -= _NOTED - {"edge_normalise", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
 @dataclass(frozen=True)
 class Before:
-    """What a run was trained on: its configuration, its form as noted, and its data as read again."""
+    """How data becomes what a run was trained on.
 
-    config: Config
+    settings: those of [data], of a simulation or of a site, by which tables are read. external: see
+    `datasets.base.EXTERNAL`. form: as the run noted it. carried: what its edges carry, any or none of them.
+    numbered, kinds: see `DataForm`.
+    """
+
+    settings: Values
+    external: str
     form: DataForm
-    data: Dataset
+    carried: EdgeAttributes | None
+    numbered: bool
+    kinds: bool
+
+    @classmethod
+    def of_run(cls, config: Config, form: DataForm, data: Dataset) -> "Before":
+        """Of a run's configuration, its form, and its data as read again."""
+        facts = data.carried, not data.columns, data.node_labels is not None
+        return cls(config.data.values, config.external, form, *facts)
+
+    @classmethod
+    def noted(cls, settings: Values, external: str, form: DataForm, ports: bool = False) -> "Before":
+        """Of what was noted alone; ports: whether the model reads those of edges (`models.blocks.has_ports`)."""
+        edges, attributes = form.edges, None
+        if edges is not None:
+            scaling = edges.get("scaling", {})
+            pairs = zip(scaling.get("shift", ()), (by or 0.0 for by in scaling.get("divisor", ())), strict=True)
+            attributes = EdgeAttributes.known(edges, ports)
+            attributes = attributes._replace(columns=tuple(edges.get("columns", ())), scaling=tuple(pairs))
+        return cls(settings, external, form, attributes, form.numbered, form.kinds)
+
+    def plain(self) -> Record:
+        """As JSON, without settings that say where data is or how it was cut."""
+        settings = {name: value for name, value in self.settings.items() if name in _KEPT and value is not None}
+        return {"settings": settings, "external": self.external, "form": asdict(self.form)}
+
+    @classmethod
+    def of_plain(cls, record: Record, ports: bool = False) -> "Before":
+        """Undo `plain`; ports: see `noted`."""
+        settings = {name: _frozen(value) for name, value in record["settings"].items()}
+        form = {**record["form"], "targets": _read_targets(record["form"]["targets"])}
+        lists = {name: tuple(map(str, form[name])) for name in ("columns", "labels")}
+        return cls.noted(settings, record["external"], DataForm(**(form | lists)), ports)
 
     @property
     def columns(self) -> Sequence[str]:
         """What its columns go by."""
         return self.form.columns or contents.unnamed(0, self.form.features)
+
+
+def _frozen(value: object) -> object:
+    """A value of JSON with tuples for its lists, as settings have them."""
+    if isinstance(value, dict):
+        return {key: _frozen(below) for key, below in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def like(before: Before, path: Path) -> Dataset:
@@ -230,13 +284,15 @@ def like(before: Before, path: Path) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, before, path)
-    if before.config.external in WIDENING:
-        data = member_data(data, before.config.external)
-    if before.config.external == EXCHANGE:
+    if before.external in WIDENING:
+        data = member_data(data, before.external)
+    if before.external == EXCHANGE:
         _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
+    scaling = before.form.scaling
+    scaling = scaling if scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as they are handed to a site
     return replace(
         data,
-        x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
+        x=compact(rescaled(compact(_matched(data, before, path)), **scaling)),
         y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
         carried=_edge_attributes(data, before, path),
         classes=before.form.classes,
@@ -253,7 +309,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
     Raises:
         DataError: they carry other things.
     """
-    was, now = before.data.carried, data.carried
+    was, now = before.carried, data.carried
     if was is None or (now is None and not was.width and was.weight is None):
         return None
     wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
@@ -265,7 +321,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now._replace(ports=was.ports), was, before.config.data.values.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalise", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:
@@ -273,7 +329,7 @@ def _read(before: Before, path: Path) -> Dataset:
     form, (_, kinds) = before.form, identify(path, ())
     targets = _asked(before)
     if "npz" in kinds:
-        loops = "refuse" if before.data.carried is None else "keep"
+        loops = "refuse" if before.carried is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
@@ -284,9 +340,9 @@ def _read(before: Before, path: Path) -> Dataset:
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
     taken = {field.name for field in fields(kind)}
-    options = {name: value for name, value in before.config.data.values.items() if name in taken - _NOTED}
+    options = {name: value for name, value in before.settings.items() if name in taken - _NOTED}
     if "external" in taken:
-        options["external"] = before.config.external
+        options["external"] = before.external
     if kind is Members and (owner := options.pop("owner", None)):  # a column that its folders stand in for
         options["ignore"] = (*(options.get("ignore") or ()), owner)
     if options.get("categories"):
@@ -299,7 +355,7 @@ def _read(before: Before, path: Path) -> Dataset:
 
 def _asked(before: Before) -> Record:
     """The settings by which the run's numbers or labels are read again."""
-    form, values = before.form, before.config.data.values
+    form, values = before.form, before.settings
     if form.targets is None:
         return {}
     log = form.target_scale is not None and bool(form.target_scale[LOG].any())
@@ -318,7 +374,7 @@ def _seen(of: str, values: object, before: Before) -> object:
     """The categories of a column, those that were taken from training rows as the run's columns say them."""
     if values != AUTO:
         return values
-    carried, bare = before.data.carried, of.removeprefix(OF_EDGES)
+    carried, bare = before.carried, of.removeprefix(OF_EDGES)
     names = before.columns if bare == of else () if carried is None else carried.columns
     return Seen(own.value for own in map(contents.column, names) if own.of == bare)
 
@@ -366,14 +422,14 @@ def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_
 def _called(data: Dataset, before: Before, path: Path) -> list[str]:
     """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
     for one that encodes nodes' labels, where these were known to the run and no features."""
-    wanted, numbered = before.columns, not before.data.columns
+    wanted, numbered = before.columns, before.numbered
     if not data.columns:
         _check_count(data.features, len(wanted), path)
         if not numbered:
             _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
         return list(wanted)
     have, labels = list(data.columns), any(contents.column(name).kind == "label" for name in wanted)
-    if before.data.node_labels is not None and not labels:
+    if before.kinds and not labels:
         have = ["" if contents.column(name).kind == "label" else name for name in have]
     if numbered and labels:
         _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)

@@ -301,7 +301,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
     alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
-    data = like(Before(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
+    data = like(Before.of_run(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
 
     @cache
     def graph(whose: str) -> Graph:

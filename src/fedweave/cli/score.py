@@ -1,0 +1,111 @@
+"""The commands `fedweave score|serve`: one model, one site's tables, and nobody else."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.cli.options import Loaded
+from fedweave.cli.predict import Chosen, ModelRound, When
+from fedweave.core.text import counted
+from fedweave.errors import UserError
+
+if not Loaded.for_help:
+    import pyarrow.compute as pc
+
+    from fedweave.experiment.runs.files import write_csv, write_table
+    from fedweave.experiment.runs.scorer import scorer_at
+    from fedweave.report.terminal import screen
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCORES = Path("scores.parquet")
+Scoring = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="scorer.safetensors; or a folder with it: an export, a site's folder after a run, or a run's folder.",
+    ),
+]
+Whose = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client whose model scores.")]
+
+
+def score(
+    place: Scoring,
+    tables: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training."),
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="A new .parquet or .csv file for the scores.")
+    ] = SCORES,
+    client: Whose = None,
+    model: Chosen = None,
+    when: When = ModelRound.last,
+    spreadsheet: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet",
+            help="For a .csv file that a spreadsheet opens: put an apostrophe before text that it would compute.",
+        ),
+    ] = False,
+) -> None:
+    """Score new tables with one model, alone, where the data is.
+
+    The command needs no server, no administrator and no other member, and nothing leaves the machine. It makes the
+    columns as training did, and rejects tables of another form. Every row of the result has the score, the flag, the
+    threshold, the model, the hash of the run and the time.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists. Name another file with --out, or remove it.", code="score.out")
+    if out.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {out}: name a file that ends in .parquet or .csv.", code="score.out")
+    if spreadsheet and out.suffix != ".csv":
+        raise UserError(f"--spreadsheet is for a .csv file, and {out} is none. Name one with --out.", code="score.out")
+    scorer = scorer_at(place, None if model is None else str(model), client, when.value)
+    table = scorer.score(tables)
+    (write_csv(out, table, spreadsheet) if out.suffix == ".csv" else write_table(out, table))
+    screen().print(f"{_counts(table, scorer.form.example)}: {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _counts(table: "pa.Table", example: str) -> str:
+    flagged = "" if "flagged" not in table.column_names else f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
+    return f"{counted(len(table), example)}{flagged}"
+
+
+def serve(
+    place: Scoring,
+    host: Annotated[str, typer.Option(help="Address to listen on; loopback unless you name another.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8100,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of mode 0600 with the token that every request must carry; needed beyond loopback.",
+        ),
+    ] = None,
+    body_mb: Annotated[
+        float, typer.Option("--body-mb", min=0.001, max=1024, help="Largest body of a request, in megabytes.")
+    ] = 16.0,
+    client: Whose = None,
+    model: Chosen = None,
+    when: When = ModelRound.last,
+) -> None:
+    """Answer requests for scores on this machine, as `fedweave score` gives them.
+
+    POST /score takes rows as JSON; GET /health, /model and /version say how the server is. It needs the extra `serve`.
+    It listens on loopback, where every user of the machine can ask; elsewhere only with a token. Put a proxy with TLS
+    before it if requests come over a network.
+    """
+    from fedweave.export import serving
+
+    serving.check_installed()
+    token = None if token_file is None else serving.read_token(token_file)
+    serving.check_address(host, token)
+    scorer = scorer_at(place, None if model is None else str(model), client, when.value)
+    app = serving.application(scorer, token, int(body_mb * 1e6), serving.names_of(host))
+    with serving.listening(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{listener.getsockname()[1]} (process {os.getpid()}); stop with Ctrl-C")
+        serving.run(app, listener)
