@@ -109,7 +109,7 @@ def test_processes_leave_a_model_that_scores_alone(tmp_path: Path) -> None:
         write_site_file(banks / site / SITE_FILE, {"path": "data", "labels": ["low", "high"]})
     (banks / "server/test.npz").unlink(missing_ok=True)
     with processes(banks) as running:
-        run(experiment(rounds=ROUNDS), running, tmp_path / "run", told=lambda now: None)
+        run(experiment(rounds=ROUNDS), running, tmp_path / "run", False, lambda now: None)
         predict_at_sites(running, tmp_path / "run", lambda now: None, "global")
     site = banks / "bank-a"
     [written] = site.glob(f"runs/*/{PREDICTIONS}")

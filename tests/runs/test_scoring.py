@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import decode, encode, with_digest
+from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.files import SCORER
-from fedweave.experiment.runs.scorer import Scorer, scorer_at
+from fedweave.experiment.runs.scorer import Scorer, check_alone, scorer_at
 from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_external_runs import member
@@ -161,6 +162,19 @@ def test_models_that_no_export_has_and_those_that_algorithms_change(
         return
     scorer_at(tmp_path / "run", *asked).save(tmp_path / SCORER)
     same(scorer_at(tmp_path).score(bank / "new"), predictions(tmp_path / "run", bank / "new", *asked))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"data": {"name": "synthetic", "task": "links"}, "algorithm": {"name": "fedavg"}},
+        {"partition": {"name": "vertical", "clients": 3}, "algorithm": {"name": "glasu"}},
+    ],
+)
+def test_runs_whose_models_cannot_score_alone_are_refused(document: dict[str, Any]) -> None:
+    usual = {"data": {"name": "digits"}, "partition": {"name": "random", "clients": 3}, "model": {"name": "gcn"}}
+    with refusal("score.alone"):
+        check_alone(resolve(usual | document))
 
 
 def changed(folder: Path, to: Path, **cells: str) -> Path:

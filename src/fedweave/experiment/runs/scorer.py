@@ -141,7 +141,7 @@ class Scorer:
     def facts(self) -> Record:
         """What it is, for people and monitors."""
         form, flagging = self.form, self.flagging
-        names = {"columns": list(self.before.columns), "examples": form.example}
+        names: Record = {"columns": list(self.before.columns), "examples": form.example}
         classes: list[object] = [*form.labels] or [*range(form.classes)]
         names |= {"classes": classes} if form.targets is None else {"targets": list(form.targets["names"])}
         flags = {} if flagging is None else {"flagged": classes[flagging.positive], "threshold": flagging.threshold}
@@ -240,6 +240,20 @@ def plain_weights(algorithm: Deployable, w: Tree) -> Tree:
     return {number: net[int(number)].plain(weights) for number, weights in w.items()}
 
 
+def check_alone(config: Config) -> None:
+    """Refuse a run whose models cannot score new tables alone.
+
+    Raises:
+        UserError: says which run can.
+    """
+    if config.links is not None or config.learned or capabilities(config.algorithm.kind).predicts:
+        raise UserError(
+            "fedweave score: this run predicts links, learns a vector for each node, or is of parties that predict "
+            "jointly; none of its models scores new tables alone. Take `fedweave predict` or `fedweave sites predict`.",
+            code="score.alone",
+        )
+
+
 def scorer_of(
     config: Config,
     algorithm: Deployable,
@@ -257,12 +271,7 @@ def scorer_of(
     Raises:
         UserError: the model cannot score alone.
     """
-    if config.links is not None or config.learned or capabilities(config.algorithm.kind).predicts:
-        raise UserError(
-            "fedweave score: this run predicts links, learns a vector for each node, or is of parties that predict "
-            "jointly; none of its models scores new tables alone. Take `fedweave predict` or `fedweave sites predict`.",
-            code="score.alone",
-        )
+    check_alone(config)
     if not all(number.isdecimal() and int(number) < len(algorithm.net) for number in w):
         raise UserError(
             f"algorithm.name = {config.algorithm.name!r} puts models of its own together, which no scorer holds. Take "
@@ -330,6 +339,7 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
     """
     if (place / CONFIG).is_file():
         config = finished(place)
+        check_alone(config)
         where = "Score where the model is: `fedweave sites export RUN --site DIR` on a site's machine, or its folder."
         run = trained(place, config, where, when)
         return scorer_of_run(run, choose_model(run, model, client))
