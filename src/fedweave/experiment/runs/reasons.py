@@ -579,11 +579,13 @@ def _neighborhood(case: Case, example: int, expected: np.ndarray) -> tuple[Neigh
     hops, of_graph = reach(case.net), case.data.example == "graph"
     close = CLOSE * (max(1.0, float(np.abs(expected).max())) if case.data.target == NUMBER else 1.0)
     # Messages depend on the degrees of nodes, so on edges one step beyond the nodes that are read.
-    sizes = [hops + 1, hops + 2] if hops is not None and not of_graph else []
-    for size in (*sizes, None):
+    sizes = [None] if of_graph else [] if hops is None else [hops + 1, hops + 2]
+    for size, alone in [*((size, False) for size in sizes), (None, True)]:
         near = around(case.data, example, size)
-        if np.abs(scores(case.net, case.w, [near], case.dtype)[0] - expected).max() < close:
-            return near, size is None and not of_graph
+        beside = [] if alone else [replace(near, x=np.zeros_like(near.x))]  # which it must not read
+        p = scores(case.net, case.w, [near, *beside], case.dtype)[0]
+        if np.abs(p - expected).max() < close:
+            return near, alone
     raise UserError(
         "the model reads more than the columns and edges of the example's graph, such as codes that its algorithm "
         "computed before training. Explain a model of another algorithm.",
