@@ -1,5 +1,6 @@
 """Reasons for one score: what is left out is scored as changed data from scratch; planted reasons come first."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from fedweave.cli import app
 from fedweave.cli.predict import predictions
+from fedweave.experiment.runs.files import SCORER
 from fedweave.experiment.runs.reasons import METHODS, Explanation, Reason, explain
 from fedweave.experiment.runs.scorer import scorer_at
 from fedweave.python.training import load_run
+from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import made
 from tests.runs.test_scoring import CUSTOMERS, FAST, SPLIT, customers
@@ -314,3 +319,102 @@ def test_a_planted_atom_comes_first(molecules: tuple[Path, dict[str, int]], meth
         top = next(one for one in tops if one.kind in ("atom", "bond"))
         first += planted[name] in top.places
     assert first >= FIRST
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is written, and what is refused.
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two clients, its data, new tables, and one client's model alone."""
+    root = tmp_path_factory.mktemp("bank")
+    data = CUSTOMERS | {"path": str(customers(root / "data", 0))}
+    made(root / "run", FAST | {"name": "ditto"}, data, 2, partition=SPLIT, evaluation={"positive": "fraud"})
+    customers(root / "new", 1, 40, labelled=False)
+    scorer_at(root / "run", "personal", "client-1").save(root / "alone" / SCORER)
+    return root
+
+
+def test_the_command_writes_json_a_page_and_a_table(bank: Path, tmp_path: Path) -> None:
+    words = ["explain", str(bank / "alone"), "--tables", str(bank / "new"), "--id", "c3"]
+    for name in ("c3.json", "c3.html"):
+        said = CliRunner().invoke(app, [*words, "-o", str(tmp_path / name)])
+        assert said.exit_code == 0, said.output
+    expected = explain(bank / "run", "c3", "client-1", bank / "new", "personal")
+    held = json.loads((tmp_path / "c3.json").read_text())
+    assert held["reasons"] == json.loads(json.dumps(expected.record["reasons"]))
+    assert (held["client"], held["example"], held["name"], held["flagged"]) == ("client-1", "node", "c3", False)
+    page = (tmp_path / "c3.html").read_text()
+    for reason in expected.reasons:
+        assert reason.name in page
+    assert f"{expected.score:.3f} → {expected.reasons[0].without:.3f}" in said.output
+    assert "c3.html" in said.output
+
+
+def test_from_python_and_with_own_examples(bank: Path) -> None:
+    run = load_run(bank / "run")
+    shown = predictions(bank / "run", model="personal").to_pandas()
+    for client in ("client-0", "client-1"):
+        row = shown[shown["client"] == client].iloc[3]
+        held = run.explain(client, row["id"])
+        assert held.score == pytest.approx(row["score"], abs=1e-6)
+        assert len(held.table) == len(held.reasons) > 1
+        assert held.reasons[0].name in held._repr_html_()
+        assert run.explain(client, row["id"], target="fine").score == pytest.approx(1 - held.score, abs=1e-6)
+
+
+def test_columns_of_one_column_go_together(bank: Path) -> None:
+    """A category with all its columns, a gap with what it is a gap of; and their words are those of the tables."""
+    columns = {
+        one.name: one for one in explain(bank / "alone", "c4", tables=bank / "new").reasons if one.kind == "column"
+    }
+    table = pd.read_csv(bank / "new/nodes.csv").set_index("id")
+    assert {*columns} <= {"age", "debt", "job"}
+    assert columns["debt"].value == "missing"
+    assert float(columns["age"].value) == pytest.approx(table.loc["c4", "age"], rel=1e-5)
+    assert float(columns["age"].typical) == pytest.approx(table["age"].median(), rel=1e-5)
+    if "job" in columns:
+        assert (columns["job"].value, columns["job"].typical) == (table.loc["c4", "job"], table["job"].mode()[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "asked", "code"),
+    [
+        ("run", {"client": "client-1", "name": "nobody"}, "explain.no-id"),
+        ("run", {"client": "client-7", "name": "c3"}, "user.no-client"),
+        ("run", {"name": "c3"}, "user.no-client"),
+        ("run", {"client": "client-1", "name": "c3", "target": "theft"}, "explain.target"),
+        ("run", {"client": "client-1", "name": "c3", "method": "guess"}, "explain.method"),
+        ("alone", {"name": "c3"}, "explain.tables"),
+        ("alone", {"name": "nobody", "tables": "new"}, "explain.no-id"),
+        ("alone", {"name": "c3", "tables": "new", "client": "client-0"}, "score.client"),
+        ("new", {"name": "c3", "tables": "new"}, "score.no-model"),
+    ],
+)
+def test_what_is_not_there_is_refused(bank: Path, place: str, asked: dict[str, Any], code: str) -> None:
+    folders = {"tables": bank / asked["tables"]} if "tables" in asked else {}
+    with refusal(code):
+        explain(bank / place, **{**asked, **folders})
+
+
+def test_models_that_cannot_be_explained_are_refused(bank: Path, tmp_path: Path) -> None:
+    links = {"name": "folder", "path": str(bank / "data"), "task": "links", "ignore": ["label", "debt", "job"]}
+    made(tmp_path / "links", FAST, links, 1, partition={"name": "random", "clients": 2})
+    with refusal("explain.alone"):
+        explain(tmp_path / "links", "c3", "client-0")
+    said = CliRunner().invoke(app, ["explain", str(bank / "run"), "--id", "c3", "-o", str(tmp_path / "c3.txt")])
+    assert (said.exit_code, (tmp_path / "c3.txt").exists()) == (2, False)
+
+
+def test_a_drawn_molecule_shows_where_the_reason_is(molecules: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    run, planted = molecules
+    client, name = alerts(run, "1")[0]
+    out = tmp_path / "m.html"
+    words = ["explain", str(run), "--id", name, "--client", client, "-o", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    page = out.read_text()
+    held = explain(run, name, client)
+    assert held.graph is not None
+    assert page.count("<circle") == len(held.graph.names)
+    assert f"<title>{planted[name]} S</title>" in page

@@ -15,7 +15,8 @@ from fedweave.report.pages import rendered
 MOST = 200  # reasons on a page
 RAISES, LOWERS = tone("#D55E00"), tone("#0072B2")
 WIDE, HIGH, MARGIN, RADIUS = 360, 260, 18, 9  # of a drawing, in pixels
-BAR = 120  # pixels of a bar's cell
+LONGEST = 60.0  # pixels of a drawing's edge
+BAR = 100  # pixels of a bar's cell
 
 
 def title(explanation: Explanation) -> str:
@@ -63,14 +64,14 @@ def drawing(graph: SmallGraph, reasons: Sequence[Reason]) -> str:
     """The SVG of a small graph: the stronger a node or an edge moves the score, the wider its line."""
     effects = {one.places: one.effect for one in reasons if one.places}
     most = max(map(abs, effects.values()), default=1.0)
-    places = _fitted(_places(graph))
+    places, high = _fitted(_places(graph))
     parts = [_edge(places, pair, effects, most) for pair in graph.pairs]
     parts += [
         _node(place, name, effects.get((at,), 0.0), most)
         for at, (place, name) in enumerate(zip(places, graph.names, strict=True))
     ]
     return (
-        f'<svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{len(graph.names)} nodes, '
+        f'<svg class="plot" viewBox="0 0 {WIDE} {high:.0f}" role="img" aria-label="{len(graph.names)} nodes, '
         f'{len(graph.pairs)} edges">{"".join(parts)}</svg>'
     )
 
@@ -94,14 +95,15 @@ def _places(graph: SmallGraph) -> np.ndarray:
     return placed
 
 
-def _fitted(places: np.ndarray) -> np.ndarray:
-    """The places within the drawing."""
+def _fitted(places: np.ndarray) -> tuple[np.ndarray, float]:
+    """The places within the drawing, and its height."""
     low, span = places.min(0), np.ptp(places, 0)
     room = np.array([WIDE, HIGH]) - 2 * MARGIN
     scale = min((room[at] / span[at] for at in range(2) if span[at] > 1e-9), default=1.0)
-    scale = min(scale, 60.0)
-    fitted: np.ndarray = (places - low - span / 2) * scale + np.array([WIDE, HIGH]) / 2
-    return fitted
+    scale = min(scale, LONGEST)
+    high = float(span[1]) * scale + 2 * MARGIN
+    fitted: np.ndarray = (places - low - span / 2) * scale + np.array([WIDE, high]) / 2
+    return fitted, high
 
 
 def _edge(places: np.ndarray, pair: tuple[int, int], effects: Mapping[tuple[int, ...], float], most: float) -> str:

@@ -117,7 +117,7 @@ class Explanation(Shown):
         """The score in a sentence."""
         rule = "" if self.threshold is None else f", {'at or above' if self.flagged else 'below'} the threshold "
         rule += "" if self.threshold is None else f"{self.threshold:.3f}"
-        return f"{self.example} {self.name} of {self.client}: {self.quantity} {self.written(self.score)}{rule}."
+        return f"{self.example} {self.name} of {self.client}: the {self.quantity} is {self.written(self.score)}{rule}."
 
     @property
     def flagged(self) -> bool | None:
@@ -294,7 +294,7 @@ class Columns:
         for columns in self.groups.values():
             if contents.column(names[columns[0]]).of:
                 each, count = np.unique(dense(rows[:, columns]), axis=0, return_counts=True)
-                self.typical[columns] = each[count.argmax()]
+                self.typical[columns] = each[::-1][count[::-1].argmax()]  # of equal ones the first
 
     def written(self, columns: list[int], row: np.ndarray) -> str:
         """What the columns of one group say in a row [d], in the data's units."""
@@ -566,7 +566,8 @@ def _target(case: Case, expected: np.ndarray, target: str | None) -> tuple[int, 
     if target is not None and target not in names:
         raise UserError(f"--target {target}: the model has {listed(names)}. Choose one.", code="explain.target")
     output = usual if target is None else names.index(target)
-    return output, f"{'predicted' if kind == NUMBER else 'probability of'} {names[output]}"
+    what = "predicted" if kind == NUMBER else "probability of class" if names is numbered else "probability of"
+    return output, f"{what} {names[output]}"
 
 
 def _neighborhood(case: Case, example: int, expected: np.ndarray) -> tuple[Neighborhood, bool]:
