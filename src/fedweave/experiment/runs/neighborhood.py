@@ -1,6 +1,6 @@
 """The part of a graph that one example's score depends on, copies of it with something left out, and their scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,10 +13,12 @@ from fedweave.core.graph import Graph, dense, make_graph
 from fedweave.core.model import Model
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.experiment.runs.predictions import probabilities
 
 NUMBERS = 1 << 24  # of features and edges of the copies in one pass
+WEIGHT = 16  # numbers that a node, or an edge, takes besides features
 FAR = np.iinfo(np.int64).max  # the distance of what is not joined to the example
 
 
@@ -92,13 +94,13 @@ class Neighborhood:
             distance=self.distance[stays],
         )
 
-    def with_columns(self, nodes: np.ndarray, columns: Sequence[int], values: np.ndarray) -> "Neighborhood":
+    def with_columns(self, nodes: np.ndarray, columns: list[int], values: np.ndarray) -> "Neighborhood":
         """The same with values [c] in `columns` of some nodes."""
         x = self.x.copy()
-        x[np.ix_(nodes, columns)] = values
+        x[nodes[:, None], columns] = values
         return replace(self, x=x)
 
-    def with_edge_columns(self, edge: int, columns: Sequence[int], values: np.ndarray) -> "Neighborhood":
+    def with_edge_columns(self, edge: int, columns: list[int], values: np.ndarray) -> "Neighborhood":
         """The same with values [c] in `columns` of what one edge carries.
 
         Raises:
@@ -179,14 +181,13 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
     attributes = first.carried
     if attributes is not None:
         each = [copy.carried for copy in copies if copy.carried is not None]
-        rows = {name: [getattr(one, name) for one in each] for name in ROWS}
         ends = np.concatenate([one.ends + offset for one, offset in zip(each, offsets, strict=True)], 1)
-        attributes = attributes._replace(
-            ends=ends, **{name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
-        )
+        rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
+        rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
+        attributes = attributes._replace(ends=ends, **rows)
     graph = make_graph(
         sp.csr_matrix(x) if first.sparse else x,
-        undirected(*pairs, int(sizes.sum())),
+        undirected(pairs[0], pairs[1], int(sizes.sum())),
         np.concatenate([copy.y for copy in copies]),
         np.concatenate([copy.masks for copy in copies], 1),
         dtype=dtype,
@@ -197,19 +198,20 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
     return graph, torch.from_numpy(before + [copy.target for copy in copies])
 
 
-def passes(copies: Sequence[Neighborhood], alone: bool) -> Iterator[Sequence[Neighborhood]]:
-    """The copies in parts that fit into memory; alone: one after the other."""
-    first = 0
-    while first < len(copies):
-        last, size = first, 0
-        while last < len(copies) and (last == first or (size <= NUMBERS and not alone)):
-            size += copies[last].x.size + 16 * (len(copies[last].x) + copies[last].ends.shape[1])
-            last += 1
-        yield copies[first:last]
-        first = last
+def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Neighborhood]]:
+    """The copies, made as they are needed, in parts that fit into memory; alone: one after the other."""
+    part, size = list[Neighborhood](), 0
+    for copy in copies:
+        part.append(copy)
+        size += copy.x.size + WEIGHT * (len(copy.x) + copy.ends.shape[1])
+        if size > NUMBERS or alone:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
-def scores(net: Model, w: Tree, copies: Sequence[Neighborhood], dtype: torch.dtype, alone: bool = False) -> np.ndarray:
+def scores(net: Model, w: Tree, copies: Iterable[Neighborhood], dtype: torch.dtype, alone: bool = False) -> np.ndarray:
     """float64 [copies, outputs]: what `predictions.probabilities` says of the target of each copy."""
     rows = list[np.ndarray]()
     for part in passes(copies, alone):

@@ -7,6 +7,7 @@ integrated gradients (Sundararajan, Taly and Yan, ICML 2017, "Axiomatic attribut
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -41,9 +42,9 @@ from fedweave.partition.client_data import shares
 
 Method: TypeAlias = Literal["leave-out", "gradients"]
 METHODS: tuple[str, ...] = get_args(Method)
-MOST = 1000  # neighbors and edges that are left out, the nearest first
-WORK = 1 << 24  # rows of all copies together, beyond which fewer are left out
-LEAST = 50  # of them in any case
+MOST = 1000  # neighbors and edges that are left out
+WORK = 1 << 24  # nodes and edges of all copies together, beyond which fewer are left out
+LEAST = 32  # of them in any case
 STEPS = 50  # of the integral of gradients
 CLOSE = 1e-4  # of the score, or of a number's scale: what rounding may differ by
 ROUNDING = 1e-6  # effects that are no larger are no reasons
@@ -348,13 +349,13 @@ def _columns_of_edges(case: Case, used: np.ndarray) -> Columns:
 
 
 class Change(NamedTuple):
-    """A reason to be tried, and the copy of the neighborhood without it; see `Reason`."""
+    """A reason to be tried, and what makes the copy of the neighborhood without it; see `Reason`."""
 
     kind: str
     name: str
     value: str
     typical: str
-    copy: Neighborhood
+    copy: Callable[[], Neighborhood]
     places: tuple[int, ...] = ()
 
 
@@ -396,15 +397,24 @@ class Subject:
     # ------------------------------------------------------------------------------------------------
     # Leaving out.
 
-    def changes(self) -> tuple[list[Change], int]:
-        """What can be left out, and how many neighbors and edges are too far for that."""
+    def changes(self, alone: bool) -> tuple[list[Change], int]:
+        """What can be left out, and how many neighbors and edges are not: where these are too many, those for whose
+        features, or for those of an edge's farther end, the score has the smallest slopes."""
         near, ends = self.near, self.near.ends
-        away = [(int(near.distance[node]), 0, int(node)) for node in range(len(near.x)) if self._can_go(node)]
-        each = near.distance[ends].max(0) if ends.size else np.zeros(0, np.int64)  # its farther end's
-        away += [(int(far), 1, at) for at, far in enumerate(each) if near.example != "edge" or at != near.target]
-        most = min(MOST, max(LEAST, WORK // len(near.x)))
-        tried = [self._edge(at) if is_edge else self._node(at) for _, is_edge, at in sorted(away)[:most]]
-        return [*self._edge_columns(), *self._columns(), *tried], max(0, len(away) - most)
+        nodes = np.array([node for node in range(len(near.x)) if self._can_go(node)], np.int64)
+        edges = np.array([at for at in range(ends.shape[1]) if near.example != "edge" or at != near.target], np.int64)
+        far = np.where(near.distance[ends[0]] > near.distance[ends[1]], *ends)[edges]
+        most = min(MOST, max(LEAST, WORK // (len(near.x) + ends.shape[1])))
+        if len(nodes) + len(edges) <= most:
+            order = np.arange(len(nodes) + len(edges))
+        else:
+            where = np.concatenate([nodes, far])
+            slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
+            order = np.lexsort((near.distance[where], -slopes[where]))[:most]
+        tried = [
+            self._node(int(nodes[at])) if at < len(nodes) else self._edge(int(edges[at - len(nodes)])) for at in order
+        ]
+        return [*self._edge_columns(), *self._columns(), *tried], len(nodes) + len(edges) - len(order)
 
     def _can_go(self, node: int) -> bool:
         return len(self.near.x) > 1 if self._of_graph else bool(self.near.distance[node] > 0)
@@ -417,7 +427,7 @@ class Subject:
             for name, columns in all_of.groups.items():
                 if (rows[:, columns] != all_of.typical[columns]).any():
                     said = self._said(columns, rows)
-                    copy = near.with_columns(nodes, columns, all_of.typical[columns])
+                    copy = partial(near.with_columns, nodes, columns, all_of.typical[columns])
                     yield Change("column", before + name, said, all_of.written(columns, all_of.typical), copy)
 
     def _said(self, columns: list[int], rows: np.ndarray) -> str:
@@ -434,13 +444,14 @@ class Subject:
         for name, columns in all_of.groups.items():
             if (row[columns] != all_of.typical[columns]).any():
                 said, usual = all_of.written(columns, row), all_of.written(columns, all_of.typical)
-                copy = near.with_edge_columns(near.target, columns, all_of.typical[columns])
+                copy = partial(near.with_edge_columns, near.target, columns, all_of.typical[columns])
                 yield Change("column", name, said, usual, copy)
 
     def _node(self, node: int) -> Change:
         word = self._words[0]
         far = "" if self._of_graph else f"{counted(int(self.near.distance[node]), 'step')} away"
-        return Change(word, self._name(node), far, "", self.near.without(node=node), (node,))
+        places = (node,) if self._of_graph else ()
+        return Change(word, self._name(node), far, "", partial(self.near.without, node=node), places)
 
     def _edge(self, edge: int) -> Change:
         near = self.near
@@ -452,14 +463,14 @@ class Subject:
         way = "→" if near.carried is not None and near.carried.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()
-        return Change(self._words[1], name, ", ".join(says), "", near.without(edge=edge), places)
+        return Change(self._words[1], name, ", ".join(says), "", partial(near.without, edge=edge), places)
 
     def left_out(self, changes: Sequence[Change], score: float, alone: bool) -> list[Reason]:
         """Each with the score without it."""
         if not changes:
             return []
         case = self.case
-        p = scores(case.net, case.w, [one.copy for one in changes], case.dtype, alone)[:, self.output]
+        p = scores(case.net, case.w, (one.copy() for one in changes), case.dtype, alone)[:, self.output]
         return [
             Reason(one.kind, one.name, one.value, one.typical, without, score - without, one.places)
             for one, without in zip(changes, p.tolist(), strict=True)
@@ -471,23 +482,25 @@ class Subject:
     def gradients(self, alone: bool) -> tuple[list[Reason], float]:
         """Of each column, and of each neighbor, its part of the difference to the score where all columns are typical,
         the second value: (x − x′) ∫ ∂score / ∂x along the line from x′, the typical columns, to x (eq. 1)."""
-        case, near = self.case, self.near
-        usual = np.tile(self.columns.typical, (len(near.x), 1))
-        steps = ((np.arange(STEPS) + 0.5) / STEPS).astype(np.float32)
-        slopes = np.zeros(near.x.shape)
-        between = [replace(near, x=usual + step * (near.x - usual), sparse=False) for step in steps]
+        case, near, usual = self.case, self.near, self.columns.typical
+        effect = (near.x - usual) * self._slopes(usual, (np.arange(STEPS) + 0.5) / STEPS, alone) / STEPS
+        base = scores(case.net, case.w, [replace(near, x=np.tile(usual, (len(near.x), 1)))], case.dtype)[0, self.output]
+        return [*self._weighed(effect)], float(base)
+
+    def _slopes(self, start: np.ndarray, steps: np.ndarray, alone: bool) -> np.ndarray:
+        """float64 [n, d], the sum of ∂score / ∂x at some shares of the way to x from rows `start` [d]."""
+        case, near, slopes = self.case, self.near, np.zeros(self.near.x.shape)
+        between = (replace(near, x=start + np.float32(step) * (near.x - start), sparse=False) for step in steps)
         for part in passes(between, alone):
             graph, targets = joined(part, case.dtype)
             graph = graph.to(device_of(case.w))
-            x = graph.x.requires_grad_()
+            x = torch.as_tensor(graph.x).requires_grad_()
             with torch.enable_grad():
-                outputs = models.judged(case.net, case.w, graph)
+                outputs = models.judged(case.net, case.w, graph._replace(x=x))
                 [slope] = torch.autograd.grad(from_outputs(outputs, graph)[targets, self.output].sum(), x)
             slope = slope[: len(part) * len(near.x)].view(len(part), *near.x.shape)
             slopes += slope.sum(0).double().cpu().numpy()
-        effect = (near.x - usual) * slopes / STEPS
-        base = scores(case.net, case.w, [replace(near, x=usual)], case.dtype)[0, self.output]
-        return [*self._weighed(effect)], float(base)
+        return slopes
 
     def _weighed(self, effect: np.ndarray) -> Iterator[Reason]:
         """Reasons by the effect float64 [n, d] of each column of each node: the columns of the example's nodes, and of
@@ -495,7 +508,7 @@ class Subject:
         all_of = self.columns
         for before, nodes in self._ends.items():
             for name, columns in all_of.groups.items():
-                if (part := float(effect[np.ix_(nodes, columns)].sum())) != 0:
+                if (part := float(effect[nodes[:, None], columns].sum())) != 0:
                     said, usual = self._said(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
                     yield Reason("column", before + name, said, usual, None, part)
         for node in range(len(self.near.x)):
@@ -526,9 +539,9 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
         if data.carried is not None:
             notes.append("Gradients weigh the columns of nodes, and not what edges carry.")
     else:
-        changes, rest = subject.changes()
+        changes, rest = subject.changes(alone)
         if rest:
-            notes.append(f"{rest:,} neighbors and edges farther away were not tried.")
+            notes.append(f"{rest:,} neighbors and edges were not tried: the score is least sensitive to them.")
         ranked = subject.left_out(changes, score, alone)
     rounding = ROUNDING * max(1.0, abs(score))
     ranked = sorted((one for one in ranked if abs(one.effect) > rounding), key=lambda one: -abs(one.effect))
