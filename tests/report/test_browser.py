@@ -105,9 +105,9 @@ def test_a_report_is_whole_and_legible(width: int, scheme: str, browser: Browser
 
 @pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
 def test_reasons_for_a_score_are_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
-    first = int(predictions(run)["node"][0].as_py())
+    first = predictions(run).select(["client", "node"]).to_pylist()[0]
     page = run.parent / f"reasons-{width}.html"
-    fedweave("explain", run, "--client", "client-0", "--id", first, "-o", page)
+    fedweave("explain", run, "--client", first["client"], "--id", str(first["node"]), "-o", page)
     browser.show(page.as_uri(), width, scheme)
     assert browser.faults() == []
 

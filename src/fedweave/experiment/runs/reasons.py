@@ -43,7 +43,7 @@ from fedweave.partition.client_data import shares
 Method: TypeAlias = Literal["leave-out", "gradients"]
 METHODS: tuple[str, ...] = get_args(Method)
 MOST = 1000  # neighbors and edges that are left out
-WORK = 1 << 24  # nodes and edges of all copies together, beyond which fewer are left out
+WORK = 1 << 23  # nodes and edges of all copies together, beyond which fewer are left out
 LEAST = 32  # of them in any case
 STEPS = 50  # of the integral of gradients
 CLOSE = 1e-4  # of the score, or of a number's scale: what rounding may differ by
@@ -359,7 +359,7 @@ class Change(NamedTuple):
     places: tuple[int, ...] = ()
 
 
-class Subject:
+class Surroundings:
     """What a case has around an example, by name. near: its neighborhood. output: which of the model's is explained."""
 
     def __init__(self, case: Case, near: Neighborhood, output: int, smiles: str = "") -> None:
@@ -426,11 +426,11 @@ class Subject:
             rows = near.x[nodes]
             for name, columns in all_of.groups.items():
                 if (rows[:, columns] != all_of.typical[columns]).any():
-                    said = self._said(columns, rows)
+                    value = self._values(columns, rows)
                     copy = partial(near.with_columns, nodes, columns, all_of.typical[columns])
-                    yield Change("column", before + name, said, all_of.written(columns, all_of.typical), copy)
+                    yield Change("column", before + name, value, all_of.written(columns, all_of.typical), copy)
 
-    def _said(self, columns: list[int], rows: np.ndarray) -> str:
+    def _values(self, columns: list[int], rows: np.ndarray) -> str:
         """What columns say at the example's nodes."""
         values = dict.fromkeys(self.columns.written(columns, row) for row in rows)
         return ", ".join(values) if len(values) <= SHOWN else counted(len(values), "value")
@@ -443,9 +443,9 @@ class Subject:
         row = near.carried.features[near.target]
         for name, columns in all_of.groups.items():
             if (row[columns] != all_of.typical[columns]).any():
-                said, usual = all_of.written(columns, row), all_of.written(columns, all_of.typical)
+                value, usual = all_of.written(columns, row), all_of.written(columns, all_of.typical)
                 copy = partial(near.with_edge_columns, near.target, columns, all_of.typical[columns])
-                yield Change("column", name, said, usual, copy)
+                yield Change("column", name, value, usual, copy)
 
     def _node(self, node: int) -> Change:
         word = self._words[0]
@@ -509,8 +509,8 @@ class Subject:
         for before, nodes in self._ends.items():
             for name, columns in all_of.groups.items():
                 if (part := float(effect[nodes[:, None], columns].sum())) != 0:
-                    said, usual = self._said(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
-                    yield Reason("column", before + name, said, usual, None, part)
+                    value, usual = self._values(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
+                    yield Reason("column", before + name, value, usual, None, part)
         for node in range(len(self.near.x)):
             if self._can_go(node):
                 places = (node,) if self._of_graph else ()
@@ -530,19 +530,19 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
     data, expected, notes = case.data, case.expected(example), list[str]()
     output, quantity = _target(case, expected, target)
     near, alone = _neighborhood(case, example, expected)
-    subject = Subject(case, near, output, data.smiles[example] if data.smiles else "")
+    around_it = Surroundings(case, near, output, data.smiles[example] if data.smiles else "")
     score, base = float(expected[output]), None
     if data.example != "graph" and not near.neighbors:
         notes.append(f"This {data.example} has no neighbors: the model reads its columns alone.")
     if method == "gradients":
-        ranked, base = subject.gradients(alone)
+        ranked, base = around_it.gradients(alone)
         if data.carried is not None:
             notes.append("Gradients weigh the columns of nodes, and not what edges carry.")
     else:
-        changes, rest = subject.changes(alone)
+        changes, rest = around_it.changes(alone)
         if rest:
             notes.append(f"{rest:,} neighbors and edges were not tried: the score is least sensitive to them.")
-        ranked = subject.left_out(changes, score, alone)
+        ranked = around_it.left_out(changes, score, alone)
     rounding = ROUNDING * max(1.0, abs(score))
     ranked = sorted((one for one in ranked if abs(one.effect) > rounding), key=lambda one: -abs(one.effect))
     flagging = case.flagging
@@ -555,11 +555,11 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
         score,
         flagging.threshold if flagging is not None and looked_for else None,
         method,
-        subject.usual,
+        around_it.usual,
         tuple(ranked),
         tuple(notes),
         base,
-        subject.graph,
+        around_it.graph,
     )
 
 
