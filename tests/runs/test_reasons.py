@@ -21,7 +21,7 @@ from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import made
 from tests.runs.test_scoring import CUSTOMERS, FAST, SPLIT, customers
-from tests.runs.test_target_files import nodes_folder, of_numbers
+from tests.runs.test_target_files import graphs_folder, nodes_folder, of_numbers
 
 MOST = 12  # reasons that are tried by changed tables
 FIRST = 9  # of ten alerts whose planted reason comes first
@@ -130,6 +130,32 @@ def test_the_same_of_transfers_with_amounts(tmp_path: Path, directed: str) -> No
     new["age"] = nodes.set_index("id")["age"].loc[sorted({*ends["source"], *ends["target"]})].median()
     explanation = check_laws(tmp_path / "run", folder, "t7", new, "score", tmp_path)
     assert {"amount", "source: age", "target: age"} <= {one.name for one in explanation.reasons}
+
+
+@pytest.mark.parametrize("norm", ["none", "graph"])
+def test_the_same_of_small_graphs_with_several_labels(tmp_path: Path, norm: str) -> None:
+    folder = graphs_folder(tmp_path / "data")
+    data = {"name": "graphs", "path": str(folder), "target": "labels", "targets": ["long", "warm", "cold"]}
+    model = {"name": "gin", "hidden": 8, "pool": "sum", "norm": norm}
+    made(tmp_path / "run", FAST, data, 2, partition=ALONE, model=model)
+    nodes = pd.read_csv(folder / "nodes.csv")
+    name = nodes["graph"].value_counts().index[0]
+    own = nodes.index[nodes["graph"] == name]
+    held = explain(tmp_path / "run", name, tables=folder, target="warm")
+    assert {one.kind for one in held.reasons} >= {"node", "edge", "column"}
+    for at, reason in enumerate(held.reasons):
+        shutil.copytree(folder, to := tmp_path / str(at))
+        table, edges = nodes.copy(), pd.read_csv(folder / "edges.csv")
+        if reason.kind == "column":
+            table.loc[own, reason.name] = nodes[reason.name].median()
+        else:
+            gone = set(table.loc[own[list(reason.places)], "id"])
+            cut = edges["source"].isin(gone).astype(int) + edges["target"].isin(gone)
+            edges = edges[cut < len(gone)]
+            table = table[~table["id"].isin(gone)] if reason.kind == "node" else table
+        table.to_csv(to / "nodes.csv", index=False)
+        edges.to_csv(to / "edges.csv", index=False)
+        assert reason.without == pytest.approx(score_of(tmp_path / "run", to, name, "p_warm"), abs=1e-5), reason
 
 
 def test_one_step_as_worked_by_hand(tmp_path: Path) -> None:
