@@ -394,6 +394,15 @@ class Surroundings:
         source, target = self.near.ends[:, self.near.target]
         return {"source: ": np.array([source]), "target: ": np.array([target])}
 
+    @property
+    def _groups(self) -> dict[str, list[int]]:
+        """The columns of nodes that are reasons; of a small graph without the kinds of nodes, which are left out."""
+        groups = self.columns.groups
+        if not self._of_graph:
+            return groups
+        kinds = {name: contents.column(self.columns.names[columns[0]]).kind for name, columns in groups.items()}
+        return {name: columns for name, columns in groups.items() if kinds[name] not in ("label", "degree")}
+
     # ------------------------------------------------------------------------------------------------
     # Leaving out.
 
@@ -424,7 +433,7 @@ class Surroundings:
         near, all_of = self.near, self.columns
         for before, nodes in self._ends.items():
             rows = near.x[nodes]
-            for name, columns in all_of.groups.items():
+            for name, columns in self._groups.items():
                 if (rows[:, columns] != all_of.typical[columns]).any():
                     value = self._values(columns, rows)
                     copy = partial(near.with_columns, nodes, columns, all_of.typical[columns])
@@ -507,7 +516,7 @@ class Surroundings:
         other nodes, or those of a small graph, the sum of theirs."""
         all_of = self.columns
         for before, nodes in self._ends.items():
-            for name, columns in all_of.groups.items():
+            for name, columns in self._groups.items():
                 if (part := float(effect[nodes[:, None], columns].sum())) != 0:
                     value, usual = self._values(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
                     yield Reason("column", before + name, value, usual, None, part)
