@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.cli.predict import predictions
 from fedweave.report.live import LivePage
 from tests.browser import WINDOWS, Browser
 
@@ -100,6 +101,15 @@ def test_a_report_is_whole_and_legible(width: int, scheme: str, browser: Browser
         assert page.stat().st_size < LARGEST
         browser.show(page.as_uri(), width, scheme, tall=60_000)
         assert (page.name, browser.faults()) == (page.name, [])
+
+
+@pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
+def test_reasons_for_a_score_are_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
+    first = predictions(run).select(["client", "node"]).to_pylist()[0]
+    page = run.parent / f"reasons-{width}.html"
+    fedweave("explain", run, "--client", first["client"], "--id", str(first["node"]), "-o", page)
+    browser.show(page.as_uri(), width, scheme)
+    assert browser.faults() == []
 
 
 @pytest.mark.often("1400-light")

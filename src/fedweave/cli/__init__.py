@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": ("predict", "Predict classes with the models of a finished run."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
+    "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": (
         "statement",

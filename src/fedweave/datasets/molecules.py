@@ -6,6 +6,7 @@ benchmark"), which PyTorch Geometric's `from_smiles` has, too: numbers as number
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,17 @@ def _molecule(smiles: str | None) -> Any:
     with rdBase.BlockLogs():
         molecule = chemistry.MolFromSmiles(smiles) if smiles and smiles.strip() else None
     return molecule if molecule is not None and molecule.GetNumAtoms() else None
+
+
+def coordinates(smiles: str) -> np.ndarray | None:
+    """float64 [atoms, 2], where chemists draw the atoms of a molecule, in the order of its nodes; None where RDKit is
+    not installed or cannot read it."""
+    if find_spec("rdkit") is None or (molecule := _molecule(smiles)) is None:
+        return None
+    from rdkit.Chem import rdDepictor
+
+    rdDepictor.Compute2DCoords(molecule)
+    return np.array(molecule.GetConformer().GetPositions(), np.float64)[:, :2]
 
 
 def scaffold(smiles: str) -> str | None:

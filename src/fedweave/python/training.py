@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedweave.experiment.runs.predictions import Metric, SplitScores
+    from fedweave.experiment.runs.reasons import Explanation, Method
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +113,30 @@ class SavedRun(Shown):
         from fedweave.experiment.runs.predictions import embeddings_of_run
 
         return embeddings_of_run(self.directory, model, client)
+
+    def explain(
+        self,
+        client: str | None,
+        name: str | int,
+        *,
+        tables: str | Path | None = None,
+        model: str | None = None,
+        target: str | None = None,
+        method: "Method" = "leave-out",
+    ) -> "Explanation":
+        """Why the client's model gives the example called `name` its score: `explanation.table` has a row for each
+        column, neighbor and edge that moves it.
+
+        tables: a folder with the example; None is the run's own data. model: "personal", what the client uses, unless
+        another is named. target: the class, label or number. method: "leave-out" or "gradients".
+
+        Raises:
+            UserError: there is no such client, example or target, or the run's models cannot be explained.
+        """
+        from fedweave.experiment.runs.reasons import explain
+
+        where = None if tables is None else Path(tables).expanduser()
+        return explain(self.directory, str(name), client, where, model, target, method)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
         """A model as a module of PyTorch Geometric, ready to predict: `module(x, edge_index)` gives logits.

@@ -207,8 +207,8 @@ _NOTED = {
     *(field.name for field in fields(GraphSettings)),
 }
 # Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
-_KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_KEPT -= _NOTED - {"edge_normalize", "targets", "labels"}
+_RECORDED = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
+_RECORDED -= _NOTED - {"edge_normalize", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -247,7 +247,7 @@ class Before:
 
     def plain(self) -> Record:
         """As JSON, without settings that say where data is or how it was cut."""
-        settings = {name: value for name, value in self.settings.items() if name in _KEPT and value is not None}
+        settings = {name: value for name, value in self.settings.items() if name in _RECORDED and value is not None}
         return {"settings": settings, "external": self.external, "form": asdict(self.form)}
 
     @classmethod

@@ -193,12 +193,16 @@ def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
     """
     check_finite(w)
     with torch.no_grad():
-        outputs = models.judged(model, w, graph.to(device_of(w))).cpu()
+        return from_outputs(models.judged(model, w, graph.to(device_of(w))).cpu(), graph)
+
+
+def from_outputs(outputs: Tensor, graph: Graph) -> Tensor:
+    """`probabilities` of a model's outputs [e, …] for the examples of a graph."""
     if graph.target == CLASS:
         return torch.softmax(outputs, -1)
     if graph.target == LABELS:
         return torch.sigmoid(outputs)
-    return outputs.double() if graph.scale is None else from_scale(outputs, graph.scale.cpu())
+    return outputs.double() if graph.scale is None else from_scale(outputs, graph.scale.to(outputs.device))
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:

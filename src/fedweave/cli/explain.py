@@ -1,0 +1,103 @@
+"""The command `fedweave explain`: why a model gives one example its score."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedweave.cli.options import Loaded
+from fedweave.cli.predict import Chosen, ModelRound, When
+from fedweave.errors import UserError
+
+if not Loaded.for_help:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from fedweave.experiment.runs.files import write, write_page
+    from fedweave.experiment.runs.reasons import Explanation
+    from fedweave.experiment.runs.reasons import explain as reasons_of
+    from fedweave.report.document import unmarked
+    from fedweave.report.explanation import signed, written
+    from fedweave.report.terminal import screen
+
+TOP = 10  # reasons on a terminal
+
+
+class Method(StrEnum):
+    """How reasons are weighed (see `experiment.runs.reasons`)."""
+
+    leave_out = "leave-out"
+    gradients = "gradients"
+
+
+def explain(
+    place: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it."),
+    ],
+    name: Annotated[str, typer.Option("--id", metavar="ID", help="The node, edge or small graph to explain.")],
+    client: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client that has the example.")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The tables with the example; by default the run's own data."),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Class, label or number to explain (the one looked for, or the predicted)."),
+    ] = None,
+    method: Annotated[
+        Method,
+        typer.Option(help="Leave columns, neighbors and edges out, or integrate gradients as a second opinion."),
+    ] = Method.leave_out,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Also write a page (.html) or all reasons (.json)."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many reasons to show on the terminal.")] = TOP,
+    model: Chosen = None,
+    when: When = ModelRound.last,
+) -> None:
+    """Explain one score: which columns, neighbors and edges move it, each with the score without it.
+
+    The command leaves each of them out in turn and asks the model again. It computes on your machine, needs no server,
+    and sends nothing.
+    """
+    if out is not None and out.suffix not in (".html", ".json"):
+        raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="explain.out")
+    which = None if model is None else str(model)
+    explanation = reasons_of(place, name, client, tables, which, target, method.value, when.value)
+    if out is not None and out.suffix == ".html":
+        write_page(out, written(explanation))
+    elif out is not None:
+        text = json.dumps(explanation.record, indent=1, allow_nan=False) + "\n"
+        write(out, lambda file: file.write(text.encode()))
+    _show(explanation, top)
+    if out is not None:
+        screen().print(str(out), highlight=False, markup=False, soft_wrap=True)
+
+
+def _show(explanation: "Explanation", top: int) -> None:
+    console = screen()
+    console.print(unmarked(explanation.headline), highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    left_out = explanation.method == "leave-out"
+    for head in ("", "reason", "value", "typical", *["without it"] * left_out, "effect"):
+        table.add_column(head, justify="right" if head in ("without it", "effect") else "left")
+    for one in explanation.reasons[:top]:
+        change = (
+            []
+            if one.without is None
+            else [f"{explanation.written(explanation.score)} → {explanation.written(one.without)}"]
+        )
+        cells = (one.kind, one.name, one.value, one.typical, *change, signed(explanation, one.effect))
+        table.add_row(*map(unmarked, cells))
+    if explanation.reasons:
+        console.print(table)
+    rest = len(explanation.reasons) - top
+    lines = [*explanation.notes, f"Typical: {explanation.usual}."]
+    lines = [f"… and {rest:,} more with smaller effects", *lines] if rest > 0 else lines
+    console.print("\n".join(map(unmarked, lines)), highlight=False, soft_wrap=True)

@@ -1,0 +1,220 @@
+"""The part of a graph that one example's score depends on, copies of it with something left out, and their scores."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedweave.core.edge_attributes import OF_EXAMPLES, ROWS, EdgeAttributes
+from fedweave.core.graph import Graph, dense, make_graph
+from fedweave.core.model import Model
+from fedweave.core.operators import POOLS
+from fedweave.core.tree import Tree
+from fedweave.core.types import Record
+from fedweave.datasets.base import Dataset, undirected
+from fedweave.experiment.runs.predictions import probabilities
+
+NUMBERS = 1 << 24  # of features and edges of the copies in one pass
+WEIGHT = 16  # numbers that a node, or an edge, takes besides features
+FAR = np.iinfo(np.int64).max  # the distance of what is not joined to the example
+
+
+@dataclass(frozen=True)
+class Neighborhood:
+    """n nodes with d features, M edges and the examples among them, one of which is the `target`.
+
+    x:        float32 [n, d].
+    pairs:    int64 [2, P], who is joined to whom, each pair once.
+    carried:  the edges with what they carry; None where these are the pairs.
+    y, masks: of the examples, as in `Dataset`.
+    example:  what an example is: "node", "edge" or "graph", of which there is one.
+    target:   the place of the example among these.
+    nodes:    int64 [n], the places of the nodes in the data; of the edges, or pairs, `edges` int64 [M].
+    distance: int64 [n], of each node from the example; `FAR` where nothing joins them.
+    sparse:   whether models read the features as a sparse matrix.
+    scale:    see `Dataset.target_scale`.
+    """
+
+    x: np.ndarray
+    pairs: np.ndarray
+    carried: EdgeAttributes | None
+    y: np.ndarray
+    masks: np.ndarray
+    example: str
+    target: int
+    nodes: np.ndarray
+    edges: np.ndarray
+    distance: np.ndarray
+    sparse: bool
+    scale: np.ndarray | None
+
+    @property
+    def ends(self) -> np.ndarray:
+        """int64 [2, M], the nodes that each edge joins."""
+        return self.pairs if self.carried is None else self.carried.ends
+
+    @property
+    def near(self) -> np.ndarray:
+        """int64, the nodes that the example is, joins or consists of."""
+        return np.flatnonzero(self.distance == 0)
+
+    @property
+    def neighbors(self) -> int:
+        """How many nodes are one edge away."""
+        return int((self.distance == 1).sum())
+
+    def without(self, node: int | None = None, edge: int | None = None) -> "Neighborhood":
+        """The same without a node and its edges, or without an edge."""
+        stays, ends = np.ones(len(self.x), bool), self.ends
+        if node is not None:
+            stays[node] = False
+        alive = stays[ends[0]] & stays[ends[1]]
+        if edge is not None:
+            alive[edge] = False
+        number, carried = np.cumsum(stays) - 1, self.carried
+        joins = alive
+        if carried is not None:
+            codes = [np.minimum(*edges) * len(stays) + np.maximum(*edges) for edges in (self.pairs, ends[:, alive])]
+            joins = np.isin(*codes)
+            carried = carried.taken(alive, number[ends[:, alive]])
+        rows = {"node": stays, "edge": alive}.get(self.example, np.ones(len(self.y), bool))
+        return replace(
+            self,
+            x=self.x[stays],
+            pairs=number[self.pairs[:, joins]],
+            carried=carried,
+            y=self.y[rows],
+            masks=self.masks[:, rows],
+            target=int(rows[: self.target].sum()),
+            nodes=self.nodes[stays],
+            edges=self.edges[alive],
+            distance=self.distance[stays],
+        )
+
+    def with_columns(self, nodes: np.ndarray, columns: list[int], values: np.ndarray) -> "Neighborhood":
+        """The same with values [c] in `columns` of some nodes."""
+        x = self.x.copy()
+        x[nodes[:, None], columns] = values
+        return replace(self, x=x)
+
+    def with_edge_columns(self, edge: int, columns: list[int], values: np.ndarray) -> "Neighborhood":
+        """The same with values [c] in `columns` of what one edge carries.
+
+        Raises:
+            ValueError: edges carry no features.
+        """
+        if self.carried is None or self.carried.features is None:
+            raise ValueError("the edges carry no features")
+        held = self.carried.features.copy()
+        held[edge, columns] = values
+        return replace(self, carried=self.carried._replace(features=held))
+
+
+def reach(net: Model) -> int | None:
+    """From how many edges away a model reads nodes for an example; None where it may read the whole graph."""
+    if any(layer.runs_alone for layer in net):
+        return None
+    passing = [layer for layer in net if layer.operator and layer.operator not in {*POOLS, *OF_EXAMPLES}]
+    return sum(2 if layer.reads == "graph" else 1 for layer in passing)  # which may read neighbors' neighbors
+
+
+def around(data: Dataset, example: int, hops: int | None) -> Neighborhood:
+    """The neighborhood of an example of `data` up to `hops` edges away; None is the whole graph. Of a small graph it is
+    the graph."""
+    starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
+    distance = np.full(data.nodes, FAR)
+    distance[_near(data, example)] = 0
+    frontier, step = np.flatnonzero(distance == 0), 0
+    while len(frontier) and (hops is None or step < hops) and data.example != "graph":
+        step += 1
+        reached = np.unique(np.concatenate([data.edges[1, starts[one] : starts[one + 1]] for one in frontier]))
+        frontier = reached[distance[reached] == FAR]
+        distance[frontier] = step
+    whole = hops is None and data.example != "graph"
+    nodes = np.arange(data.nodes) if whole else np.flatnonzero(distance < FAR)
+    number = np.full(data.nodes, -1)
+    number[nodes] = np.arange(len(nodes))
+    joined = number[data.edges]
+    once = np.flatnonzero((joined >= 0).all(0) & (joined[0] < joined[1]))
+    edges, carried, pairs = once, data.carried, joined[:, once]
+    if carried is not None:
+        ends = number[carried.ends]
+        edges = np.flatnonzero((ends >= 0).all(0))
+        carried = carried.taken(edges, ends[:, edges])
+    rows = {"node": nodes, "edge": edges}.get(data.example, np.array([example]))
+    masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)
+    return Neighborhood(
+        np.asarray(dense(data.x[nodes]), np.float32),
+        pairs,
+        carried,
+        data.y[rows],
+        masks[:, rows],
+        data.example,
+        int(np.searchsorted(rows, example)),
+        nodes,
+        edges,
+        distance[nodes],
+        sp.issparse(data.x),
+        data.target_scale,
+    )
+
+
+def _near(data: Dataset, example: int) -> np.ndarray:
+    """The nodes that an example is, joins or consists of."""
+    if data.graph_of is not None:
+        return np.flatnonzero(data.graph_of == example)
+    if data.example == "edge" and data.carried is not None:
+        return data.carried.ends[:, example]
+    return np.array([example])
+
+
+def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, Tensor]:
+    """The graph of some neighborhoods side by side, and int64, the place of each one's target among its examples."""
+    first, sizes = copies[0], np.array([len(copy.x) for copy in copies])
+    offsets = np.cumsum(sizes) - sizes
+    before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])
+    pairs = np.concatenate([copy.pairs + offset for copy, offset in zip(copies, offsets, strict=True)], 1)
+    x = np.concatenate([copy.x for copy in copies])
+    attributes = first.carried
+    if attributes is not None:
+        each = [copy.carried for copy in copies if copy.carried is not None]
+        ends = np.concatenate([one.ends + offset for one, offset in zip(each, offsets, strict=True)], 1)
+        rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
+        rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
+        attributes = attributes._replace(ends=ends, **rows)
+    graph = make_graph(
+        sp.csr_matrix(x) if first.sparse else x,
+        undirected(pairs[0], pairs[1], int(sizes.sum())),
+        np.concatenate([copy.y for copy in copies]),
+        np.concatenate([copy.masks for copy in copies], 1),
+        dtype=dtype,
+        graph_of=np.repeat(np.arange(len(copies)), sizes) if first.example == "graph" else None,
+        carried=attributes,
+        scale=first.scale,
+    )
+    return graph, torch.from_numpy(before + [copy.target for copy in copies])
+
+
+def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Neighborhood]]:
+    """The copies, made as they are needed, in parts that fit into memory; alone: one after the other."""
+    part, size = list[Neighborhood](), 0
+    for copy in copies:
+        part.append(copy)
+        size += copy.x.size + WEIGHT * (len(copy.x) + copy.ends.shape[1])
+        if size > NUMBERS or alone:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def scores(net: Model, w: Tree, copies: Iterable[Neighborhood], dtype: torch.dtype, alone: bool = False) -> np.ndarray:
+    """float64 [copies, outputs]: what `predictions.probabilities` says of the target of each copy."""
+    rows = list[np.ndarray]()
+    for part in passes(copies, alone):
+        graph, targets = joined(part, dtype)
+        rows.append(probabilities(net, w, graph)[targets].double().numpy())
+    return np.concatenate(rows)

@@ -1,0 +1,444 @@
+"""Reasons for one score: what is left out is scored as changed data from scratch; planted reasons come first."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.cli.predict import predictions
+from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.reasons import METHODS, Explanation, Reason, explain
+from fedweave.experiment.runs.scorer import scorer_at
+from fedweave.python.training import load_run
+from tests.refusals import refusal
+from tests.runs.test_edges_as_examples import tables as transfers
+from tests.runs.test_predictions import made
+from tests.runs.test_scoring import CUSTOMERS, FAST, SPLIT, customers
+from tests.runs.test_target_files import graphs_folder, nodes_folder, of_numbers
+
+MOST = 12  # reasons that are tried by changed tables
+FIRST = 9  # of ten alerts whose planted reason comes first
+ALONE = {"name": "random", "clients": 1, "train": 0.6, "val": 0.2, "test": 0.2}
+
+
+def score_of(place: Path, tables: Path, name: str, column: str) -> float:
+    """What `fedweave score` says of one example of tables."""
+    table = scorer_at(place).score(tables)
+    return float(table[column].to_pylist()[table["id"].to_pylist().index(name)])
+
+
+def edited(folder: Path, to: Path, reason: Reason, example: str, median: dict[str, object]) -> Path:
+    """The tables of `folder` without a reason, by pandas."""
+    shutil.copytree(folder, to)
+    nodes = pd.read_csv(to / "nodes.csv", dtype={"id": str})
+    edges = pd.read_csv(to / "edges.csv", dtype={"source": str, "target": str})
+    if reason.kind == "column":
+        which, _, column = reason.name.rpartition(": ")
+        if which:  # of a transfer's end
+            row = edges[edges["id"] == example].iloc[0]
+            nodes.loc[nodes["id"] == row[which], column] = median[column]
+        elif column in edges:
+            edges.loc[edges["id"] == example, column] = median[column]
+        else:
+            nodes.loc[nodes["id"] == example, column] = median[column]
+    elif reason.kind == "neighbor":
+        nodes = nodes[nodes["id"] != reason.name]
+        edges = edges[(edges["source"] != reason.name) & (edges["target"] != reason.name)]
+    else:
+        first, way, second = reason.name.split(" ")
+        there = (edges["source"] == first) & (edges["target"] == second)
+        if way == "—":
+            there |= (edges["source"] == second) & (edges["target"] == first)
+        if "amount" in edges:
+            there &= np.isclose(edges["amount"], float(reason.value.removeprefix("amount ")), rtol=1e-4)
+        assert there.sum() == 1 or way == "—", reason
+        edges = edges[~there]
+    nodes.to_csv(to / "nodes.csv", index=False)
+    edges.to_csv(to / "edges.csv", index=False)
+    return to
+
+
+def check_laws(run: Path, tables: Path, name: str, median: dict[str, object], column: str, work: Path) -> Explanation:
+    """Each reason's score is that of tables without it, and nothing that moves the score is forgotten."""
+    explanation = explain(run, name, tables=tables)
+    assert explanation.score == pytest.approx(score_of(run, tables, name, column), abs=1e-6)
+    assert explanation.reasons
+    for at, reason in enumerate(explanation.reasons[:MOST]):
+        changed = edited(tables, work / str(at), reason, name, median)
+        assert reason.without == pytest.approx(score_of(run, changed, name, column), abs=2e-5), reason
+        assert reason.effect == pytest.approx(explanation.score - reason.without)
+    assert [*np.abs(explanation.table["effect"].to_numpy())] == sorted(
+        np.abs(explanation.table["effect"].to_numpy()), reverse=True
+    )
+    return explanation
+
+
+def medians(folder: Path) -> dict[str, object]:
+    """What columns are set to: medians and, of text, the most frequent value."""
+    held: dict[str, object] = {}
+    for name in ("nodes.csv", "edges.csv"):
+        for column, values in pd.read_csv(folder / name).items():
+            numbers = pd.api.types.is_numeric_dtype(values)
+            held[str(column)] = values.median() if numbers else values.mode().iloc[0]
+    return held
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "gcn"},
+        {"name": "sgc"},
+        {"name": "gat"},
+        {"name": "sage", "layers": 1},
+        {"name": "h2gcn"},
+        {"name": "gprgnn", "layers": 3},
+        {"name": "gin", "norm": "batch"},
+        {"name": "gcn", "norm": "graph"},
+    ],
+    ids=lambda model: "-".join(map(str, model.values())),
+)
+def test_what_is_left_out_is_scored_as_changed_tables_are(tmp_path: Path, model: dict[str, Any]) -> None:
+    data = {**CUSTOMERS, "path": str(customers(tmp_path / "data", 0)), "missing": None}
+    data |= {"ignore": ["debt"]}
+    made(tmp_path / "run", FAST, data, 2, partition=SPLIT, evaluation={"positive": "fraud"}, model=model)
+    new = customers(tmp_path / "new", 1, 16, labelled=False)
+    table = check_laws(tmp_path / "run", new, "c3", medians(new), "score", tmp_path).table
+    assert {"column", "neighbor", "edge"} <= {*table["kind"].to_pylist()}
+
+
+@pytest.mark.parametrize("directed", ["both", "forward"])
+def test_the_same_of_transfers_with_amounts(tmp_path: Path, directed: str) -> None:
+    folder = transfers(tmp_path / "data")
+    edges = pd.read_csv(folder / "edges.csv")
+    edges = edges[edges["label"] != "unknown"].drop(columns=["sens", "day"]).iloc[:90]
+    edges.to_csv(folder / "edges.csv", index=False)
+    nodes = pd.read_csv(folder / "nodes.csv").drop(columns="bank")
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    data = {"name": "folder", "path": str(folder), "task": "edges", "directed": True, "edge_features": ["amount"]}
+    data |= {"loops": "keep", "edge_normalise": "standard"}
+    model = {"name": "gine", "hidden": 8, "directed": directed}
+    made(tmp_path / "run", FAST, data, 2, partition=SPLIT, evaluation={"positive": "fraud"}, model=model)
+    new = medians(folder)
+    ends = pd.read_csv(folder / "edges.csv")
+    new["age"] = nodes.set_index("id")["age"].loc[sorted({*ends["source"], *ends["target"]})].median()
+    explanation = check_laws(tmp_path / "run", folder, "t7", new, "score", tmp_path)
+    assert {"amount", "source: age", "target: age"} <= {one.name for one in explanation.reasons}
+
+
+@pytest.mark.parametrize("norm", ["none", "graph"])
+def test_the_same_of_small_graphs_with_several_labels(tmp_path: Path, norm: str) -> None:
+    folder = graphs_folder(tmp_path / "data")
+    data = {"name": "graphs", "path": str(folder), "target": "labels", "targets": ["long", "warm", "cold"]}
+    model = {"name": "gin", "hidden": 8, "pool": "sum", "norm": norm}
+    made(tmp_path / "run", FAST, data, 2, partition=ALONE, model=model)
+    nodes = pd.read_csv(folder / "nodes.csv")
+    name = nodes["graph"].value_counts().index[0]
+    own = nodes.index[nodes["graph"] == name]
+    held = explain(tmp_path / "run", name, tables=folder, target="warm")
+    assert {one.kind for one in held.reasons} >= {"node", "edge", "column"}
+    for at, reason in enumerate(held.reasons):
+        shutil.copytree(folder, to := tmp_path / str(at))
+        table, edges = nodes.copy(), pd.read_csv(folder / "edges.csv")
+        if reason.kind == "column":
+            table.loc[own, reason.name] = nodes[reason.name].median()
+        else:
+            gone = set(table.loc[own[list(reason.places)], "id"])
+            cut = edges["source"].isin(gone).astype(int) + edges["target"].isin(gone)
+            edges = edges[cut < len(gone)]
+            table = table[~table["id"].isin(gone)] if reason.kind == "node" else table
+        table.to_csv(to / "nodes.csv", index=False)
+        edges.to_csv(to / "edges.csv", index=False)
+        assert reason.without == pytest.approx(score_of(tmp_path / "run", to, name, "p_warm"), abs=1e-5), reason
+
+
+def test_one_step_as_worked_by_hand(tmp_path: Path) -> None:
+    """SGC with K = 1 on a path a - b - c: (x_a / 3 + x_b / √9 … ) w, with degrees and loops written out."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text("id,x,label\na,1,0\nb,4,1\nc,10,0\nd,5,1\n")
+    (folder / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    data = {"name": "folder", "path": str(folder), "normalise": "none"}
+    cut = {"name": "random", "clients": 1, "train": 1.0, "val": 0.0, "test": 0.0}
+    made(tmp_path / "run", FAST, data, 1, partition=cut, model={"name": "sgc", "layers": 1})
+    w = load_run(tmp_path / "run").weights()
+    slope, bias = (w["0"]["weight"][0].double().numpy(), w["1"]["bias"].double().numpy())
+
+    def p(h: float) -> float:
+        logits = torch.from_numpy(h * slope + bias)
+        return float(torch.softmax(logits, 0)[int(torch.softmax(torch.from_numpy(whole * slope + bias), 0).argmax())])
+
+    # b has neighbors a and c: degrees with loops are a 2, b 3, c 2.
+    whole = 1 / np.sqrt(6) + 4 / 3 + 10 / np.sqrt(6)
+    without_a = 4 / 2 + 10 / 2  # then b and c have 2 each
+    typical = 1 / np.sqrt(6) + 4.5 / 3 + 10 / np.sqrt(6)  # the median of 1, 4, 10, 5
+    without_c = 1 / 2 + 4 / 2
+    held = explain(tmp_path / "run", "b")
+    assert held.score == pytest.approx(p(whole), abs=1e-6)
+    without = {(one.kind, one.name): one.without for one in held.reasons}
+    assert without == pytest.approx(
+        {
+            ("neighbor", "a"): p(without_a),
+            ("edge", "a — b"): p(without_a),
+            ("neighbor", "c"): p(without_c),
+            ("edge", "b — c"): p(without_c),
+            ("column", "x"): p(typical),
+        },
+        abs=1e-6,
+    )
+    assert ("column", "x", "4", "4.5") in {(one.kind, one.name, one.value, one.typical) for one in held.reasons}
+    lonely = explain(tmp_path / "run", "d")
+    assert [one.kind for one in lonely.reasons] == ["column"]
+    assert any("no neighbors" in note for note in lonely.notes)
+    assert explain(tmp_path / "run", "b").notes == ()
+
+
+def test_of_a_linear_model_effects_are_weights_times_differences(tmp_path: Path) -> None:
+    """By both methods, and they add up to the score, in the data's units."""
+    data = of_numbers(nodes_folder(tmp_path / "data"), "price", normalise="none")
+    made(tmp_path / "run", FAST, data, 2, partition=ALONE, model={"name": "mlp", "hidden": 4, "layers": 1})
+    table = pd.read_csv(tmp_path / "data/nodes.csv").set_index("id")
+    w = load_run(tmp_path / "run").weights()["0"]["weight"][:, 0].double().numpy()
+    shown = predictions(tmp_path / "run").to_pandas()
+    train = table.loc[shown.loc[shown["split"] == "train", "id"]]
+    spread = np.std(train["price"].dropna())
+    expected = w * (table.loc["n5", ["f", "g"]] - train[["f", "g"]].median()).to_numpy(float) * spread
+    for method in METHODS:
+        held = explain(tmp_path / "run", "n5", method=method)
+        effects = {one.name: one.effect for one in held.reasons if one.kind == "column"}
+        assert [effects["f"], effects["g"]] == pytest.approx([*expected], rel=1e-4), method
+        assert held.quantity == "predicted price"
+    assert held.base == pytest.approx(held.score - sum(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "gin"])
+def test_gradients_add_up_to_the_difference(tmp_path: Path, name: str) -> None:
+    data = CUSTOMERS | {"path": str(customers(tmp_path / "data", 0))}
+    made(tmp_path / "run", FAST, data, 4, partition=ALONE, evaluation={"positive": "fraud"}, model={"name": name})
+    for example in ("c3", "c11"):
+        held = explain(tmp_path / "run", example, method="gradients")
+        assert held.base is not None
+        assert sum(one.effect for one in held.reasons) == pytest.approx(held.score - held.base, abs=2e-3)
+        assert {one.without for one in held.reasons} == {None}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Planted reasons. All seeds are fixed: 0 of the data, 1 of the training.
+
+
+GINE = {"name": "gine", "hidden": 16, "directed": "both", "dropout": 0.0}
+TRAINING = {"name": "fedavg", "optimizer": "adam", "lr": 0.01, "local_steps": 5}
+LONG = {"train": 0.5, "val": 0.2, "test": 0.3}
+
+
+def rings(folder: Path) -> dict[str, set[str]]:
+    """Accounts of two banks with small transfers, and rings of three large ones, whose accounts are fraud; {account:
+    the others of its ring}."""
+    draw = np.random.default_rng(0)
+    folder.mkdir()
+    count, each = 400, 30
+    bank = np.arange(count) % 2
+    source = draw.integers(0, count, 1200)
+    target = draw.integers(0, count // 2, 1200) * 2 + bank[source]
+    rows = [(a, b, draw.lognormal(3, 0.5)) for a, b in zip(source, target, strict=True) if a != b]
+    planted = dict[str, set[str]]()
+    for which in (0, 1):
+        for ring in draw.permutation(np.flatnonzero(bank == which))[: 3 * each].reshape(each, 3):
+            rows += [(ring[at], ring[(at + 1) % 3], draw.normal(1000, 50)) for at in range(3)]
+            planted |= {f"a{one}": {f"a{other}" for other in ring if other != one} for one in ring}
+    frame = pd.DataFrame(rows, columns=["source", "target", "amount"])
+    frame["source"], frame["target"] = ("a" + frame[end].astype(str) for end in ("source", "target"))
+    frame.to_csv(folder / "edges.csv", index=False)
+    ids = [f"a{at}" for at in range(count)]
+    nodes = {"id": ids, "age": draw.normal(45, 12, count), "bank": np.array(["east", "west"])[bank]}
+    nodes["label"] = ["fraud" if name in planted else "fine" for name in ids]
+    pd.DataFrame(nodes).to_csv(folder / "nodes.csv", index=False)
+    return planted
+
+
+def amounts(folder: Path) -> None:
+    """Transfers of two banks of which the large ones are fraud, whatever their accounts."""
+    draw = np.random.default_rng(0)
+    folder.mkdir()
+    count, many = 200, 1500
+    bank = np.arange(count) % 2
+    source = draw.integers(0, count, many)
+    target = (source + 2 * draw.integers(1, count // 2, many)) % count
+    amount = draw.lognormal(5, 1, many)
+    frame = {"id": [f"t{at}" for at in range(many)], "source": source, "target": target, "amount": amount}
+    frame |= {"fee": draw.normal(2, 0.5, many), "label": np.where(amount > np.quantile(amount, 0.85), "fraud", "fine")}
+    pd.DataFrame(frame).to_csv(folder / "edges.csv", index=False)
+    nodes = {"id": range(count), "age": draw.normal(45, 12, count), "bank": np.array(["east", "west"])[bank]}
+    pd.DataFrame(nodes).to_csv(folder / "nodes.csv", index=False)
+
+
+def poisons(folder: Path) -> dict[str, int]:
+    """Chains of atoms, of which half have one of sulfur and are toxic; {molecule: the place of its sulfur}."""
+    draw = np.random.default_rng(0)
+    folder.mkdir()
+    rows, planted = list[tuple[str, str, int]](), dict[str, int]()
+    for at in range(240):
+        atoms = draw.choice(["C", "C", "C", "N", "O"], draw.integers(6, 12))
+        if at % 2:
+            planted[f"m{at}"] = int(draw.integers(1, len(atoms) - 1))
+            atoms[planted[f"m{at}"]] = "S"
+        rows.append((f"m{at}", "".join(atoms), at % 2))
+    pd.DataFrame(rows, columns=["id", "smiles", "label"]).to_csv(folder / "graphs.csv", index=False)
+    return planted
+
+
+def alerts(run: Path, positive: str) -> list[tuple[str, str]]:
+    """The first ten test examples that are of a class and predicted so, with their clients."""
+    table = predictions(run).to_pandas()
+    hit = (table["split"] == "test") & (table["true"].astype(str) == positive)
+    hit &= table["predicted"].astype(str) == positive
+    assert hit.sum() >= 10
+    return [*zip(table["client"][hit][:10], table["id"][hit][:10], strict=True)]
+
+
+def test_a_planted_ring_comes_first(tmp_path: Path) -> None:
+    planted = rings(tmp_path / "data")
+    data = {"name": "folder", "path": str(tmp_path / "data"), "directed": True, "edge_features": ["amount"]}
+    data |= {"edge_normalise": "standard", "owner": "bank"}
+    made(tmp_path / "run", TRAINING, data, 20, partition={"name": "column", **LONG}, model=GINE)
+    first = 0
+    for client, account in alerts(tmp_path / "run", "fraud"):
+        ring = planted[account] | {account}
+        top = explain(tmp_path / "run", account, client, target="fraud").reasons[0]
+        first += top.kind != "column" and {*top.name.split(" → ")} <= ring
+    assert first >= FIRST
+
+
+def test_a_planted_amount_comes_first(tmp_path: Path) -> None:
+    amounts(tmp_path / "data")
+    data = {"name": "folder", "path": str(tmp_path / "data"), "task": "edges", "directed": True, "owner": "bank"}
+    data |= {"edge_features": ["amount", "fee"], "edge_normalise": "standard"}
+    made(tmp_path / "run", TRAINING, data, 20, partition={"name": "column", **LONG}, model=GINE)
+    tops = [explain(tmp_path / "run", name, who).reasons[0].name for who, name in alerts(tmp_path / "run", "fraud")]
+    assert tops.count("amount") >= FIRST
+
+
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """A run on molecules, of which those with sulfur are toxic, and where it is."""
+    pytest.importorskip("rdkit", reason="needs the extra molecules")
+    folder = tmp_path_factory.mktemp("molecules")
+    planted = poisons(folder / "data")
+    data = {"name": "graphs", "path": str(folder / "data")}
+    cut = {"name": "random", "clients": 2, **LONG}
+    made(folder / "run", TRAINING, data, 30, partition=cut, model={"name": "gin", "hidden": 16, "pool": "sum"})
+    return folder / "run", planted
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_planted_atom_comes_first(molecules: tuple[Path, dict[str, int]], method: Any) -> None:
+    run, planted = molecules
+    first = 0
+    for client, name in alerts(run, "1"):
+        first += planted[name] in explain(run, name, client, method=method).reasons[0].places
+    assert first >= FIRST
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is written, and what is refused.
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two clients, its data, new tables, and one client's model alone."""
+    root = tmp_path_factory.mktemp("bank")
+    data = CUSTOMERS | {"path": str(customers(root / "data", 0))}
+    made(root / "run", FAST | {"name": "ditto"}, data, 2, partition=SPLIT, evaluation={"positive": "fraud"})
+    customers(root / "new", 1, 40, labelled=False)
+    scorer_at(root / "run", "personal", "client-1").save(root / "alone" / SCORER)
+    return root
+
+
+def test_the_command_writes_json_a_page_and_a_table(bank: Path, tmp_path: Path) -> None:
+    words = ["explain", str(bank / "alone"), "--tables", str(bank / "new"), "--id", "c3"]
+    for name in ("c3.json", "c3.html"):
+        said = CliRunner().invoke(app, [*words, "-o", str(tmp_path / name)])
+        assert said.exit_code == 0, said.output
+    expected = explain(bank / "run", "c3", "client-1", bank / "new", "personal")
+    held = json.loads((tmp_path / "c3.json").read_text())
+    assert held["reasons"] == json.loads(json.dumps(expected.record["reasons"]))
+    assert (held["client"], held["example"], held["name"], held["flagged"]) == ("client-1", "node", "c3", False)
+    page = (tmp_path / "c3.html").read_text()
+    for reason in expected.reasons:
+        assert reason.name in page
+    assert f"{expected.score:.3f} → {expected.reasons[0].without:.3f}" in said.output
+    assert "c3.html" in said.output
+
+
+def test_from_python_and_with_own_examples(bank: Path) -> None:
+    run = load_run(bank / "run")
+    shown = predictions(bank / "run", model="personal").to_pandas()
+    for client in ("client-0", "client-1"):
+        row = shown[shown["client"] == client].iloc[3]
+        held = run.explain(client, row["id"])
+        assert held.score == pytest.approx(row["score"], abs=1e-6)
+        assert len(held.table) == len(held.reasons) > 1
+        assert held.reasons[0].name in held._repr_html_()
+        assert run.explain(client, row["id"], target="fine").score == pytest.approx(1 - held.score, abs=1e-6)
+
+
+def test_columns_of_one_column_go_together(bank: Path) -> None:
+    """A category with all its columns, a gap with what it is a gap of; and their words are those of the tables."""
+    columns = {
+        one.name: one for one in explain(bank / "alone", "c4", tables=bank / "new").reasons if one.kind == "column"
+    }
+    table = pd.read_csv(bank / "new/nodes.csv").set_index("id")
+    assert {*columns} <= {"age", "debt", "job"}
+    assert columns["debt"].value == "missing"
+    assert float(columns["age"].value) == pytest.approx(table.loc["c4", "age"], rel=1e-5)
+    assert float(columns["age"].typical) == pytest.approx(table["age"].median(), rel=1e-5)
+    if "job" in columns:
+        assert (columns["job"].value, columns["job"].typical) == (table.loc["c4", "job"], table["job"].mode()[0])
+
+
+@pytest.mark.parametrize(
+    ("place", "asked", "code"),
+    [
+        ("run", {"client": "client-1", "name": "nobody"}, "explain.no-id"),
+        ("run", {"client": "client-7", "name": "c3"}, "user.no-client"),
+        ("run", {"name": "c3"}, "user.no-client"),
+        ("run", {"client": "client-1", "name": "c3", "target": "theft"}, "explain.target"),
+        ("run", {"client": "client-1", "name": "c3", "method": "guess"}, "explain.method"),
+        ("alone", {"name": "c3"}, "explain.tables"),
+        ("alone", {"name": "nobody", "tables": "new"}, "explain.no-id"),
+        ("alone", {"name": "c3", "tables": "new", "client": "client-0"}, "score.client"),
+        ("new", {"name": "c3", "tables": "new"}, "score.no-model"),
+    ],
+)
+def test_what_is_not_there_is_refused(bank: Path, place: str, asked: dict[str, Any], code: str) -> None:
+    folders = {"tables": bank / asked["tables"]} if "tables" in asked else {}
+    with refusal(code):
+        explain(bank / place, **{**asked, **folders})
+
+
+def test_models_that_cannot_be_explained_are_refused(bank: Path, tmp_path: Path) -> None:
+    links = {"name": "folder", "path": str(bank / "data"), "task": "links", "ignore": ["label", "debt", "job"]}
+    made(tmp_path / "links", FAST, links, 1, partition={"name": "random", "clients": 2})
+    with refusal("explain.alone"):
+        explain(tmp_path / "links", "c3", "client-0")
+    said = CliRunner().invoke(app, ["explain", str(bank / "run"), "--id", "c3", "-o", str(tmp_path / "c3.txt")])
+    assert (said.exit_code, (tmp_path / "c3.txt").exists()) == (2, False)
+
+
+def test_a_drawn_molecule_shows_where_the_reason_is(molecules: tuple[Path, dict[str, int]], tmp_path: Path) -> None:
+    run, planted = molecules
+    client, name = alerts(run, "1")[0]
+    out = tmp_path / "m.html"
+    words = ["explain", str(run), "--id", name, "--client", client, "-o", str(out)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    page = out.read_text()
+    held = explain(run, name, client)
+    assert held.graph is not None
+    assert page.count("<circle") == len(held.graph.names)
+    assert f"<title>{planted[name]} S</title>" in page
