@@ -122,7 +122,7 @@ def test_the_same_of_transfers_with_amounts(tmp_path: Path, directed: str) -> No
     nodes = pd.read_csv(folder / "nodes.csv").drop(columns="bank")
     nodes.to_csv(folder / "nodes.csv", index=False)
     data = {"name": "folder", "path": str(folder), "task": "edges", "directed": True, "edge_features": ["amount"]}
-    data |= {"loops": "keep", "edge_normalise": "standard"}
+    data |= {"loops": "keep", "edge_normalize": "standard"}
     model = {"name": "gine", "hidden": 8, "directed": directed}
     made(tmp_path / "run", FAST, data, 2, partition=SPLIT, evaluation={"positive": "fraud"}, model=model)
     new = medians(folder)
@@ -164,7 +164,7 @@ def test_one_step_as_worked_by_hand(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "nodes.csv").write_text("id,x,label\na,1,0\nb,4,1\nc,10,0\nd,5,1\n")
     (folder / "edges.csv").write_text("source,target\na,b\nb,c\n")
-    data = {"name": "folder", "path": str(folder), "normalise": "none"}
+    data = {"name": "folder", "path": str(folder), "normalize": "none"}
     cut = {"name": "random", "clients": 1, "train": 1.0, "val": 0.0, "test": 0.0}
     made(tmp_path / "run", FAST, data, 1, partition=cut, model={"name": "sgc", "layers": 1})
     w = load_run(tmp_path / "run").weights()
@@ -201,7 +201,7 @@ def test_one_step_as_worked_by_hand(tmp_path: Path) -> None:
 
 def test_of_a_linear_model_effects_are_weights_times_differences(tmp_path: Path) -> None:
     """By both methods, and they add up to the score, in the data's units."""
-    data = of_numbers(nodes_folder(tmp_path / "data"), "price", normalise="none")
+    data = of_numbers(nodes_folder(tmp_path / "data"), "price", normalize="none")
     made(tmp_path / "run", FAST, data, 2, partition=ALONE, model={"name": "mlp", "hidden": 4, "layers": 1})
     table = pd.read_csv(tmp_path / "data/nodes.csv").set_index("id")
     w = load_run(tmp_path / "run").weights()["0"]["weight"][:, 0].double().numpy()
@@ -305,7 +305,7 @@ def alerts(run: Path, positive: str) -> list[tuple[str, str]]:
 def test_a_planted_ring_comes_first(tmp_path: Path) -> None:
     planted = rings(tmp_path / "data")
     data = {"name": "folder", "path": str(tmp_path / "data"), "directed": True, "edge_features": ["amount"]}
-    data |= {"edge_normalise": "standard", "owner": "bank"}
+    data |= {"edge_normalize": "standard", "owner": "bank"}
     made(tmp_path / "run", TRAINING, data, 20, partition={"name": "column", **LONG}, model=GINE)
     first = 0
     for client, account in alerts(tmp_path / "run", "fraud"):
@@ -318,7 +318,7 @@ def test_a_planted_ring_comes_first(tmp_path: Path) -> None:
 def test_a_planted_amount_comes_first(tmp_path: Path) -> None:
     amounts(tmp_path / "data")
     data = {"name": "folder", "path": str(tmp_path / "data"), "task": "edges", "directed": True, "owner": "bank"}
-    data |= {"edge_features": ["amount", "fee"], "edge_normalise": "standard"}
+    data |= {"edge_features": ["amount", "fee"], "edge_normalize": "standard"}
     made(tmp_path / "run", TRAINING, data, 20, partition={"name": "column", **LONG}, model=GINE)
     tops = [explain(tmp_path / "run", name, who).reasons[0].name for who, name in alerts(tmp_path / "run", "fraud")]
     assert tops.count("amount") >= FIRST

@@ -28,7 +28,7 @@ class Neighborhood:
 
     x:        float32 [n, d].
     pairs:    int64 [2, P], who is joined to whom, each pair once.
-    carried:  the edges with what they carry; None where these are the pairs.
+    edge_attrs:  the edges with what they carry; None where these are the pairs.
     y, masks: of the examples, as in `Dataset`.
     example:  what an example is: "node", "edge" or "graph", of which there is one.
     target:   the place of the example among these.
@@ -40,7 +40,7 @@ class Neighborhood:
 
     x: np.ndarray
     pairs: np.ndarray
-    carried: EdgeAttributes | None
+    edge_attrs: EdgeAttributes | None
     y: np.ndarray
     masks: np.ndarray
     example: str
@@ -54,7 +54,7 @@ class Neighborhood:
     @property
     def ends(self) -> np.ndarray:
         """int64 [2, M], the nodes that each edge joins."""
-        return self.pairs if self.carried is None else self.carried.ends
+        return self.pairs if self.edge_attrs is None else self.edge_attrs.ends
 
     @property
     def near(self) -> np.ndarray:
@@ -74,18 +74,18 @@ class Neighborhood:
         alive = stays[ends[0]] & stays[ends[1]]
         if edge is not None:
             alive[edge] = False
-        number, carried = np.cumsum(stays) - 1, self.carried
+        number, edge_attrs = np.cumsum(stays) - 1, self.edge_attrs
         joins = alive
-        if carried is not None:
+        if edge_attrs is not None:
             codes = [np.minimum(*edges) * len(stays) + np.maximum(*edges) for edges in (self.pairs, ends[:, alive])]
             joins = np.isin(*codes)
-            carried = carried.taken(alive, number[ends[:, alive]])
+            edge_attrs = edge_attrs.taken(alive, number[ends[:, alive]])
         rows = {"node": stays, "edge": alive}.get(self.example, np.ones(len(self.y), bool))
         return replace(
             self,
             x=self.x[stays],
             pairs=number[self.pairs[:, joins]],
-            carried=carried,
+            edge_attrs=edge_attrs,
             y=self.y[rows],
             masks=self.masks[:, rows],
             target=int(rows[: self.target].sum()),
@@ -106,11 +106,11 @@ class Neighborhood:
         Raises:
             ValueError: edges carry no features.
         """
-        if self.carried is None or self.carried.features is None:
+        if self.edge_attrs is None or self.edge_attrs.features is None:
             raise ValueError("the edges carry no features")
-        held = self.carried.features.copy()
+        held = self.edge_attrs.features.copy()
         held[edge, columns] = values
-        return replace(self, carried=self.carried._replace(features=held))
+        return replace(self, edge_attrs=self.edge_attrs._replace(features=held))
 
 
 def reach(net: Model) -> int | None:
@@ -139,17 +139,17 @@ def around(data: Dataset, example: int, hops: int | None) -> Neighborhood:
     number[nodes] = np.arange(len(nodes))
     joined = number[data.edges]
     once = np.flatnonzero((joined >= 0).all(0) & (joined[0] < joined[1]))
-    edges, carried, pairs = once, data.carried, joined[:, once]
-    if carried is not None:
-        ends = number[carried.ends]
+    edges, edge_attrs, pairs = once, data.edge_attrs, joined[:, once]
+    if edge_attrs is not None:
+        ends = number[edge_attrs.ends]
         edges = np.flatnonzero((ends >= 0).all(0))
-        carried = carried.taken(edges, ends[:, edges])
+        edge_attrs = edge_attrs.taken(edges, ends[:, edges])
     rows = {"node": nodes, "edge": edges}.get(data.example, np.array([example]))
     masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)
     return Neighborhood(
         np.asarray(dense(data.x[nodes]), np.float32),
         pairs,
-        carried,
+        edge_attrs,
         data.y[rows],
         masks[:, rows],
         data.example,
@@ -166,8 +166,8 @@ def _near(data: Dataset, example: int) -> np.ndarray:
     """The nodes that an example is, joins or consists of."""
     if data.graph_of is not None:
         return np.flatnonzero(data.graph_of == example)
-    if data.example == "edge" and data.carried is not None:
-        return data.carried.ends[:, example]
+    if data.example == "edge" and data.edge_attrs is not None:
+        return data.edge_attrs.ends[:, example]
     return np.array([example])
 
 
@@ -178,9 +178,9 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
     before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])
     pairs = np.concatenate([copy.pairs + offset for copy, offset in zip(copies, offsets, strict=True)], 1)
     x = np.concatenate([copy.x for copy in copies])
-    attributes = first.carried
+    attributes = first.edge_attrs
     if attributes is not None:
-        each = [copy.carried for copy in copies if copy.carried is not None]
+        each = [copy.edge_attrs for copy in copies if copy.edge_attrs is not None]
         ends = np.concatenate([one.ends + offset for one, offset in zip(each, offsets, strict=True)], 1)
         rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
         rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
@@ -192,7 +192,7 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
         np.concatenate([copy.masks for copy in copies], 1),
         dtype=dtype,
         graph_of=np.repeat(np.arange(len(copies)), sizes) if first.example == "graph" else None,
-        carried=attributes,
+        edge_attrs=attributes,
         scale=first.scale,
     )
     return graph, torch.from_numpy(before + [copy.target for copy in copies])

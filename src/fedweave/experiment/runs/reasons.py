@@ -325,8 +325,8 @@ def _columns_of_nodes(case: Case, used: np.ndarray) -> Columns:
     names = list(case.form.columns) or list(contents.names(data))
     if data.graph_of is not None:
         rows = np.flatnonzero(used[data.graph_of])
-    elif data.example == "edge" and data.carried is not None:
-        rows = np.unique(data.carried.ends[:, used])
+    elif data.example == "edge" and data.edge_attrs is not None:
+        rows = np.unique(data.edge_attrs.ends[:, used])
     else:
         rows = np.flatnonzero(used)
     shift, divisor = np.zeros(len(names)), np.ones(len(names))
@@ -336,7 +336,7 @@ def _columns_of_nodes(case: Case, used: np.ndarray) -> Columns:
 
 
 def _columns_of_edges(case: Case, used: np.ndarray) -> Columns:
-    attributes = case.data.carried
+    attributes = case.data.edge_attrs
     if attributes is None or attributes.features is None:
         return Columns((), np.zeros((1, 0), np.float32), np.zeros(0), np.zeros(0))
     names = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
@@ -447,9 +447,9 @@ class Surroundings:
     def _edge_columns(self) -> Iterator[Change]:
         """Each column that is not typical of the edge that is the example."""
         near, all_of = self.near, self.edge_columns
-        if near.example != "edge" or near.carried is None or near.carried.features is None:
+        if near.example != "edge" or near.edge_attrs is None or near.edge_attrs.features is None:
             return
-        row = near.carried.features[near.target]
+        row = near.edge_attrs.features[near.target]
         for name, columns in all_of.groups.items():
             if (row[columns] != all_of.typical[columns]).any():
                 value, usual = all_of.written(columns, row), all_of.written(columns, all_of.typical)
@@ -466,10 +466,10 @@ class Surroundings:
         near = self.near
         first, second = near.ends[:, edge].tolist()
         says = list[str]()
-        if near.carried is not None and near.carried.features is not None:
-            row, groups = near.carried.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
+        if near.edge_attrs is not None and near.edge_attrs.features is not None:
+            row, groups = near.edge_attrs.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
             says = [f"{name} {self.edge_columns.written(columns, row)}" for name, columns in groups]
-        way = "→" if near.carried is not None and near.carried.directed else "—"
+        way = "→" if near.edge_attrs is not None and near.edge_attrs.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()
         return Change(self._words[1], name, ", ".join(says), "", partial(near.without, edge=edge), places)
@@ -545,7 +545,7 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
         notes.append(f"This {data.example} has no neighbors: the model reads its columns alone.")
     if method == "gradients":
         ranked, base = around_it.gradients(alone)
-        if data.carried is not None:
+        if data.edge_attrs is not None:
             notes.append("Gradients weigh the columns of nodes, and not what edges carry.")
     else:
         changes, rest = around_it.changes(alone)
