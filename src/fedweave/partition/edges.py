@@ -1,4 +1,4 @@
-"""Clients that hold edges and share nodes: the members of knowledge graphs, and shops whose customers are the same."""
+"""Clients that hold edges and share nodes: members of knowledge graphs, or shops with common customers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +18,15 @@ from fedweave.partition.divided import Divided, by_time
 
 @dataclass(frozen=True)
 class EdgeGroups(Divided):
-    """A client for each group of edges; it holds the ends of its edges, which other clients may hold, too, and no edge
+    """A client for each group of edges. It holds the ends of its edges, which other clients may hold too, and no edge
     of another client, even between its own nodes. No client holds a node without edges.
 
     by:      "random" deals the edges in equal shares; "relation" deals the relations at random, each with all of its
              edges, in shares of equally many relations (as FB15k-237-R3 of Chen et al. 2021): the classes of edges or,
-             of links, their kinds; "owner" makes a client of each owner that [data] edge_owner names; "source" deals
+             for links, their kinds; "owner" makes a client of each owner that [data] edge_owner names; "source" deals
              the nodes that edges lead from at random, each with all edges from it, such as a shop's customers; "time"
-             makes consecutive spans of about equally many edges, of which none divides edges of one time.
-    clients: how many, P; "owner" goes by the owners.
+             makes consecutive spans of about equally many edges; all edges of one time are in one span.
+    clients: number of clients, P; "owner" makes a client of each owner instead.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("edge",)
@@ -38,7 +38,7 @@ class EdgeGroups(Divided):
         """Cut `data` into groups of edges.
 
         Raises:
-            ConfigError: the data lacks what the cut goes by, or a client would have no edge.
+            ConfigError: the data lacks the column that `by` needs, or a client would have no edge.
         """
         dealt, names = self._dealt(data, seed)
         clients = self.clients if names is None else len(names)
@@ -54,28 +54,28 @@ class EdgeGroups(Divided):
 
     def _dealt(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
         """int64 [M], the client of each edge, and the clients' own names, if any."""
-        rng, carried = generator(seed, "partition/edges"), data.carried
-        if carried is None:
+        rng, attributes = generator(seed, "partition/edges"), data.carried
+        if attributes is None:
             raise ConfigError(f"[partition]: the edges of {data.name!r} are no examples.", code="config.examples")
-        total = carried.total
+        total = attributes.total
         if self.by == "random":
             return rng.permutation(np.arange(total) % self.clients), None
         if self.by == "relation":
-            relation = data.y if data.links is None else carried.y
+            relation = data.y if data.links is None else attributes.y
             if relation is None or relation.ndim > 1 or relation.min(initial=0) < 0:
-                raise _missing(data, "of which relation all the edges", "the column label of edges")
+                raise _missing(data, "relation of all the edges", "the column label of edges")
             kinds = rng.permutation(np.arange(int(relation.max(initial=0)) + 1) % self.clients)
             return kinds[relation], None
         if self.by == "source":
-            sources, source = np.unique(carried.ends[0], return_inverse=True)
+            sources, source = np.unique(attributes.ends[0], return_inverse=True)
             return rng.permutation(np.arange(len(sources)) % self.clients)[source], None
         if self.by == "owner":
-            if carried.owner is None:
-                raise _missing(data, "whose the edges", "[data] edge_owner")
-            return carried.owner, carried.owners
-        if carried.time is None:
-            raise _missing(data, "when the edges", "[data] edge_time")
-        return spans(carried.time, self.clients), None
+            if attributes.owner is None:
+                raise _missing(data, "owner of the edges", "data.edge_owner")
+            return attributes.owner, attributes.owners
+        if attributes.time is None:
+            raise _missing(data, "time of the edges", "data.edge_time")
+        return spans(attributes.time, self.clients), None
 
     def _parts(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
         ratios = self.train, self.val, self.test
@@ -87,8 +87,8 @@ class EdgeGroups(Divided):
 
 
 def spans(time: np.ndarray, clients: int) -> np.ndarray:
-    """int64 [M]: which of consecutive spans of about equally many edges each is in, by its time float64 [M]; edges of
-    one time are in one span."""
+    """int64 [M]: the span of each edge by its time float64 [M]; consecutive spans have about equally many edges, and
+    edges of one time are in one span."""
     place = np.argsort(np.argsort(time, kind="stable"), kind="stable")
     moments, moment = np.unique(time, return_inverse=True)
     first = np.full(len(moments), len(time))
@@ -105,6 +105,6 @@ def _ends_of(data: Dataset, part: Part) -> np.ndarray:
 
 def _missing(data: Dataset, what: str, setting: str) -> ConfigError:
     return ConfigError(
-        f"[partition] by: nobody says {what} of {data.name!r} are. Give it by {setting}.",
+        f"partition.by: the {what} of {data.name!r} is unknown. Give it by {setting}.",
         code="config.no-column",
     )
