@@ -21,7 +21,7 @@ from fedweave.errors import FedweaveError, UserError
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`,
+    """The result of `evaluate`, as additive (sum, count) pairs (see `metrics.classification.counts`,
     which "own" and "global_test" contain in full).
 
     clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}; if clients train, also
@@ -41,7 +41,7 @@ class Evaluation(NamedTuple):
 
 
 class Asking(Protocol):
-    """What `Capabilities` and the needs of a part have in common."""
+    """The needs that `Capabilities` and a part share."""
 
     @property
     def sens(self) -> bool:
@@ -69,7 +69,7 @@ NO_LINKS = "config.link-algorithm"  # the code of what cannot have links as exam
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an algorithm needs of the data and of the engine, and what it can do.
+    """An algorithm's needs of the data and of the engine, and its abilities.
 
     pooled:      one client that holds what all clients hold; not possible between organizations.
     vertical:    clients that hold the same nodes, each its own features and edges; some may be without labels.
@@ -112,7 +112,7 @@ class Capabilities:
 
 
 def capabilities(algorithm: object) -> Capabilities:
-    """What an algorithm, its class or its preset declares; the defaults if it declares nothing."""
+    """The capabilities that an algorithm, its class or its preset declares, or the defaults."""
     declared: Capabilities = getattr(algorithm, "capabilities", Algorithm.capabilities)
     return declared
 
@@ -143,10 +143,10 @@ class Calls:
 
 
 def calls_of(algorithm: "Algorithm", name: str, clients: int) -> Calls:
-    """What an algorithm declares that it runs at each of that many clients.
+    """The calls that an algorithm declares for each client of a federation with that many clients.
 
     Raises:
-        FedweaveError: the algorithm does not declare it.
+        FedweaveError: the algorithm declares none.
     """
     if (calls := algorithm.calls(clients)) is None:
         raise FedweaveError(
@@ -322,7 +322,7 @@ COUNTED = "(counted)"  # among what secure aggregation opens: the sum of the wei
 
 @dataclass(frozen=True)
 class Round:
-    """What a part's hooks see at the server after the clients replied.
+    """The server's view of a round after the clients replied, for the hooks of parts.
 
     replies: from the P clients that replied. at: int64 [P], their places among all clients. w: the global weights
     before or, if every client has its own weights, what the P clients received, leaves [P, …] ({} if that is a reward).
@@ -388,7 +388,7 @@ class Round:
 
     @property
     def counting(self) -> Tensor:
-        """How many clients' updates count: int64 scalar. If secure aggregation hides their weights, all who replied,
+        """The number of clients whose updates count: int64 scalar. If secure aggregation hides their weights, all who replied,
         unless a weight is only 1 or 0, for whether the client counts."""
         if COUNTED in self.opened:
             counted: Tensor = self.opened[COUNTED]
@@ -433,7 +433,7 @@ class Engine(Federation):
         return None
 
     def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
-        """What the model with weights `w` predicts for each example (`engines.engine.Executor`) in a simulation; None
+        """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
         between organizations, where no process may know it."""
         return None
 
@@ -443,11 +443,11 @@ class Engine(Federation):
 
     @abstractmethod
     def snapshot(self) -> Tree:
-        """What a checkpoint needs of the clients' private states."""
+        """The clients' private states, for a checkpoint."""
 
     @abstractmethod
     def snapshot_data(self) -> Tree:
-        """What a checkpoint needs of the clients' data: its versions, and the data itself where it was replaced."""
+        """The clients' data for a checkpoint: its versions, and the data itself where a step replaced it."""
 
     @abstractmethod
     def restore(self, tree: Tree, data: Tree | None = None) -> None:

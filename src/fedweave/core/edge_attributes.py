@@ -156,7 +156,7 @@ def of_examples(attributes: EdgeAttributes, what: str, rows: int, nodes: int, ki
 
 
 def both_ways(attributes: EdgeAttributes) -> EdgeAttributes:
-    """With undirected edges listed in both directions."""
+    """The attributes with each undirected edge listed in both directions."""
     if attributes.directed:
         return attributes
     back = np.flatnonzero(attributes.ends[0] != attributes.ends[1])

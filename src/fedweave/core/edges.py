@@ -198,9 +198,9 @@ class EdgeLists(Sequence[EdgeList]):
 
 
 def operators(members: Sequence[EdgeList], kind: str, split: int, device: torch.device) -> StackedCsr:
-    """The same matrix of each of several clients with graphs of one size. A plain matrix of clients that lack it is
-    made at once, as the blocks of one matrix with the same numbers: a call of SciPy takes longer to begin than a small
-    graph takes."""
+    """The `kind` matrices of several clients with graphs of one size. Clients that lack a plain matrix get it together,
+    as the blocks of one matrix with the same numbers: a call of SciPy takes longer to begin than a small graph
+    takes."""
     plain = kind in OPERATORS and kind not in DERIVED
     if isinstance(members, EdgeLists) and plain:
         return StackedCsr.cut(members.operator(kind), len(members), device)
@@ -252,8 +252,8 @@ class Incoming(NamedTuple):
 
 
 class OfEdges(NamedTuple):
-    """What models read of each edge of one client that training sees, or of every edge where edges are the examples:
-    features float32 [M, k], weight float32 [M] and ends int64 [M, 2], padded with 0."""
+    """The inputs of models from each edge of one client that training sees, or from every edge where edges are the
+    examples: features float32 [M, k], weight float32 [M] and ends int64 [M, 2], padded with 0."""
 
     features: Tensor
     weight: Tensor
@@ -285,7 +285,7 @@ class BatchCache:
 
     @property
     def entries(self) -> int:
-        """How many edges there are, both directions."""
+        """The number of edges, counted in both directions."""
         if isinstance(self.members, EdgeLists):
             return int(self.members.starts[-1])
         return sum(member.index.shape[1] for member in self.members)
@@ -410,7 +410,7 @@ class Edges:
         return Incoming(*self._part(self.cache.incoming(way, self.split if self.cache.timed else 0)))
 
     def of_edges(self, examples: bool = False) -> OfEdges:
-        """What models read of the edges of this split; with `examples`, of all edges, which are the examples."""
+        """The inputs of models from the edges of this split; with `examples`, from all edges, which are the examples."""
         return OfEdges(
             *self._part(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
         )

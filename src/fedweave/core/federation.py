@@ -34,7 +34,7 @@ class Lasting(NamedTuple):
 
 @dataclass
 class Client:
-    """All that a step may see.
+    """The data that a step may see.
 
     graph:  the client's own data.
     state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
@@ -68,10 +68,10 @@ DATA = "graph"  # the key of a reply under which a step hands over its client's 
 
 @dataclass(frozen=True)
 class Sends:
-    """What a part of a reply reveals.
+    """The declaration of a part of a reply.
 
-    reveals:   what its receiver learns from it.
-    mechanism: what the step did to it before it left; several in the order in which they were applied.
+    reveals:   the facts that its receiver learns from it.
+    mechanism: the step's protection of it before it leaves; several in the order in which they are applied.
     within:    the range of its numbers; a receiver rejects others. None allows any.
     like:      the key of the message whose shapes and dtypes it has, such as "w" for a change of the weights; else "".
     mean:      whether the server needs only the mean of what parts report, weighted as updates are
@@ -93,7 +93,7 @@ class Sends:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """All of them, as a tuple."""
+        """All mechanisms, as a tuple."""
         mechanism = self.mechanism
         return mechanism if isinstance(mechanism, tuple) else () if mechanism is None else (mechanism,)
 
@@ -103,7 +103,7 @@ Declaration: TypeAlias = Mapping[str, Sends | str]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends` and `hears`, computed, and the other arguments of `on_client`."""
+    """A step's declaration: its `sends` and `hears`, computed, and the other arguments of `on_client`."""
 
     sends: Mapping[str, Sends]
     ragged: bool = False
@@ -130,7 +130,7 @@ class StepInfo:
         cls, sends: Declaration, ragged: bool = False, peers: bool = False, per_node: frozenset[str] = frozenset(),
         hears: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
-        """With strings in `sends` written out; the other fields as they are."""
+        """A declaration from `sends`, in which strings stand for `Sends`; the other fields as they are."""
         written = {key: Sends(declared) if isinstance(declared, str) else declared for key, declared in sends.items()}
         return cls(written, ragged, peers, False, per_node, hears or {})
 
@@ -156,7 +156,7 @@ class StepInfo:
         return self.apart or any(not secure_sum.everyone for secure_sum in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
-        """What was done to `reply`: one for each declared key that covers a leaf of it."""
+        """The mechanisms applied to `reply`: one entry for each declared key that covers a leaf of it."""
         keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))
         return [Applied(key, self.sends[key].mechanisms) for key in keys if key is not None]
 
@@ -262,7 +262,7 @@ def step_info(step: Step) -> StepInfo:
 
 @dataclass(frozen=True)
 class Sent:
-    """Who sent to whom in one `send`; the server cannot read the contents.
+    """Senders and receivers of one `send`; the server cannot read the contents.
 
     step:    the step's name. clients: ids of those who sent, in client order.
     missing: {id: reason} of those who did not.
@@ -299,17 +299,17 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The step's (see `step_name`)."""
+        """The step's name (see `step_name`)."""
         return step_name(self.step)
 
     @cached_property
     def info(self) -> StepInfo:
-        """What the step declares."""
+        """The step's declaration."""
         return step_info(self.step)
 
 
 class Federation(ABC):
-    """What an algorithm may do. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
+    """The operations that an algorithm may use. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global

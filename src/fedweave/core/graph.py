@@ -99,7 +99,7 @@ class Graph(NamedTuple):
 
     @property
     def truth(self) -> Tensor:
-        """What a loss compares outputs with: classes int64 [e], 0 where unlabeled; labels int64 [e, t], -1 at gaps; or
+        """The targets of a loss: classes int64 [e], 0 where unlabeled; labels int64 [e, t], -1 at gaps; or
         numbers [e, t] in units of `scale`, NaN at gaps."""
         if self.target == CLASS:
             return self.y.clamp(min=0)
@@ -137,7 +137,7 @@ class Graph(NamedTuple):
         return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, *more)
 
     def found(self, name: str) -> Tensor:
-        """What was precomputed under a name, as in `extra`.
+        """The values that were precomputed under a name, as in `extra`.
 
         Raises:
             ValueError: no algorithm asked for it.
@@ -146,7 +146,7 @@ class Graph(NamedTuple):
 
     @property
     def example(self) -> str:
-        """What an example is: "node", "graph", "edge" or "link"."""
+        """The kind of an example: "node", "graph", "edge" or "link"."""
         if self.pairs is not None:
             return "link"
         if self.graph_of is not None:
@@ -189,7 +189,7 @@ class Graph(NamedTuple):
 
     @property
     def roots(self) -> tuple[object, ...]:
-        """What operators and other things are derived from (see `ops.tape.derived`)."""
+        """The objects from which operators and other values are derived (see `ops.tape.derived`)."""
         rows = self.x.blocks if isinstance(self.x, Sparse) else None
         return rows, self.edges.cache if isinstance(self.edges, Edges) else None
 

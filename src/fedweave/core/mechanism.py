@@ -175,12 +175,9 @@ class SecureSum:
             raise ValueError(f"bits is {self.bits!r} and fraction {self.fraction}; words have 32 or 64 bits")
 
     def __str__(self) -> str:
-        of = "all clients" if self.everyone else f"{self.least} clients or more{self._against}"
+        against = f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
+        of = "all clients" if self.everyone else f"{self.least} clients or more{against}"
         return f"secure sum of {of} (the receiver learns only the sum)"
-
-    @property
-    def _against(self) -> str:
-        return f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
 
     def needed(self, clients: int) -> int:
         """The fewest terms that a sum may have in a federation of this many clients."""

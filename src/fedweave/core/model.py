@@ -339,7 +339,7 @@ def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
-    """How many candidates are above each link in its queries, float64 [e, 2], where all nodes are candidates; None
+    """The number of candidates above each link in its queries, float64 [e, 2], where all nodes are candidates; None
     where candidates are pairs of the graph, or the data has no queries."""
     count = model[-1].behind
     if QUERIES not in graph.extra or count is None:
@@ -425,7 +425,7 @@ def statistics(model: Model) -> tuple[str, ...]:
 
 
 def fan_in(layer: Layer) -> int:
-    """How many columns of its input a layer with `Layer.by_feature` multiplies by weights."""
+    """The number of input columns that a layer with `Layer.by_feature` multiplies by weights."""
     return int(layer.init(torch.tensor(0, device="cpu"))[layer.by_feature[0]].shape[0])
 
 

@@ -135,7 +135,7 @@ class Precomputed(NamedTuple):
         return {name: size for name, size in lengths.items() if name not in (NODES, EXAMPLES)}
 
     def padded(self, sizes: Mapping[str, int]) -> "Precomputed":
-        """The same with rows of -1, or empty rows, up to the `sizes` of what they stand for."""
+        """The arrays and matrices, padded with rows of -1, or empty rows, up to the `sizes` of what rows stand for."""
         arrays, matrices = dict(self.arrays), dict(self.matrices)
         for name, array in self.arrays.items():
             more = sizes.get(self.along[name], len(array)) - len(array)

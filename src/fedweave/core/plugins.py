@@ -64,7 +64,7 @@ def file_of(kind: object) -> str | None:
 
 
 def absolute(name: str) -> str:
-    """The same with the file's absolute path, so that it means the same in any folder."""
+    """The name with the file's absolute path, so that it is valid in any folder."""
     file, _, attribute = name.rpartition(":")
     return f"{Path(file).expanduser().resolve()}:{attribute}"
 
@@ -217,12 +217,8 @@ class NotedTuple(tuple[object, ...]):
         return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.given))})"
 
     def _repr_html_(self) -> str:
-        return page(repr(self), ((at, *_facts_of(layer)) for at, layer in enumerate(self)), ("layer", "", ""))
-
-
-def _facts_of(layer: object) -> tuple[str, str]:
-    """What a layer multiplies by and takes of a graph."""
-    return tuple(str(getattr(layer, name, "") or "") for name in ("operator", "reads"))  # type: ignore[return-value]
+        facts = ((str(getattr(layer, name, "") or "") for name in ("operator", "reads")) for layer in self)
+        return page(repr(self), ((at, *words) for at, words in enumerate(facts)), ("layer", "", ""))
 
 
 def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:

@@ -75,7 +75,7 @@ def _values(leaf: object) -> Tensor | None:
 
 
 def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:
-    """Which of `values` are beyond the limits; empty if none are. Infinite ones always are."""
+    """A sentence on `values` beyond the limits; "" if there are none. Infinite values are always beyond."""
     inside = (values >= least) & (values <= most) & values.isfinite()
     if bool(inside.all()):
         return ""

@@ -1,4 +1,4 @@
-"""How objects show themselves: one short line, and a small table in notebooks."""
+"""Displays of objects: one short line, and a small table in notebooks."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""How many rows a client's nodes are padded to: each client has a fixed number as long as its data lasts, so that
+"""The number of rows to which a client's nodes are padded. Each client has a fixed number as long as its data lasts, so
+that
 states and replies may have one row per node, and a vectorized batch holds only clients of one size."""
 
 from collections import Counter

@@ -20,7 +20,7 @@ SHIFT, DIVISOR, LOG = 0, 1, 2  # rows of a scale, float64 [3, t]
 
 
 def kind_of(y: "np.ndarray | Tensor") -> Kind:
-    """What is predicted, by the form of `y`."""
+    """The kind of target, by the form of `y`."""
     if y.ndim == 1:
         return CLASS
     floating = y.dtype.is_floating_point if isinstance(y, Tensor) else y.dtype.kind == "f"

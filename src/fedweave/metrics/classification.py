@@ -31,7 +31,7 @@ GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
     logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled. Returns float64 pairs:
 
@@ -60,7 +60,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, on_grid(loss), 0.0)
     truth, guess = y[:, None] == classes, predicted[:, None] == classes
-    held, guessed, hit = (_per_class(masks, member) for member in (truth, guess, truth & guess))
+    chosen = masks.to(torch.float64)
+    held, guessed, hit = (chosen @ member.to(torch.float64) for member in (truth, guess, truth & guess))  # [S, c]
     out = {
         "loss": _pair(loss.sum(-1), examples),
         "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
@@ -97,11 +98,6 @@ def _order(logits: Tensor, log_p: Tensor) -> Tensor:
 
 def _pair(total: Tensor, count: Tensor) -> Tensor:
     return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
-
-
-def _per_class(masks: Tensor, member: Tensor) -> Tensor:
-    """How many examples [S, c] of each set [S, n] belong to each class [n, c]."""
-    return masks.to(torch.float64) @ member.to(torch.float64)
 
 
 def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:

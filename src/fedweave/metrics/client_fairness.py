@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients (FairGFL, section VII-A "Metrics"), and whether who brings more gets more
+"""How evenly a model serves the clients (FairGFL, section VII-A "Metrics"), and whether larger contributors gain more
 (FairGraphFL, section 4.1 "Metrics"; Xu et al. 2021, section 5).
 """
 

@@ -25,7 +25,7 @@ COUNTED = ("groups", "group_auc")
 
 
 def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of nodes.
+    """One client's additive counts for every metric, for S sets of nodes.
 
     logits [n, 2]; y int64 [n], -1 where unlabeled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
     unlabeled. Returns float64:
@@ -213,8 +213,9 @@ def summarized(per_client: Mapping[str, np.ndarray], pooled: Mapping[str, np.nda
     """
     named = {name.removeprefix(f"{MEASURED}/"): value for name, value in per_client.items()}
     summary = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
-    medians = over_clients({name: value[:, TEST] for name, value in named.items()})
-    return {key: float(value) for key, value in (summary | _prefixed(medians)).items()}
+    over = over_clients({name: value[:, TEST] for name, value in named.items()})
+    medians = {f"{MEASURED}/median/{name}": value for name, value in over.items()}
+    return {key: float(value) for key, value in (summary | medians).items()}
 
 
 def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
@@ -263,7 +264,3 @@ def selection_score(scores: Mapping[str, float]) -> tuple[float, float]:
     """The value of the selection metric in a `selection`, and the value of a constant prediction."""
     other = not np.isnan(scores.get("score", np.nan))
     return (scores["score"], scores["chance"]) if other else (scores["accuracy"], scores["constant"])
-
-
-def _prefixed(medians: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"{MEASURED}/median/{name}": value for name, value in medians.items()}

@@ -19,7 +19,7 @@ _ORDER = ("auc", "average_precision")
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
     logits [n, t]; y int64 [n, t], 0 or 1, -1 where unknown; masks bool [S, n]. Returns float64 pairs over known
     labels:

@@ -21,7 +21,6 @@ from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import (
     Classes,
     Measured,
-    Pairs,
     judged_known,
     kind_by,
     mean,
@@ -106,7 +105,7 @@ def measure(
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
-    judging, kind = judging or Judging(), kind_by(everyone or _first(server, global_test_pairs))
+    judging, kind = judging or Judging(), kind_by(everyone or (global_test_pairs if server is None else server))
     by = judged_known(before or {}) or kind.verdict(everyone, judging)
     positive = positive_class(judging, by)
     per_client, of_groups = kind.measured(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
@@ -149,11 +148,6 @@ def measure(
     rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
     defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
     return Measurement(rows, defined, _validated(per_client, means, judged_by(by)), selection)
-
-
-def _first(server: Mapping[str, np.ndarray] | None, of_clients: Pairs) -> Pairs:
-    """The pairs on the global test set, from the server's model if it has one, else from the clients'."""
-    return of_clients if server is None else server
 
 
 def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:

@@ -29,7 +29,7 @@ _PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")
 def counts(
     outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sens: Tensor | None = None, whole: bool = True
 ) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
     outputs [n, t], in units of `scale` [3, t] (`core.target`); y float64 [n, t], NaN where unknown; masks bool
     [S, n]; sens int64 [n]. Returns float64, over the known numbers, of errors e = p − y in the data's units:
@@ -181,7 +181,7 @@ def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _values(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     out = {"loss": _ratio(*pairs["loss"].unbind(-1))} if "loss" in pairs else {}
-    return out | {name: _mean(each) for name, each in per_target(pairs).items()}
+    return out | {name: each.nanmean(-1) for name, each in per_target(pairs).items()}
 
 
 def _tensors(pairs: Values) -> dict[str, Tensor]:
@@ -196,8 +196,3 @@ def _spread(total: Tensor, squares: Tensor, n: Tensor) -> Tensor:
 
 def _ratio(total: Tensor, count: Tensor) -> Tensor:
     return torch.where(count > 0, total / torch.where(count > 0, count, 1.0), math.nan)
-
-
-def _mean(each: Tensor) -> Tensor:
-    """The mean over the numbers where it is defined."""
-    return each.nanmean(-1)

@@ -75,8 +75,8 @@ def alerts(n: int, share: float) -> int:
 
 
 def hits_of_alerts(margin: np.ndarray, truth: np.ndarray, share: float) -> float:
-    """How many positives are among the `share` of highest scores; of equal scores at the border each counts by its
-    chance to be among them."""
+    """The number of positives among the `share` of highest scores; equal scores at the border count by their chance to
+    be among them."""
     count = alerts(len(truth), share)
     if not count:
         return 0.0
@@ -169,7 +169,7 @@ ERROR = "_error"  # suffix of a metric's name: how far it may be from the metric
 
 
 def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
-    """What one client's scores add to the sums over clients, for S sets of examples; arguments as for
+    """One client's additive counts of scores, for S sets of examples; arguments as for
     `classification.counts`. float64:
 
     "margins" [S, k, 2, BINS]: how many examples outside and inside a class have a margin in each bin; with two classes

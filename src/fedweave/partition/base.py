@@ -160,7 +160,8 @@ def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], clas
     classes: names of the classes, or of other targets."""
     shown = [name for name in SHOWN if name in columns]
     clients = len(columns["client"])
-    rows = [[*(name.replace("_", " ") for name in shown), *(classes or _numbered(columns["labels"]))]]
+    targets = classes or [f"class {at}" for at in range(len(columns["labels"][0]))]
+    rows = [[*(name.replace("_", " ") for name in shown), *targets]]
     for at in range(min(clients, MOST)):
         rows.append([_text(columns[name][at]) for name in shown] + target_cells(columns, at))
     if clients > MOST:
@@ -187,10 +188,6 @@ def mean_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
     if "means" in columns:
         return [""] * len(columns["labels"][0])
     return [f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)]
-
-
-def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
-    return [f"class {at}" for at in range(len(labels[0]))]
 
 
 def _text(value: object) -> str:

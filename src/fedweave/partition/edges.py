@@ -83,7 +83,8 @@ class EdgeGroups(Divided):
             parts = by_time(data, held, self._ends(data))
         else:
             parts = divide(data, held, ratios, self.public_split, seed)
-        return tuple(replace(part, edges=skeleton(_ends_of(data, part), data.nodes)) for part in parts)
+        ends = data.carried.ends  # type: ignore[union-attr]
+        return tuple(replace(part, edges=skeleton(ends[:, part.examples], data.nodes)) for part in parts)
 
 
 def spans(time: np.ndarray, clients: int) -> np.ndarray:
@@ -95,12 +96,6 @@ def spans(time: np.ndarray, clients: int) -> np.ndarray:
     np.minimum.at(first, moment, place)
     result: np.ndarray = first[moment] * clients // len(time)
     return result
-
-
-def _ends_of(data: Dataset, part: Part) -> np.ndarray:
-    """int64 [2, M_i]: the ends of a client's edges, global numbers."""
-    ends: np.ndarray = data.carried.ends[:, part.examples]  # type: ignore[union-attr]
-    return ends
 
 
 def _missing(data: Dataset, what: str, setting: str) -> ConfigError:

@@ -2,7 +2,7 @@
 by a property of the graphs (OpenFGL's feature and topology skew).
 """
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -181,13 +181,8 @@ class Perturbed(GraphsIID):
             replace(part, edges=_flipped(data, part, rng.uniform(least, below), rng))
             for part, (_, least, below) in zip(whole.parts, kinds, strict=True)
         ]
-        names = (f"{kind}-{i}" for kind, count in _counted(kinds) for i in range(count))
+        names = (f"{kind}-{i}" for kind, count in Counter(kind for kind, *_ in kinds).items() for i in range(count))
         return replace(whole, parts=tuple(parts), names=tuple(names))
-
-
-def _counted(kinds: list[tuple[str, float, float]]) -> Iterator[tuple[str, int]]:
-    for name in dict.fromkeys(kind for kind, *_ in kinds):
-        yield name, sum(kind == name for kind, *_ in kinds)
 
 
 def _unstratified(
