@@ -388,8 +388,8 @@ class Round:
 
     @property
     def counting(self) -> Tensor:
-        """The number of clients whose updates count: int64 scalar. If secure aggregation hides their weights, all who replied,
-        unless a weight is only 1 or 0, for whether the client counts."""
+        """The number of clients whose updates count: int64 scalar. If secure aggregation hides their weights, it is the
+        number of replies, unless weights are only 1 or 0."""
         if COUNTED in self.opened:
             counted: Tensor = self.opened[COUNTED]
             return counted.clamp(max=len(self.at))

@@ -410,7 +410,7 @@ class Edges:
         return Incoming(*self._part(self.cache.incoming(way, self.split if self.cache.timed else 0)))
 
     def of_edges(self, examples: bool = False) -> OfEdges:
-        """The inputs of models from the edges of this split; with `examples`, from all edges, which are the examples."""
+        """The inputs of models from the edges of this split; with `examples`, from all edges."""
         return OfEdges(
             *self._part(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
         )

@@ -309,7 +309,8 @@ class Call:
 
 
 class Federation(ABC):
-    """The operations that an algorithm may use. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
+    """The operations that an algorithm may use. An engine implements `answer` and `deliver`; no algorithm knows which
+    engine it is.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global

@@ -1,8 +1,8 @@
 """Links as examples: which split each is in, which edges carry messages, and which pairs that are no links evaluate a
 model. In NumPy, before any training.
 
-All of it follows from hashes of the ends' names, so that it does not depend on how the data is partitioned, in which
-order its rows stand, or which process asks.
+All of it follows from hashes of the ends' names. So it depends neither on the partition of the data, nor on the order
+of its rows, nor on the process that computes it.
 """
 
 import hashlib

@@ -251,8 +251,8 @@ class Layer(NamedTuple):
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
-    reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
-                 does, or the "graph" with all its edges, as a user's module may, also if it has an `operator`.
+    reads:       its input from a graph: the "product" of rows with `operator`; the "entries" of `operator` one by one,
+                 for attention; or the "graph" with all its edges, for a user's module, also if it has an `operator`.
     plain:       (weights) -> the weights in evaluation, where the layer is derived from another one.
     along:       the ways (`core.edge_attributes.WAYS`) in which it passes messages along single edges; () if it does
                  not.

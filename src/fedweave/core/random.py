@@ -6,8 +6,8 @@ A key is an int64 scalar tensor. `fold` derives a new one from it and some purpo
 An element's draw depends only on its number: the first rows of a longer array equal the shorter array, so a node's draw
 does not depend on the rows of padding after it.
 
-Dropout masks are drawn block by block, so that the words that they are made of stay in a processor's cache, and
-compared straight into floating-point numbers: kernels on bool tensors were measured ten times slower.
+Dropout masks are drawn block by block, so that their words stay in a processor's cache. The comparison writes
+floating-point numbers directly: kernels on bool tensors were measured ten times slower.
 """
 
 import hashlib

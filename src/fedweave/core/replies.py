@@ -396,8 +396,8 @@ class Replies:
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
-        Accumulated in float64, where the replies lie, and then rounded, so that the result depends neither on the order
-        or grouping of clients nor on whether rows that a client never touched are stored (`TouchedRows`).
+        The sum is accumulated in float64, where the replies lie, and then rounded. So the order and grouping of clients
+        do not change it, nor whether replies store rows that a client never touched (`TouchedRows`).
         """
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):

@@ -1,6 +1,5 @@
-"""The number of rows to which a client's nodes are padded. Each client has a fixed number as long as its data lasts, so
-that
-states and replies may have one row per node, and a vectorized batch holds only clients of one size."""
+"""The number of rows to which a client's nodes are padded. It is fixed as long as the client's data lasts, so that
+states and replies may have one row per node. A vectorized batch holds only clients of one size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -19,9 +19,9 @@ def client_fairness(
     clients: Sequence[str],
     metric: str = PLAIN,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], with the worst and the
-    best client, and the spread of their training losses [P], by which FairGFL defines fairness. If a model memorizes
-    its training examples, the training losses are even, also where test losses are not.
+    """The spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], with the worst and
+    the best client. FairGFL defines fairness by the spread of training losses [P], which is added. If a model memorizes
+    its training examples, these losses are even, also where test losses are not.
 
     "fairness/test_loss_variance": 1/P sum (F_i - mean F)^2.
     "fairness/test_loss_entropy": -sum s_i log s_i in nats with s_i = F_i / sum F; between 0 and log P, its value for

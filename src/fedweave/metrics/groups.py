@@ -245,10 +245,10 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
 def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:
     """Whether a round with the `selection` `now` is better than an earlier one.
 
-    A round counts as fair if its accuracy, or the score that replaces it, is more than `margin` above the constant
-    prediction's, and if it does not give nearly all people one prediction (a margin below 0 permits it). Without these
-    bounds a constant prediction, which has no gaps, would win. Among fair rounds the one with the lowest gaps is
-    chosen; while there is none, the one with the highest accuracy or score; of equal ones the first.
+    A round counts as fair under two conditions. Its accuracy, or the score that replaces it, is more than `margin`
+    above the constant prediction's. It does not give nearly all people one prediction (a margin below 0 permits it).
+    Without these bounds a constant prediction, which has no gaps, would win. Among fair rounds the one with the lowest
+    gaps is chosen; while there is none, the one with the highest accuracy or score; of equal ones the first.
     """
     return _rank(now, margin) > _rank(before, margin)
 

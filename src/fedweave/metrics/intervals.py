@@ -73,7 +73,7 @@ def _bounds(share: float, least: np.ndarray) -> dict[str, np.ndarray]:
 
 def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarray]:
     """`intervals` from sums of clients' `histograms` [3, t, BINS]. "intervals/coverage" is the share of all examples,
-    up to the border of a bin, and "intervals/bin_error" how much too wide they may be, as a share of the width."""
+    up to the border of a bin. "intervals/bin_error" is the largest excess of the width, as a share of the width."""
     q = np.array([half_width_of_counts(column, share) for column in counts[VAL]])
     if not np.isfinite(q).all():
         return {}

@@ -1,6 +1,6 @@
 """Metrics of several yes-or-no labels per example as additive (sum, count) pairs, as in `classification`. Each label is
-evaluated on its own, over the examples where it is known, and a metric is the mean over the labels that have examples
-of both kinds.
+evaluated on its own, over the examples where it is known. A metric is the mean over the labels that have examples of
+both kinds.
 """
 
 from collections.abc import Mapping

@@ -291,8 +291,8 @@ def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 
 def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """The average precision by counts of rising bins, each bin's examples at once, and how far it may be from the
-    average precision of the scores. The extremes are all positives of a bin first, with one score, and all last."""
+    """The average precision by counts of rising bins, each bin's examples at once, and its largest error. The extremes
+    of the scores' average precision are all positives of a bin first, with one score, and all last."""
     p, q = positive[::-1], negative[::-1]
     tp, fp, count = np.cumsum(p), np.cumsum(q), p.astype(np.int64)
     total = p.sum()

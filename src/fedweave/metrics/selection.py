@@ -314,8 +314,8 @@ class Flagging(NamedTuple):
 
 
 def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging | None:
-    """How a run of two classes flags examples. None where it has no positive class to look for, or where a threshold
-    was to be chosen on validation examples and was not, because no single model served all of them.
+    """How a run of two classes flags examples. None if it has no positive class to look for. None also if validation
+    examples should choose a threshold and did not, because no single model served all of them.
 
     judging: with the number of the positive class. metrics: of the run's summary.
     """

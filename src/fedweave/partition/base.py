@@ -472,8 +472,8 @@ def check_enough(count: int, clients: int, each: int = 1, example: str = "node")
     """Raise ConfigError if `count` examples cannot give every client `each` of them."""
     if count < clients * each:
         raise ConfigError(
-            f"[partition] clients = {clients} of at least {each} {example}(s) cannot share {count} {example}s; "
-            f"set clients to at most {count // each}, or take a larger dataset.",
+            f"partition.clients = {clients}: {count} {example}s are too few for at least {each} {example}(s) each. "
+            f"Set clients to at most {count // each}, or take a larger dataset.",
             code="config.too-few",
         )
 
@@ -482,8 +482,8 @@ def need_classes(data: Dataset, what: str) -> None:
     """Raise ConfigError unless the data has classes, which a partition needs; `what` says why, "dirichlet deals …"."""
     if data.target != CLASS:
         raise ConfigError(
-            f"[partition] {what}; of {data.name!r} {data.target_summary} are predicted. Choose another cut, such as "
-            "random, column, louvain or metis.",
+            f"partition: {what}, but the targets of {data.name!r} are {data.target_summary}. Choose another partition, "
+            "such as random, column, louvain or metis.",
             code="config.target",
         )
 
@@ -527,8 +527,8 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
     """
     if data.public is None:
         raise ConfigError(
-            f"[partition] public_split = true, but {data.name!r} has no published split; "
-            "set it to false and give train, val and test, or give your own data a split: tables a column split, "
+            f"partition.public_split = true: {data.name!r} has no published split. "
+            "Set it to false and give train, val and test, or give your own data a split: tables a column split, "
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",
         )
@@ -563,8 +563,8 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     fewest = int(np.bincount(data.y[labelled], minlength=data.classes).min())
     if fewest < train or sum(sizes) > len(rest):
         raise ConfigError(
-            f"[partition] train_per_class = {train}, val = {val} and test = {test}: the smallest class of "
-            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one.",
+            f"partition.train_per_class = {train}, val = {val}, test = {test}: the smallest class of {data.name!r} has "
+            f"{fewest} examples, and {len(rest)} others are left to validate and test. Lower one of the three.",
             code="config.too-few",
         )
     masks = np.zeros((3, len(data.y)), dtype=bool)

@@ -301,8 +301,8 @@ def meter_scaling(
 ) -> None:
     """Record in a `ledger` the exchange by which `clients` scale `features` columns of nodes or edges, if any.
 
-    No exchange is needed where columns are not scaled over nodes, where there is one client, or where each holds
-    columns of its own for the same nodes. A node that several clients hold counts for each; in the simulation once.
+    There is no exchange if columns are not scaled over nodes, for one client, and for clients with columns of their own
+    for the same nodes. A node that several clients hold counts for each; in the simulation once.
 
     how: one of `datasets.features.NORMALIZE`.
     """

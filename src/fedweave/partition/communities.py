@@ -56,8 +56,8 @@ class Louvain(Divided):
 
     clients:          number of clients, P.
     slack:            largest relative deviation of sizes from n / P; more slack keeps more edges.
-    packing:          "linked" as above, or "in_turn": communities that are too large are chopped in the order of nodes,
-                      and all are dealt to the clients in turn, largest first, as in FedEgo's released code and in
+    packing:          "linked" as above, or "in_turn": communities that are too large are chopped in the order of nodes.
+                      Then all are dealt to the clients in turn, largest first, as in FedEgo's released code and in
                       FederatedScope (`dealt`). Clients are more alike then, and more edges are cut.
     holdout:          whether the community whose size is closest to n / (P + 1) becomes the global test set, which no
                       client holds and which keeps only labeled nodes. With "in_turn" it is the first of P + 1 shares.
@@ -259,7 +259,7 @@ def held(owner: np.ndarray, clients: int) -> list[np.ndarray]:
     """
     nodes = group(owner, clients)
     if empty := sum(not len(members) for members in nodes):
-        raise ConfigError(f"[partition] clients = {clients}: {empty} of them would hold no node; lower clients.")
+        raise ConfigError(f"partition.clients = {clients}: {empty} of them would hold no node. Lower clients.")
     return nodes
 
 
@@ -339,8 +339,7 @@ def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Ge
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     if (different := len(np.unique(shares, axis=0))) < clients:
         raise ConfigError(
-            f"[partition] clients = {clients}, but only {different} communities differ in labels; lower clients or "
-            f"{remedy}.",
+            f"partition.clients = {clients}: only {different} communities differ in labels. Lower clients or {remedy}.",
             code="config.communities",
         )
     seed = int(rng.integers(2**31))

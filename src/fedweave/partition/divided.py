@@ -99,8 +99,8 @@ class Divided(Settings):
         if first >= second or counts[0] == 0:
             counts_text = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
             raise ConfigError(
-                f"[partition] train_until = {first:.10g}, val_until = {second:.10g} of times {times[0]:.10g} to "
-                f"{times[-1]:.10g} ({counts_text}): give two times or shares, the second later."
+                f"partition.train_until = {first:.10g}, val_until = {second:.10g}: divide times {times[0]:.10g} to "
+                f"{times[-1]:.10g} badly ({counts_text}). Give two times or shares, the second later."
             )
         return first, second
 

@@ -56,7 +56,10 @@ class EdgeGroups(Divided):
         """int64 [M], the client of each edge, and the clients' own names, if any."""
         rng, attributes = generator(seed, "partition/edges"), data.carried
         if attributes is None:
-            raise ConfigError(f"[partition]: the edges of {data.name!r} are no examples.", code="config.examples")
+            raise ConfigError(
+                f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'.",
+                code="config.examples",
+            )
         total = attributes.total
         if self.by == "random":
             return rng.permutation(np.arange(total) % self.clients), None

@@ -193,8 +193,8 @@ class EgoNetworks(Settings):
         pool = np.flatnonzero(whole.masks[TRAIN] & (component == np.bincount(component).argmax()))
         if len(pool) < self.clients:
             raise ConfigError(
-                f"[partition] clients = {self.clients} ego-networks need {self.clients} train nodes as centers, but "
-                f"the largest component of {data.name!r} has {len(pool)}; lower clients or raise train.",
+                f"partition.clients = {self.clients}: each ego-network needs a train node as its center, but the "
+                f"largest component of {data.name!r} has {len(pool)}. Lower clients or raise train.",
                 code="config.too-few",
             )
         centers = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)

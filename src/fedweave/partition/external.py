@@ -175,7 +175,7 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     if WORDS.beyond(tensor, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
-            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalise)."
+            f"data.external: sums of features beyond {bound:.3g} cannot be exchanged. Scale them by data.normalise."
         )
     return WORDS.encode(tensor, float(most)).numpy()
 
@@ -232,8 +232,8 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     parts = partition.parts
     if data.example == "graph" or any(part.columns is not None or part.edges is not None for part in parts):
         raise ConfigError(
-            "external: columns are made of edges to other members' nodes where nodes or edges of one graph are the "
-            "examples, and each member holds all columns of its own."
+            "data.external: needs nodes or edges of one graph as examples, and members that hold all columns of their "
+            "nodes. Leave it out."
         )
     tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]

@@ -137,9 +137,9 @@ class LabelSkew(Settings):
         val = round(self.val * size)
         if size < 1 or (not self.public_split and size - val - self.test_nodes < 1):
             raise ConfigError(
-                f"[partition] test_nodes = {self.test_nodes} and val = {self.val} leave no train node of the {size} "
-                f"that share = {self.share} gives a client; "
-                f"set test_nodes to at most {max(0, size - val - 1)}, or raise share.",
+                f"partition.test_nodes = {self.test_nodes}, val = {self.val}: leave no train node of the {size} nodes "
+                f"that share = {self.share} gives a client. "
+                f"Set test_nodes to at most {max(0, size - val - 1)}, or raise share.",
                 code="config.no-train",
             )
         return np.array([size - val - self.test_nodes, val, self.test_nodes])
@@ -159,9 +159,9 @@ class LabelSkew(Settings):
                 left = ~mine if self.rest == "others" else ~np.isin(nodes, first)
                 return np.concatenate([first, rng.choice(nodes[left], other, replace=False)])
         raise ConfigError(
-            f"[partition] no majors = {self.majors} of the {len(present)} labels have {wanted} nodes and the others "
-            f"{size - wanted} (major_rate = {self.major_rate} of share = {self.share}) among the {len(nodes)} outside "
-            "the global test; lower share or global_test, or change majors or major_rate."
+            f"partition.majors = {self.majors}: no choice among the {len(present)} labels has {wanted} nodes and "
+            f"{size - wanted} of others (major_rate = {self.major_rate} of share = {self.share}) among the "
+            f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate."
         )
 
 
@@ -180,8 +180,8 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         masks[TRAIN] &= ~np.isin(part.nodes, evaluated)
         if not masks[TRAIN].any():
             raise ConfigError(
-                f"[partition] exclusive = true leaves client {client} no train node: others validate or test on all "
-                "of them; lower clients, share, val or test_nodes.",
+                f"partition.exclusive = true: client {client} has no train node, because others validate or test on "
+                "all of them. Lower clients, share, val or test_nodes.",
                 code="config.exclusive",
             )
         result.append(replace(part, masks=masks))
@@ -267,7 +267,7 @@ class Dirichlet(Divided):
             if counts.sum(axis=0).min() >= self.min_nodes:
                 return counts
         raise ConfigError(
-            f"[partition] none of {_DIRICHLET_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} "
-            f"clients min_nodes = {self.min_nodes} of {sizes.sum()}; raise alpha, or lower min_nodes or clients.",
+            f"partition.alpha = {self.alpha}: none of {_DIRICHLET_DRAWS} draws gave each of {self.clients} clients "
+            f"min_nodes = {self.min_nodes} of {sizes.sum()}. Raise alpha, or lower min_nodes or clients.",
             code="config.draws",
         )

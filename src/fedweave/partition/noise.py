@@ -50,8 +50,8 @@ class Noise(Settings):
         """The data with noise for the clients of `partition`, and the partition with the labels that are left.
 
         Raises:
-            ConfigError: the noise would change edges with attributes, edges of clients that have edges of their own,
-                features of clients with columns of their own, or the labels of a single class.
+            ConfigError: the noise would change edges with attributes, clients' own edges or columns, or the labels of a
+                single class.
         """
         if self.features:
             data = replace(data, x=self._features(data, partition, generator(seed, "noise/features")))
@@ -63,7 +63,7 @@ class Noise(Settings):
 
     def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         if any(part.columns is not None for part in partition.parts):
-            raise ConfigError("noise.features: clients with columns of their own keep these; leave it out")
+            raise ConfigError(f"noise.features = {self.features}: does not work with columns per client. Leave it out.")
         nodes = _held(data, partition)
         if self.features_by == "gauss":
             x: np.ndarray = sp.csr_matrix(data.x).toarray()
@@ -80,18 +80,21 @@ class Noise(Settings):
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
             raise ConfigError(
-                "noise.edges: this partition gives clients edges of their own, which stay; leave it out",
+                f"noise.edges = {self.edges}: does not work with a partition that gives clients their own edges. "
+                "Leave it out.",
                 code="config.noise-edges",
             )
         if data.carried is not None:
             raise ConfigError(
-                "noise.edges: edges with a direction, weight, features or time stay; leave it out",
+                f"noise.edges = {self.edges}: does not work with edges that have a direction, weight, features or "
+                "time. Leave it out.",
                 code="config.noise-edges",
             )
         held = [part.nodes for part in partition.parts]
         if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
             raise ConfigError(
-                "noise.edges_by: clients share nodes, and 'rewire' keeps edges in one; take 'drop'",
+                'noise.edges_by = "rewire": needs clients that share no nodes, because edges stay in one client. Take '
+                '"drop".',
                 code="config.rewire",
             )
         inner = np.zeros(data.edges.shape[1], bool)
@@ -115,7 +118,9 @@ class Noise(Settings):
                 code="config.target",
             )
         if data.classes < 2 and self.labels_by == "flip":
-            raise ConfigError("noise.labels: there is no other class to flip to")
+            raise ConfigError(
+                f"noise.labels = {self.labels}: the data has one class, so no label can flip. Leave it out."
+            )
         evaluated = np.zeros(data.examples, bool)
         for part in (*partition.parts, *partition.held.values()):
             evaluated[part.examples[part.masks[VAL] | part.masks[TEST]]] = True

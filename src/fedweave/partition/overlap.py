@@ -26,7 +26,7 @@ class Overlap(Settings):
 
     Deviations: the printed generator gives its low and high group the same overlap (on Cora .21 and .22 at 𝐍 = .1), so
     that "exact" is the default. The paper does not state the groups' sizes and the shares of test, public and
-    validation nodes, nor that a node has one role at all its holders.
+    validation nodes. It does not say that a node has one role at all its holders.
 
     overlap:     𝐍, mean share of the other clients that hold a node of the middle third.
     generator:   "exact": r n of n nodes are a pool, from which every sharing client draws m at random; every client
@@ -98,8 +98,8 @@ class Overlap(Settings):
         held = [np.sort(nodes) for nodes in draw(data.y, rest, rng)]
         if min(map(len, held)) < 2:
             raise ConfigError(
-                f"[partition] clients = {self.clients}, overlap = {self.overlap}: of {len(rest)} nodes some client "
-                "gets fewer than 2; take fewer clients, more overlap or a larger dataset.",
+                f"partition.clients = {self.clients}, overlap = {self.overlap}: a client gets fewer than 2 of "
+                f"{len(rest)} nodes. Take fewer clients, more overlap or a larger dataset.",
                 code="config.overlap",
             )
         [roles] = _masked(data, rest, (1 - self.val, self.val), seed)

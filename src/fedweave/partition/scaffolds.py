@@ -88,8 +88,8 @@ class ScaffoldDirichlet(Dirichlet):
             if np.bincount(owner, minlength=self.clients).min() >= self.min_nodes:
                 return Partition(self.divided(data, group(owner, self.clients), seed))
         raise ConfigError(
-            f"[partition] none of {_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} clients "
-            f"min_nodes = {self.min_nodes} of {data.examples}; raise alpha, or lower min_nodes or clients.",
+            f"partition.alpha = {self.alpha}: none of {_DRAWS} draws gave each of {self.clients} clients "
+            f"min_nodes = {self.min_nodes} of {data.examples}. Raise alpha, or lower min_nodes or clients.",
             code="config.draws",
         )
 

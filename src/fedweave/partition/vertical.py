@@ -128,8 +128,8 @@ class Parties(Settings):
         """
         if data.parties is None:
             raise ConfigError(
-                f"[partition] name = 'parties', but {data.name!r} is one party's; take 'vertical' to cut its features "
-                "into blocks, or a folder of parties with [data] name = 'parties'.",
+                f"partition.name = 'parties': {data.name!r} belongs to one party. Take 'vertical' to divide its "
+                "features into blocks, or a folder of parties with data.name = 'parties'.",
                 code="config.one-party",
             )
         holders = [party.name for party in data.parties if party.labels]
@@ -188,8 +188,8 @@ def _blocks(features: int, widths: Sequence[float]) -> list[np.ndarray]:
     blocks = np.split(np.arange(features), ends[:-1])
     if any(len(block) == 0 for block in blocks):
         raise ConfigError(
-            f"[partition] {features} feature columns cannot be cut into {len(widths)} blocks of relative widths "
-            f"{list(widths)}: one would be empty. Take fewer clients or more even widths.",
+            f"partition.widths = {list(widths)}: one of {len(widths)} blocks of {features} feature columns would be "
+            "empty. Take fewer clients or more even widths.",
             code="config.blocks",
         )
     return blocks
