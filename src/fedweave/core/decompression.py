@@ -135,8 +135,8 @@ def _encoded(held: pq.FileMetaData, encodings: tuple[str, ...]) -> set[str]:
 def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int) -> None:
     """Raise DecompressionBomb if the words of `columns` would fill the memory.
 
-    Each word is stored as its difference from the one before. A few rows at a time are counted, so few that no batch
-    is longer than the stored bytes."""
+    Each word is stored as its difference from the one before, so no word is longer than the stored bytes. They are
+    counted a few rows at a time."""
     much = 0
     for at in range(held.num_row_groups) if columns else ():
         rows = max(1, min(AT_ONCE, MOST // max(1, held.metadata.row_group(at).total_byte_size)))

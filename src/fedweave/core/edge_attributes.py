@@ -57,7 +57,7 @@ class EdgeAttributes(NamedTuple):
     owners: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Their attributes, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
+        """The edges in words, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
         with_what = [] if self.weight is None else ["a weight"]
         if self.width:
             names = f" ({', '.join(self.columns)})" if self.columns else ""

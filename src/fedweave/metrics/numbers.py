@@ -90,7 +90,7 @@ def _spearman(y: Tensor, p: Tensor, known: Tensor, many: Tensor) -> Tensor:
 
 def per_target(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The metrics of `counts`' pairs, merged or not, with any leading axes, of each number [..., t]. NaN where there is
-    nothing to count, or a divisor is constant. Metrics without pairs are left out.
+    nothing to count, or the spread in a divisor is 0. Metrics without pairs are left out.
 
     "rmse", "mae":  root of the mean squared, and mean absolute error.
     "r2":           1 − Σ(y − p)² / Σ(y − mean y)².

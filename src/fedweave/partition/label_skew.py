@@ -161,7 +161,8 @@ class LabelSkew(Settings):
         raise ConfigError(
             f"partition.majors = {self.majors}: no choice among the {len(present)} labels has {wanted} nodes and "
             f"{size - wanted} of others (major_rate = {self.major_rate} of share = {self.share}) among the "
-            f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate."
+            f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate.",
+            code="config.majors",
         )
 
 
