@@ -177,7 +177,7 @@ class SecureSum:
     def __str__(self) -> str:
         against = f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
         of = "all clients" if self.everyone else f"{self.least} clients or more{against}"
-        return f"secure sum of {of} (the receiver learns only the sum)"
+        return f"secure sum of {of}, so the receiver learns only the sum"
 
     def needed(self, clients: int) -> int:
         """The fewest terms that a sum may have in a federation of this many clients."""
