@@ -432,7 +432,7 @@ class Engine(Federation):
         elsewhere. No algorithm may read it."""
         return None
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
         """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
         between organizations, where no process may know it."""
         return None

@@ -175,16 +175,16 @@ class EdgeMessages:
     """
 
     def __init__(self, attributes: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
-        self.carried, self.nodes, self.kind = attributes, nodes, kind
+        self.edge_attrs, self.nodes, self.kind = attributes, nodes, kind
         self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
         """int64 [2, m], where each message starts and what it reaches, and int64 [m], the edge that it goes along."""
         if way not in self._lists:
-            index, edge = self.carried.ends, np.arange(self.carried.total)
-            if way == "reverse" and self.carried.directed:
+            index, edge = self.edge_attrs.ends, np.arange(self.edge_attrs.total)
+            if way == "reverse" and self.edge_attrs.directed:
                 index = index[::-1]
-            elif way == "undirected" or not self.carried.directed:
+            elif way == "undirected" or not self.edge_attrs.directed:
                 back = index[0] != index[1]  # a loop is one message
                 index, edge = np.concatenate([index, index[::-1, back]], 1), np.concatenate([edge, edge[back]])
             order = np.lexsort((index[0], index[1]))
@@ -195,7 +195,7 @@ class EdgeMessages:
         """The tables of `core.edges.Incoming`."""
         (source, target), edge = self.listed(way)
         degree = np.bincount(target, minlength=self.nodes)
-        weight = self.carried.weight
+        weight = self.edge_attrs.weight
         strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
         numbers = (index.astype(np.int32) for index in (source, edge))  # tens of millions: half the memory
         return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
@@ -204,7 +204,7 @@ class EdgeMessages:
     def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
         """(c float32 [k], S [M, k]): models read S + 1 c^T of edges. c is 0 unless it makes S sparse, as for one-hot
         columns that were standardized: nearly all rows have one number, and a product with these would be dense."""
-        read = self.carried.read
+        read = self.edge_attrs.read
         as_it_is = np.zeros(read.shape[1], np.float32), read
         if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:
             return as_it_is
@@ -223,7 +223,7 @@ class EdgeMessages:
     @property
     def read(self) -> tuple[np.ndarray, ...]:
         """The tables of `core.edges.OfEdges`."""
-        attributes = self.carried
+        attributes = self.edge_attrs
         weight = np.ones(attributes.total, np.float32) if attributes.weight is None else attributes.weight
         return attributes.read, weight, attributes.ends.T
 
@@ -248,7 +248,7 @@ class EdgeMessages:
     def _adjacency(self, way: str, weighted: bool = True) -> sp.csr_matrix:
         """[n, n]; entry (i, j) is the sum of the weights of the messages from j that reach i, or how many these are."""
         index, edge = self.listed(way)
-        weight = self.carried.weight if weighted else None
+        weight = self.edge_attrs.weight if weighted else None
         values = np.ones(len(edge), self.kind) if weight is None else weight[edge].astype(self.kind)
         return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes, self.nodes))
 
@@ -258,8 +258,8 @@ class EdgeMessages:
     def _relations(self, way: str) -> np.ndarray:
         """int64 [m]: the relation of each message's edge; 0 where edges have none, or classes to be predicted."""
         index, edge = self.listed(way)
-        known = self.carried.y is not None and not self.carried.examples
-        return self.carried.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
+        known = self.edge_attrs.y is not None and not self.edge_attrs.examples
+        return self.edge_attrs.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
 
     def _relation(self, way: str) -> sp.csr_matrix:
         """[m, 1]: the number of each message's relation."""

@@ -54,7 +54,7 @@ class EdgeGroups(Divided):
 
     def _dealt(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
         """int64 [M], the client of each edge, and the clients' own names, if any."""
-        rng, attributes = generator(seed, "partition/edges"), data.carried
+        rng, attributes = generator(seed, "partition/edges"), data.edge_attrs
         if attributes is None:
             raise ConfigError(
                 f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'.",
@@ -85,8 +85,8 @@ class EdgeGroups(Divided):
         if self.split == "time":
             parts = by_time(data, held, self._ends(data))
         else:
-            parts = divide(data, held, ratios, self.public_split, seed)
-        ends = data.carried.ends  # type: ignore[union-attr]
+            parts = divide(data, held, ratios, self.use_dataset_split, seed)
+        ends = data.edge_attrs.ends  # type: ignore[union-attr]
         return tuple(replace(part, edges=skeleton(ends[:, part.examples], data.nodes)) for part in parts)
 
 

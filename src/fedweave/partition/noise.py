@@ -84,7 +84,7 @@ class Noise(Settings):
                 "Leave it out.",
                 code="config.noise-edges",
             )
-        if data.carried is not None:
+        if data.edge_attrs is not None:
             raise ConfigError(
                 f"noise.edges = {self.edges}: does not work with edges that have a direction, weight, features or "
                 "time. Leave it out.",
