@@ -11,7 +11,7 @@ _CALMER = "Lower algorithm.lr, or bound the updates (algorithm.parts = [{name = 
 
 
 def listed(names: Sequence[object], between: str = ", ") -> str:
-    """Names in a sentence; of more than `MANY` the first two and the last: "c0, c1, … c9999"."""
+    """Names in a sentence; more than `MANY` show the first two and the last: "c0, c1, … c9999"."""
     shown = names if len(names) <= MANY else [*names[:2], f"… {names[-1]}"]
     return between.join(map(str, shown))
 
@@ -19,7 +19,7 @@ def listed(names: Sequence[object], between: str = ", ") -> str:
 class FedweaveError(Exception):
     """Base of all errors below; the command line prints its message without a traceback.
 
-    code: what kind of fault it is, for programs: its class's word, or what it was raised with, "config.unknown-key".
+    code: the kind of fault, for programs: the word of its class, or a more precise one, such as "config.unknown-key".
     """
 
     code = "failed"
@@ -31,10 +31,10 @@ class FedweaveError(Exception):
 
 
 class UserError(FedweaveError):
-    """The caller's mistake (configuration, data, arguments); the command line exits with 2. Of several faults each is
-    one of the arguments; the first 20 are shown.
+    """The caller's mistake (configuration, data, arguments); the command line exits with 2. Several faults are several
+    arguments; the first 20 are shown.
 
-    omitted: how many more there are that nobody looked at.
+    omitted: how many more faults there are that were not examined.
     """
 
     code = "user"
@@ -53,13 +53,13 @@ class ConfigError(UserError):
 
 
 class SettingError(ConfigError, TypeError, ValueError):
-    """A setting that is given in Python is unknown, or its value is of another type: what Python itself raises, too."""
+    """A setting in Python is unknown, or its value has another type. It is also the error that Python itself raises."""
 
     code = "config.setting"
 
 
 class DataError(UserError):
-    """Input data is refused; the message names file, row and remedy."""
+    """Input data is invalid; the message names file, row and remedy."""
 
     code = "data"
 
@@ -78,36 +78,36 @@ class Fault(str):
 
     @classmethod
     def of(cls, examples: Sequence[tuple[str, str, int]], remedy: str, rest: int = 0) -> "Fault":
-        """The line; a file is named where the example before it is of another one."""
+        """The line; it names a file only if the example before it is in another file."""
         files = ["", *(where for where, _, _ in examples)]
-        said = [f"{where}: {what}" if where != files[at] else what for at, (where, what, _) in enumerate(examples)]
-        fault = cls(f"{'; '.join([*said, *([f'and {rest:,} more'] if rest else [])])}. {remedy}")
+        texts = [f"{where}: {what}" if where != files[at] else what for at, (where, what, _) in enumerate(examples)]
+        fault = cls(f"{'; '.join([*texts, *([f'and {rest:,} more'] if rest else [])])}. {remedy}")
         fault.examples, fault.remedy, fault.rest = tuple(examples), remedy, rest
         return fault
 
 
 def _together(faults: Sequence[object]) -> list[object]:
-    """The faults, those with one remedy as one of them with three examples if there are more than these."""
+    """The faults; more than three with one remedy become a single fault with three examples."""
     alike = dict[object, list[object]]()
     for at, fault in enumerate(faults):
         alike.setdefault(fault.remedy if isinstance(fault, Fault) and fault.remedy else at, []).append(fault)
-    found = list[object]()
+    merged = list[object]()
     for remedy, same in alike.items():
         of_one = [fault for fault in same if isinstance(fault, Fault)]
         examples = [example for fault in of_one for example in fault.examples]
         if len(same) == 1 or len(examples) <= Fault.SHOWN:
-            found += same
+            merged += same
             continue
         rest = sum(fault.rest for fault in of_one) + sum(count for _, _, count in examples[Fault.SHOWN :])
-        found.append(Fault.of(examples[: Fault.SHOWN], str(remedy), rest))
-    return found
+        merged.append(Fault.of(examples[: Fault.SHOWN], str(remedy), rest))
+    return merged
 
 
 class Faults:
-    """Collects what is refused inside `with faults:`, errors of one `kind`, so that all can be mended at once."""
+    """Collects the errors of one `kind` that `with faults:` blocks raise, so that users can mend all at once."""
 
     def __init__(self, kind: type[UserError]) -> None:
-        self._kind, self._said, self._codes, self._omitted = kind, list[object](), set[str](), 0
+        self._kind, self._messages, self._codes, self._omitted = kind, list[object](), set[str](), 0
 
     def __enter__(self) -> "Faults":
         return self
@@ -115,16 +115,16 @@ class Faults:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, self._kind):
             return False
-        self._said += error.args
+        self._messages += error.args
         self._codes.add(error.code)
         self._omitted += error.omitted
         return True
 
     def refuse(self, omitted: int = 0) -> None:
-        """Raise an error of all faults, if there are any; it has their code where that is the same. More than three
-        with one remedy are one fault. `omitted` counts faults that nobody looked at."""
-        if self._said:
-            error = self._kind(*_together(self._said), code=self._codes.pop() if len(self._codes) == 1 else "")
+        """Raise one error for all faults, if there are any, with their code if they share one. More than three faults
+        with one remedy become one. `omitted` counts faults that were not examined."""
+        if self._messages:
+            error = self._kind(*_together(self._messages), code=self._codes.pop() if len(self._codes) == 1 else "")
             error.omitted = self._omitted + omitted
             raise error
 
@@ -160,7 +160,7 @@ class ReplyRefused(FedweaveError):
 
 
 class CallRefused(FedweaveError):
-    """A site refuses what a server asks for; names the call and what was expected, and nothing of the site's data."""
+    """A site rejects a call of the server; names the call and what was expected, and nothing of the site's data."""
 
     code = "call-refused"
 
@@ -187,7 +187,7 @@ class ClientsMissing(FedweaveError):
 
 
 def _reasons(missing: Mapping[str, str]) -> str:
-    """Who is missing why: each by name, of many those together that have one reason."""
+    """The missing clients with their reasons; if there are many, clients with the same reason are grouped."""
     if len(missing) <= MANY:
         return "; ".join(f"{client}: {reason}" for client, reason in missing.items())
     alike: dict[str, list[str]] = {}
@@ -214,7 +214,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was asked for which there is not."""
+    """Whether an error means that there is not enough memory."""
     matches = isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
     return matches or isinstance(error, MemoryError)
 
@@ -225,11 +225,11 @@ def told_diverged(what: str) -> str:
 
 
 def told_of_part(name: str, what: str) -> str:
-    """The message where `what` part `name` gives, and no weight, holds numbers that are not finite."""
+    """The message for a part `name` whose `what` is not finite, while all weights are finite."""
     return f"part {name!r}: {what} {NOT_FINITE}, and the weights are finite. Put right what {name} computes."
 
 
-# What the part of a code before its point means, and the page of the documentation that says more: "title: page".
+# {part of a code before its point: (its meaning, the page of the documentation about it, "title: page")}
 CODES: dict[str, tuple[str, str]] = {
     "config": ("The configuration has a key, a name or a value that is not valid.", "Settings: reference/general.md"),
     "data": ("A file or an array of your data is not as it has to be.", "Your own data: data-format.md"),

@@ -195,7 +195,7 @@ def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
 def test_it_needs_places_and_a_graph_convolution() -> None:
     fed = by_hand(hops=0)
     lone = Simulation({client: graph._replace(extra={}) for client, graph in fed.graphs.items()}, classes=2)
-    with pytest.raises(StepFailed, match="no places are known"):
+    with pytest.raises(StepFailed, match="was not precomputed"):
         FedAvg(model(), parts=(NeighborSums(),)).init(lone)
     for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same
         with pytest.raises(ValueError, match="choose model gcn"):

@@ -279,5 +279,5 @@ def test_what_was_looked_for_is_padded_like_what_it_is_along_and_stacked() -> No
     assert graph.found("pair").shape == (32, 2)
     assert graph.found("pair")[1:3].tolist() == [[2, 8], [-1, -1]]
     assert stack([graph, graph]).found("pair").shape == (2, 32, 2)
-    with pytest.raises(ValueError, match="no place are known"):
+    with pytest.raises(ValueError, match="was not precomputed"):
         stack([graph, graph_like(graph, graph_arrays(graph))]).found("place")

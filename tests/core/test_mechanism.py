@@ -123,8 +123,8 @@ def test_every_kind_has_words_and_a_form() -> None:
     assert {type(own) for own in several} == set(KINDS.values())
     assert str(Applied("h", several)) == (
         "mixup of 8 or more, clipped to L2 norm 0.5, Gaussian noise of sigma 2 (μ = 0.5 per node), drawn once, local "
-        "differential privacy, ε = 3 per pair, secure sum of 5 clients or more, of which the receiver learns the sum "
-        "alone, a function of what leaves as update, protected as that is"
+        "differential privacy, ε = 3 per pair, secure sum of 5 clients or more, so the receiver learns only "
+        "the sum, a function of what leaves as update, protected as that is"
     )
     assert json.loads(str(Applied("h", several[:1]).text())) == {
         "key": "h",

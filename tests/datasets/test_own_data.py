@@ -62,9 +62,9 @@ def test_a_column_says_who_holds_what(tmp_path: Path) -> None:
     built = build(chosen)
     assert built.fed.clients == ("north", "south")
     assert [part.nodes.tolist() for part in built.partition.parts] == [[0, 2], [1, 3]]
-    with refusal("config.no-owners", "'digits'", "[data] owner"):
+    with refusal("config.no-owners", "'digits'", "data.owner"):
         partition.Column().cut(load("digits"), 0)
-    with refusal("config.no-owners", "[data] name"):
+    with refusal("config.no-owners", "data.name"):
         partition.Folders().cut(load("digits"), 0)
 
 

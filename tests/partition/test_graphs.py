@@ -90,7 +90,7 @@ def test_the_scripts_protocol() -> None:
         assert len(part.examples) in (66, 67)
         assert abs(part.masks.sum(1) - np.array([0.8, 0.1, 0.1]) * len(part.examples)).max() < 1
     assert set(data.y[made.parts[0].examples[:50]]) == {0}  # the file is sorted by class
-    with refusal("config.too-few", "clients = 5", "50", "200"):
+    with refusal("config.too-few", "clients = 5", "200", "50"):
         GraphsIID(protocol="script", clients=5).cut(data, 3)
 
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError
 from fedweave.partition import Random, unused
 from fedweave.partition.base import Partition, check_ratios, divide, group, per_class, published, role_sizes, stratify
 from tests.refusals import refusal
@@ -138,7 +137,7 @@ def test_equally_many_of_each_class_train_as_in_the_published_function() -> None
 @pytest.mark.parametrize(("train", "val"), [(26, 0.1), (25, 0.9)])
 def test_too_few_of_a_class_or_to_validate_are_refused(train: int, val: float) -> None:
     data = labelled(np.repeat([0, 1, 2, 3], [60, 40, 25, 75]))
-    with pytest.raises(ConfigError, match=rf"train_per_class = {train}, val = {val} .* smallest class of 'toy' has 25"):
+    with refusal("config.too-few", f"train_per_class = {train}, val = {val}", "'toy'", "25"):
         per_class(data, train, val, 0.1, seed=0)
 
 

@@ -58,7 +58,7 @@ def test_cuts_that_go_by_no_class_split_what_is_labeled_at_random(name: str, dat
 @pytest.mark.parametrize("name", ["dirichlet", "label_skew", "overlap", "louvain_plus"])
 def test_cuts_by_class_refuse_and_name_others(name: str) -> None:
     for data in (numbers(), several()):
-        with refusal("config.target", name, "Choose another cut"):
+        with refusal("config.target", name, "Choose another partition"):
             cut(PARTITIONS[name](), data, 0)
 
 

@@ -169,7 +169,7 @@ def test_parties_keep_what_is_theirs() -> None:
 
 
 def test_parties_are_refused_where_there_are_none() -> None:
-    with refusal("config.one-party", "'square'", "party's; take 'vertical'"):
+    with refusal("config.one-party", "'square'", "'vertical'"):
         Parties().cut(square(), 0)
 
 

@@ -228,7 +228,7 @@ def _is_plain(data: "Dataset") -> bool:
 
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
-    """What the data of all clients tell beside messages whose ε is stated."""
+    """What leaves all clients outside the messages with a stated ε."""
     protected = any(mechanisms(part) for part in built.algorithm.composed.values())
     if protected and config.data.values.get("normalize") in OVER_NODES:
         yield "data.normalize takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"

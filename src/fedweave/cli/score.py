@@ -1,4 +1,4 @@
-"""The commands `fedweave score|serve`: one model, one site's tables, and nobody else."""
+"""The commands `fedweave score|serve`, which use only one model and one site's tables."""
 
 import os
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""What every algorithm owes its users, as laws that can be tried on one from outside the package."""
+"""Conformance tests that every algorithm passes, also for algorithms from outside the package."""

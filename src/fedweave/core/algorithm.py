@@ -1,4 +1,4 @@
-"""What an algorithm is: a frozen value with three functions, and defaults for all that it may say besides."""
+"""What an algorithm is: a frozen value with three functions, and defaults for everything that it may declare."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -21,16 +21,17 @@ from fedweave.errors import FedweaveError, UserError
 
 
 class Evaluation(NamedTuple):
-    """What `evaluate` measured, as additive (sum, count) pairs (see `metrics.classification.counts`,
+    """The result of `evaluate`, as additive (sum, count) pairs (see `metrics.classification.counts`,
     which "own" and "global_test" contain in full).
 
     clients: each client's reply {"own": pairs [3, 2, …] on its train, val and test nodes}; if clients train, also
              {"trained": such pairs} of its own model right after its training (all zero if it never trained) and, where
              every client has a model of its own and there is a global test graph, {"global_test": pairs [3, 2, …]} of
              that model on it.
-             {"measures": {name: scalar}} adds what else is known about each client, such as FedEgo's λ_i.
+             {"measures": {name: scalar}} adds other facts about each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
-    total:   where clients' scores are known as sums alone (`algorithms.scoring.sum_score`), these; `clients` says
+    total:   the sums of all clients' scores, where the server knows only these (`algorithms.scoring.sum_score`);
+             `clients` is then empty.
              nothing then.
     """
 
@@ -40,7 +41,7 @@ class Evaluation(NamedTuple):
 
 
 class Asking(Protocol):
-    """What `Capabilities` are in common with what a part needs."""
+    """The needs that `Capabilities` and a part share."""
 
     @property
     def sens(self) -> bool:
@@ -68,21 +69,21 @@ NO_LINKS = "config.link-algorithm"  # the code of what cannot have links as exam
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an algorithm needs of the data and of the engine, and what it can do.
+    """An algorithm's needs of the data and of the engine, and its abilities.
 
-    pooled:      one client that holds what all clients hold; refused between organizations.
+    pooled:      one client that holds what all clients hold; not possible between organizations.
     vertical:    clients that hold the same nodes, each its own features and edges; some may be without labels.
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
     nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
-    classes:     it is about the classes of examples: no numbers or several labels in their place.
+    classes:     it predicts one class of each example: no numbers and no several labels.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
     links:       it takes links as examples.
-    crossing:    and links between members, of which another member holds one end.
+    crossing:    it also takes links between two members that hold one end each.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
-    evaluation:  the methods that are steps of the evaluation alone.
+    evaluation:  the methods that are steps of the evaluation only.
     """
 
     pooled: bool = False
@@ -99,7 +100,7 @@ class Capabilities:
     evaluation: tuple[str, ...] = ("score",)
 
     def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
-        """The same, with what parts `need` (`algorithms.parts.Needs`) besides."""
+        """These capabilities, extended by what parts `need` (`algorithms.parts.Needs`)."""
         everyone = (self, *needs)
         return replace(
             self,
@@ -111,7 +112,7 @@ class Capabilities:
 
 
 def capabilities(algorithm: object) -> Capabilities:
-    """What an algorithm, its class or its preset declares; the defaults without that."""
+    """The capabilities that an algorithm, its class or its preset declares, or the defaults."""
     declared: Capabilities = getattr(algorithm, "capabilities", Algorithm.capabilities)
     return declared
 
@@ -124,8 +125,9 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labelled:  those of them that are not called at clients without labels. A secure sum does not find out that a
-                server left out one that is told nothing; no later term may be one that the server can then foresee.
+    labelled:   the steps of these four that no client without labels runs. With secure aggregation, clients cannot
+                notice that the server left out a client it never calls. The server must not be able to predict
+                any later term.
     """
 
     setup: tuple[Step, ...] = ()
@@ -141,10 +143,10 @@ class Calls:
 
 
 def calls_of(algorithm: "Algorithm", name: str, clients: int) -> Calls:
-    """What an algorithm declares that it runs at each of that many clients.
+    """The calls that an algorithm declares for each client of a federation with that many clients.
 
     Raises:
-        FedweaveError: it does not say so.
+        FedweaveError: the algorithm declares none.
     """
     if (calls := algorithm.calls(clients)) is None:
         raise FedweaveError(
@@ -161,12 +163,12 @@ class Algorithm(Settings, ABC):
     A class has `init`, `round` and `evaluate`. Everything else is optional: what is here means "nothing special". An
     algorithm whose clients can each hold a whole model is an `algorithms.deployment.Deployable`.
 
-    model: the model that is trained, as it was given.
+    model: the model to train, before any change that the algorithm makes to it.
     """
 
     model: Model
 
-    capabilities: ClassVar[Capabilities] = Capabilities()  # whatever the settings are
+    capabilities: ClassVar[Capabilities] = Capabilities()  # for all settings
     exempt_laws: ClassVar[Mapping[str, str]] = {}  # {law of the contract that does not hold: why}
     test_settings: ClassVar[Mapping[str, Any]] = {}  # with which the contract tries the algorithm
 
@@ -179,7 +181,7 @@ class Algorithm(Settings, ABC):
     number_loss, quantile = cast(Any, "mse"), 0.5
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Let a field take the place of a default here; dataclasses would take that for the field's own.
+        """Let a field replace a default of this class; dataclasses would take that for the field's own default.
 
         Raises:
             TypeError: the class has a field where all algorithms have a method or a property.
@@ -213,7 +215,7 @@ class Algorithm(Settings, ABC):
 
     @property
     def finders(self) -> tuple[Any, ...]:
-        """What looks for what has to be known of clients' data before (`partition.client_data.Precompute`)."""
+        """The precomputations that clients run on their data before training (`partition.client_data.Precompute`)."""
         return ()
 
     @property
@@ -223,12 +225,12 @@ class Algorithm(Settings, ABC):
 
     @property
     def paced(self) -> tuple[object, ...]:
-        """Parts that it makes of its settings, besides those that it is given; their steps run on clients."""
+        """Parts that the algorithm builds from its settings, in addition to its `parts`; their steps run on clients."""
         return ()
 
     @property
     def most_rounds(self) -> int | None:
-        """How many rounds it was made for; None if that does not matter."""
+        """The number of rounds that the algorithm was made for; None if it does not matter."""
         return None
 
     @property
@@ -238,10 +240,10 @@ class Algorithm(Settings, ABC):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Sentences on settings that do nothing, or no good."""
+        """Sentences on settings that have no effect, or a bad one."""
         return ()
 
-    # What sites are asked for.
+    # What a site may be asked to do.
 
     def calls(self, clients: int) -> Calls | None:
         """The calls that a site may get in a federation of that many clients; None: no site can take part."""
@@ -255,7 +257,7 @@ class Algorithm(Settings, ABC):
 
     @property
     def judges_received(self) -> bool:
-        """Whether its evaluations score the server's models alone, as it sent them."""
+        """Whether its evaluations score only the server's models, exactly as the server sent them."""
         return False
 
     # What the server knows after a round.
@@ -280,20 +282,20 @@ class Algorithm(Settings, ABC):
         return self.model
 
     def judged_model(self, state: Tree) -> Tree | None:
-        """The weights of the one model that every client uses, as the server has them; None where there is none."""
+        """The server's copy of the global model's weights; None if clients do not share one model."""
         return None
 
     def predict(self, state: Tree, fed: Federation) -> None:
-        """Store at clients that predict together (`Capabilities.predicts`) the predictions of all their nodes, as
-        "prediction" in their private states."""
+        """Store the predictions of all nodes as "prediction" in clients' private states, for algorithms that predict
+        jointly (`Capabilities.predicts`)."""
         raise NotImplementedError(f"{type(self).__name__} has no `predict`")
 
 
 def give_defaults(kind: type) -> None:
-    """Let the class of an algorithm from outside that does not inherit from `Algorithm` have what is there.
+    """Add the defaults of `Algorithm` to a foreign class that does not inherit from it.
 
     Raises:
-        UserError: it is no algorithm.
+        UserError: the class is no algorithm.
     """
     if issubclass(kind, Algorithm):
         return
@@ -315,19 +317,19 @@ def give_defaults(kind: type) -> None:
 
 
 Thing = TypeVar("Thing")
-COUNTED = "(counted)"  # among what a secure sum opens: the sum of the weights of clients' updates
+COUNTED = "(counted)"  # among what secure aggregation opens: the sum of the weights of clients' updates
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a part's hooks see at the server after the clients replied.
+    """The server's view of a round after the clients replied, for the hooks of parts.
 
-    replies: of the P clients that did. at: int64 [P], their places among all clients. w: the global weights before or,
-    if every client has its own weights, what the P clients received, leaves [P, …] ({} if that is a reward).
-    model: that of the algorithm. held: what the server itself holds (`Federation.held`). factors: float64 [P], what
-    updates are multiplied by before they count (`limit`). weights: float64 [P] or [P, P], what `weigh` gave. delta: the
-    joint update: what `aggregate` gave, else their weighted sum. value: float64 [P], what `value` gave. Those that are
-    not known yet are None. opened: {key: mean} of what clients report in a secure sum, and `COUNTED`.
+    replies: from the P clients that replied. at: int64 [P], their places among all clients. w: the global weights
+    before or, if every client has its own weights, what the P clients received, leaves [P, …] ({} if that is a reward).
+    model: the algorithm's model. held: the graphs that the server holds (`Federation.held`). factors: float64 [P],
+    multipliers of the updates before they count (`limit`). weights: float64 [P] or [P, P], from `weigh`. delta: the
+    joint update, from `aggregate` or else the weighted sum of updates. value: float64 [P], from `value`. Fields that
+    are not known yet are None. opened: {key: mean} of what clients report by secure aggregation, and `COUNTED`.
     """
 
     replies: Replies
@@ -340,13 +342,13 @@ class Round:
     delta: Any = None
     value: Any = None
     opened: Tree = field(default_factory=dict)
-    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)  # kept by `replace`
+    _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)  # `replace` passes it on
 
     def once(self, name: Hashable, make: Callable[[], Thing]) -> Thing:
         """`make()`, made once for all hooks that ask for it by this name."""
-        if name not in self._made:
-            self._made[name] = make()
-        result: Thing = self._made[name]
+        if name not in self._cache:
+            self._cache[name] = make()
+        result: Thing = self._cache[name]
         return result
 
     @property
@@ -357,16 +359,16 @@ class Round:
         return sent if factors is None else self.once("limited", lambda: factors[:, None] * sent)
 
     def update(self, path: str) -> Tensor:
-        """One leaf of them, [P, …]."""
+        """One leaf of the updates, [P, …]."""
         leaf = self.replies.stack(f"update/{path}")
         return leaf if self.factors is None else leaf * self.factors.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1))
 
     @cached_property
     def trained(self) -> Tree:
-        """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
+        """w + Δ_i, the shared weights of each client after its update: leaves [P, …]."""
         return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
 
-    def mixed(self, own: Tree) -> Tree:
+    def mixed(self, weights_of_all: Tree) -> Tree:
         """Every client's weights, leaves [N, …], after the round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P
         clients."""
         trained = dict(leaves(self.trained))
@@ -375,10 +377,10 @@ class Round:
             now = torch.tensordot(self.weights, trained[path].double(), 1)
             return leaf.index_copy(0, self.at, now.to(leaf.dtype))
 
-        return nest({path: mix(path, leaf) for path, leaf in leaves(own)})
+        return nest({path: mix(path, leaf) for path, leaf in leaves(weights_of_all)})
 
     def weighted(self, key: str = "update") -> Any:
-        """Σ_i weights_i Δ_i, or of another key of what clients reply; of one in a secure sum, the mean there."""
+        """Σ_i weights_i Δ_i, or this sum over another key of the replies; with secure aggregation, the mean."""
         if key in self.opened:
             return self.opened[key]
         limited = self.factors is not None and key == "update"
@@ -386,31 +388,31 @@ class Round:
 
     @property
     def counting(self) -> Tensor:
-        """How many clients' updates count: int64 scalar. Where their weights are in a secure sum, all who replied,
-        unless these say nothing but whether a client counts."""
+        """The number of clients whose updates count: int64 scalar. If secure aggregation hides their weights, it is the
+        number of replies, unless weights are only 1 or 0."""
         if COUNTED in self.opened:
             counted: Tensor = self.opened[COUNTED]
             return counted.clamp(max=len(self.at))
         return torch.ones_like(self.at).sum() if self.weights is None else (self.weights > 0).sum()
 
     def mean(self, key: str) -> float:
-        """The mean over clients of what they report as `key`, weighted as their updates are."""
+        """The mean over clients of what they report as `key`, with the weights of their updates."""
         alike = self.weights is None or self.weights.dim() > 1
         share = torch.ones_like(self.at) if alike else self.weights
         return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the loop over rounds and a run's files use of an engine, besides what algorithms do.
+# What the loop over rounds and a run's files use of an engine, in addition to what algorithms do.
 
 
 class Engine(Federation):
-    """A federation whose rounds somebody counts, and whose private states can be saved.
+    """A federation with a count of rounds, and with private states that it can save.
 
     ledger: what crossed a boundary. round: the number of the present one.
     trained: whether a training has begun on it; its clients then hold what they learnt.
-    judged: whom an evaluation calls where it calls everybody; () for all.
-    members: of the one client that holds what all hold, (member, its place) in the order of `core.replies.by_size`.
+    judged: the clients of an evaluation that names none; () for all.
+    members: (member, its place) in the order of `core.replies.by_size`, where one client holds all members' data.
     """
 
     ledger: Ledger
@@ -421,18 +423,18 @@ class Engine(Federation):
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """The devices that clients compute on, as people know them, as far as is known here."""
+        """The devices that clients compute on, by their product names, as far as this process knows."""
         return ()
 
     @property
     def graphs(self) -> Mapping[str, Graph] | None:
-        """{client id: its current data} of a simulation in this process, for whoever owns it all; no algorithm may
-        look. None elsewhere."""
+        """{client id: its current data} of a simulation in this process, for the person who owns all of it; None
+        elsewhere. No algorithm may read it."""
         return None
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
-        """What the model with weights `w` says of each example (`engines.engine.Executor`) in a simulation; None where
-        nobody may know."""
+        """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
+        between organizations, where no process may know it."""
         return None
 
     @abstractmethod
@@ -441,11 +443,11 @@ class Engine(Federation):
 
     @abstractmethod
     def snapshot(self) -> Tree:
-        """What a checkpoint needs of the clients' private states."""
+        """The clients' private states, for a checkpoint."""
 
     @abstractmethod
     def snapshot_data(self) -> Tree:
-        """What a checkpoint needs of the clients' data: its versions, and the data itself where it was replaced."""
+        """The clients' data for a checkpoint: its versions, and the data itself where a step replaced it."""
 
     @abstractmethod
     def restore(self, tree: Tree, data: Tree | None = None) -> None:

@@ -1,5 +1,5 @@
-"""Ranges of settings, as the types of fields that have them: written here or in a field's type and nowhere else. The
-check of a value (`core.settings.checked`), its message and the lists of settings read them from there."""
+"""Ranges of settings, as the types of their fields: written here or in a field's type and nowhere else. The check of a
+value (`core.settings.checked`), its message and the lists of settings read them from there."""
 
 import inspect
 import math
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from pydantic import Field
 
-LARGEST_WIDTH = 1 << 20  # columns of a layer: a server's word must not fill a site's memory
+LARGEST_WIDTH = 1 << 20  # columns of a layer: a server must not be able to fill a site's memory
 LARGEST_DEPTH = 1 << 12  # layers
-MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
+MOST_STEPS = 1_000_000_000  # of a round: more take years, and a list of them more memory than there is
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 CountOrNone: TypeAlias = Annotated[int, Field(ge=0)]  # 0 for none, or for all
@@ -20,23 +20,23 @@ StepsOrNone: TypeAlias = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 Width: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WIDTH)]
 WidthOrNone: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WIDTH)]
 Depth: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_DEPTH)]
-Clients: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]  # of one cut: of more it would take days
+Clients: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]  # of one partition: more would take days
 Heads: TypeAlias = Annotated[int, Field(ge=1, le=1 << 10)]  # of attention
 EdgeFeatures: TypeAlias = Annotated[int, Field(ge=0, le=1 << 16)]
 
 Positive: TypeAlias = Annotated[float, Field(gt=0, lt=math.inf)]
 NonNegative: TypeAlias = Annotated[float, Field(ge=0, lt=math.inf)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]  # of what has to be there
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]  # a share above nothing
 BelowOne: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
-Between: TypeAlias = Annotated[float, Field(gt=0, lt=1)]  # 0 and 1 are no values of it
+Between: TypeAlias = Annotated[float, Field(gt=0, lt=1)]  # without 0 and 1
 DropRate: TypeAlias = Annotated[float, Field(ge=0, le=0.99)]
 ClipNorm: TypeAlias = Annotated[float, Field(ge=1e-100, le=1e100)]  # a norm whose square a float64 holds
 
 
 def limits(hint: Any) -> str:
-    """What an annotated type demands of a number or a text, such as "above 0 and at most 1"; "" for nothing. That a
-    number has to be finite is left out."""
+    """The range of a number or a text by its annotated type, such as "above 0 and at most 1"; "" without one. It does
+    not say that a number has to be finite."""
     facts = [fact for one in getattr(hint, "__metadata__", ()) for fact in getattr(one, "metadata", [one])]
     bounds = {
         name: value
@@ -54,9 +54,9 @@ def limits(hint: Any) -> str:
 
 
 def in_words(hint: Any, value: object = None) -> str:
-    """What a setting of a type has to be, such as "a number above 0 and at most 1".
+    """The values that a setting of a type may have, such as "a number above 0 and at most 1".
 
-    value: one that it is not. If it is infinite, a number is called finite.
+    value: a value that it may not have. If it is infinite, the text asks for a finite number.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:

@@ -1,4 +1,4 @@
-"""A package that can be called like the function that it is about: `fedweave.sweep(…)`."""
+"""A package that you can call like its main function: `fedweave.sweep(…)`."""
 
 import inspect
 import sys
@@ -9,20 +9,19 @@ from typing import Any
 
 
 class CallableModule(ModuleType):
-    """A module whose class is this one is called as the function that it names in `CALLED`, "module:function", which is
-    imported then."""
+    """A module that can be called. A call imports and runs the function that `CALLED` names, "module:function"."""
 
     CALLED: str
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What it is called as."""
+        """The function that a call runs."""
         module, _, name = self.CALLED.partition(":")
         result: Callable[..., Any] = getattr(import_module(module), name)
         return result
 
     def __call__(self, *arguments: object, **named: object) -> Any:
-        """What the function gives."""
+        """The result of the function."""
         return self.function(*arguments, **named)
 
     @property
@@ -31,7 +30,7 @@ class CallableModule(ModuleType):
 
 
 def make_callable(module: str, function: str) -> None:
-    """Let a module be called as a function, "module:function"."""
+    """Make a module callable as a function, "module:function"."""
     package = sys.modules[module]
     package.__class__ = CallableModule
     package.CALLED = function  # type: ignore[attr-defined]

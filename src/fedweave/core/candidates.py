@@ -1,5 +1,5 @@
-"""Ranks of links among all nodes that they could lead to. A query keeps one end of a link and puts every candidate in
-the place of the other. Its scores are one row of a matrix, of which a few rows at a time are computed."""
+"""Ranks of links among all nodes that they could lead to. A query keeps one end of a link and replaces the other by
+every candidate. Its scores are one row of a matrix; a few rows at a time are computed."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Queries(NamedTuple):
     queries:    int64 [3, q]: twice the row of the link, plus 1 in the second query of it; the end that is replaced,
                 SOURCE or TARGET; and the member of a union that asks. -1 at padding.
     pairs:      `Graph.pairs`, int64 [3, e].
-    candidates: int64 [2, c]: a member, and a node that it puts in the place of an end. -1 at padding.
+    candidates: int64 [2, c]: a member, and a node by which it replaces an end. -1 at padding.
     filtered:   int64 [4, k]: a member, and source, target and relation of a link that it knows. -1 at padding.
     """
 
@@ -32,7 +32,7 @@ class Queries(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph) -> "Queries | None":
-        """A graph's; None where not every node is a candidate."""
+        """A graph's queries; None where not every node is a candidate."""
         if QUERIES not in graph.extra or graph.pairs is None:
             return None
         return cls(graph.extra[QUERIES], graph.pairs, graph.extra[CANDIDATES], graph.extra[FILTERED])
@@ -46,23 +46,23 @@ class Queries(NamedTuple):
         return torch.where(last, source, target), torch.where(last, target, source), relation.clamp(min=0)
 
 
-def behind(asked: Queries, scores: Scores, nodes: int) -> Tensor:
+def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
     """#{s⁻ > s⁺} + ½ #{s⁻ = s⁺} in both queries of each link, float64 [e, 2]. s⁺ is the link's score, and s⁻ are those
     of the member's candidates, without the end that stays and without links that the member knows.
 
     scores: of queries against nodes. nodes: how many there are.
     """
-    stays, leaves, relation = asked.ends
-    total = torch.zeros(2 * asked.pairs.shape[1], dtype=torch.float64, device=stays.device)
+    stays, leaves, relation = queries.ends
+    total = torch.zeros(2 * queries.pairs.shape[1], dtype=torch.float64, device=stays.device)
     place = torch.full((nodes,), -1, device=stays.device)
-    for member in asked.queries[2].unique().tolist():
-        pool = asked.candidates[1, asked.candidates[0] == member]
+    for member in queries.queries[2].unique().tolist():
+        pool = queries.candidates[1, queries.candidates[0] == member]
         if member < 0 or not len(pool):
             continue
         place.fill_(-1)[pool] = torch.arange(len(pool), device=place.device)
-        known = asked.filtered[1:, asked.filtered[0] == member]
+        known = queries.filtered[1:, queries.filtered[0] == member]
         for end in (SOURCE, TARGET):
-            wanted = torch.nonzero((asked.queries[2] == member) & (asked.queries[1] == end))[:, 0]
+            wanted = torch.nonzero((queries.queries[2] == member) & (queries.queries[1] == end))[:, 0]
             if not len(wanted):
                 continue
             codes = ((known[RELATION] * nodes + known[1 - end]) * nodes + known[end]).sort().values
@@ -77,17 +77,16 @@ def behind(asked: Queries, scores: Scores, nodes: int) -> Tensor:
                 row = torch.cat([row, torch.arange(len(at), device=at.device)])
                 left_out = place[torch.cat([other, stays[at]])]
                 s[row[left_out >= 0], left_out[left_out >= 0]] = torch.nan  # neither above nor equal
-                total[asked.queries[0, at]] += ((s > link).sum(1) + (s >= link).sum(1)) / 2
+                total[queries.queries[0, at]] += ((s > link).sum(1) + (s >= link).sum(1)) / 2
     return total.view(-1, 2)
 
 
 def counting(compare: Compare) -> Callable[..., Tensor]:
-    """`behind` where `compare` gives the scores, as a function of the four tensors of `Queries`, of what each query
-    looks for [q, k], of rows of nodes [n, k], and of weights. It gives float64 [e, 2] and works under
-    `torch.func.vmap`."""
+    """`behind` with the scores of `compare`. The function takes the four tensors of `Queries`, the vectors that queries
+    look for [q, k], rows of nodes [n, k], and weights. It returns float64 [e, 2] and works under `torch.func.vmap`."""
 
     def count(*tensors: Tensor) -> Tensor:
-        if tensors[0].dim() > 2:  # clients one after the other, since their lists are of unlike lengths
+        if tensors[0].dim() > 2:  # one client after another, since their lists differ in length
             return torch.stack([count(*each) for each in zip(*tensors, strict=True)])
         wanted, rows, weights = tensors[4], tensors[5], tensors[6:]
 

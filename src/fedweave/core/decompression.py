@@ -37,7 +37,7 @@ def plain(table: pa.Table) -> pa.Table:
 
 MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
 MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
-MOST_IN_LISTS = 1 << 26  # bytes of lists in a table, of which no column is read, in a file smaller by that ratio
+MOST_IN_LISTS = 1 << 26  # bytes of lists in a table, in columns that are never read, in a file smaller by that ratio
 LONG = 4096  # bytes of a word that a table should not hold many times
 # Encodings of text that cannot be read as a dictionary; in the first a word is what differs from the one before it.
 PREFIXED, NO_DICTIONARY = "DELTA_BYTE_ARRAY", ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
@@ -54,7 +54,7 @@ class DecompressionBomb(Exception):
 
 
 class Nested(Exception):
-    """A column of a Parquet file holds text in lists, or structures, whose size cannot be told before it is read.
+    """A column of a Parquet file holds text in lists, or structures; their size is unknown until they are read.
 
     column: its name. kind: what it holds.
     """
@@ -65,13 +65,14 @@ class Nested(Exception):
 
 def read_parquet(source: object, size: int) -> pa.Table:
     """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
-    when Python ends would abort the process. Text is plain strings, whatever the file has (`views`).
+    when Python ends would abort the process. Text becomes plain strings, also from columns of `views`.
 
     A word that is stored once but repeated a million times is counted before it is expanded.
 
     Raises:
-        DecompressionBomb: see `fault`. Nested: a column holds text in lists, or structures. One of `TABLE_FAULTS`: the
-            file is damaged.
+        DecompressionBomb: see `fault`.
+        Nested: a column holds text in lists, or structures.
+        One of `TABLE_FAULTS`: the file is damaged.
     """
     held = pq.ParquetFile(source, pre_buffer=False)
     schema = held.schema_arrow
@@ -93,7 +94,7 @@ def read_parquet(source: object, size: int) -> pa.Table:
 
 
 def fault(held: pq.FileMetaData, size: int) -> str:
-    """Why a Parquet file of `size` bytes, of which `held` are the metadata, would fill the memory; "" if it would not.
+    """Why a Parquet file of `size` bytes would fill the memory, by its metadata `held`; "" if it would not.
 
     Ledgers of honest runs shrink by a factor of several hundred.
     """
@@ -132,8 +133,10 @@ def _encoded(held: pq.FileMetaData, encodings: tuple[str, ...]) -> set[str]:
 
 
 def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int) -> None:
-    """Raise DecompressionBomb if the words of `columns`, each stored as what differs from the one before, would fill
-    the memory; they are counted a few rows at a time, of which none is longer than what is stored."""
+    """Raise DecompressionBomb if the words of `columns` would fill the memory.
+
+    Each word is stored as its difference from the one before, so no word is longer than the stored bytes. They are
+    counted a few rows at a time."""
     much = 0
     for at in range(held.num_row_groups) if columns else ():
         rows = max(1, min(AT_ONCE, MOST // max(1, held.metadata.row_group(at).total_byte_size)))
@@ -154,7 +157,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _written_out(column: pa.ChunkedArray) -> int:
-    """Bytes of the words of a column if each row had its own; 0 where they are short."""
+    """Bytes of the words of a column if each row stored its word; 0 where all words are short."""
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
         return 0
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]

@@ -1,4 +1,4 @@
-"""What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
+"""Edge attributes: a direction, a weight, features, a time, also of parallel edges and loops."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
@@ -22,23 +22,23 @@ OF_EXAMPLES = frozenset({SOURCE, TARGET, OWN})
 
 
 class EdgeAttributes(NamedTuple):
-    """M edges as they were given, such as transfers, among the nodes of a graph.
+    """M edges as the data has them, such as transfers, among the nodes of a graph.
 
     ends:     int64 [2, M], source and target; edges may be parallel, and of a node with itself.
-    directed: whether an edge leads from its source to its target alone; otherwise each stands here once.
+    directed: whether an edge leads only from its source to its target; an undirected edge is listed once.
     weight:   float32 [M], from 0; None where all count 1.
     features: float32 [M, k]; None where k = 0.
-    time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
-    columns:  what the k features are called, in order; () where nobody said.
+    time:     float64 [M], in the data's unit (days since 1970 of dates); None if unknown.
+    columns:  the names of the k features, in order; () if unknown.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
     y:        int64 [M], the edges' own classes, -1 unlabeled; None where they have none. No input of a model.
-    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None if the data has no split.
     examples: whether the edges are the examples, in this order.
     until:    the last times of training and of validation, where messages for the examples of a split go along edges
               no later than its end; None where all messages go everywhere.
     ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
-    owner:    int64 [M], whose each edge is, a place in `owners`, for a cut of the edges; None where nobody said.
-    owners:   what the owners are called, in order.
+    owner:    int64 [M], the owner of each edge as a place in `owners`, for a partition of the edges; None if unknown.
+    owners:   the owners' names, in order.
     """
 
     ends: np.ndarray
@@ -57,7 +57,7 @@ class EdgeAttributes(NamedTuple):
     owners: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
+        """The edges in words, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
         with_what = [] if self.weight is None else ["a weight"]
         if self.width:
             names = f" ({', '.join(self.columns)})" if self.columns else ""
@@ -84,13 +84,13 @@ class EdgeAttributes(NamedTuple):
         return np.concatenate([held, np.log1p(ports_of(self))], 1) if self.ports else held
 
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "EdgeAttributes":
-        """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
+        """The edges at int64 places (or bool) `edges`; with `index` [2, …], between these numbers of nodes instead."""
         rows = {name: getattr(self, name) for name in ROWS}
         selected: Record = {name: None if values is None else values[edges] for name, values in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **selected)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All of its numbers by name, without those that are None."""
+        """All arrays by name, without those that are None."""
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
         named |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
         named |= {} if self.until is None else {"until": np.array(self.until)}
@@ -99,7 +99,7 @@ class EdgeAttributes(NamedTuple):
 
     @classmethod
     def known(cls, form: Mapping[str, int | bool], ports: bool) -> "EdgeAttributes":
-        """Stands for edges of which no more is known than models are fitted to, their `Dataset.edge_form`."""
+        """A stand-in for edges whose form only is known, a `Dataset.edge_form` that models were fitted to."""
         weight = np.empty(0, np.float32) if form["weighted"] else None
         ends, held = np.empty((2, 0), np.int64), np.empty((0, form["features"]), np.float32)
         return cls(ends, True, weight, held, examples=bool(form["examples"]), ports=ports)
@@ -124,9 +124,10 @@ class EdgeAttributes(NamedTuple):
 
 
 def ports_of(attributes: EdgeAttributes) -> np.ndarray:
-    """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
-    the how manieth neighbor, from 0, of those that a node is reached from, or reaches, the other end is, in order of
-    their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
+    """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source.
+
+    A port numbers the neighbors that a node is reached from, or reaches, from 0, in order of their first edge: by time,
+    and by row at the same time. Later edges do not change the ports of earlier ones."""
     order = np.arange(attributes.total) if attributes.time is None else np.argsort(attributes.time, kind="stable")
     ports = np.empty((attributes.total, 2), np.float32)
     for column, (at, of) in enumerate((attributes.ends[::-1], attributes.ends)):
@@ -140,34 +141,34 @@ def ports_of(attributes: EdgeAttributes) -> np.ndarray:
     return ports
 
 
-def seen(edge_attrs: EdgeAttributes, split: int) -> np.ndarray:
+def seen(attributes: EdgeAttributes, split: int) -> np.ndarray:
     """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
-    if edge_attrs.until is None or edge_attrs.time is None or split >= len(edge_attrs.until):
-        return np.ones(edge_attrs.total, bool)
-    return np.asarray(edge_attrs.time <= edge_attrs.until[split])
+    if attributes.until is None or attributes.time is None or split >= len(attributes.until):
+        return np.ones(attributes.total, bool)
+    return np.asarray(attributes.time <= attributes.until[split])
 
 
-def of_examples(edge_attrs: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
+def of_examples(attributes: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
     """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`)."""
-    m = edge_attrs.total
-    end = edge_attrs.ends[(SOURCE, TARGET).index(what)]
+    m = attributes.total
+    end = attributes.ends[(SOURCE, TARGET).index(what)]
     return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
 
-def both_ways(edge_attrs: EdgeAttributes) -> EdgeAttributes:
-    """With undirected edges listed in both directions."""
-    if edge_attrs.directed:
-        return edge_attrs
-    back = np.flatnonzero(edge_attrs.ends[0] != edge_attrs.ends[1])
-    at = np.concatenate([np.arange(edge_attrs.total), back])
-    return edge_attrs.taken(at, np.concatenate([edge_attrs.ends, edge_attrs.ends[::-1, back]], 1))
+def both_ways(attributes: EdgeAttributes) -> EdgeAttributes:
+    """The attributes with each undirected edge listed in both directions."""
+    if attributes.directed:
+        return attributes
+    back = np.flatnonzero(attributes.ends[0] != attributes.ends[1])
+    at = np.concatenate([np.arange(attributes.total), back])
+    return attributes.taken(at, np.concatenate([attributes.ends, attributes.ends[::-1, back]], 1))
 
 
 class EdgeMessages:
-    """The matrices by which messages go along edges: "undirected", both ways alike, "forward" from sources to targets,
-    or "reverse".
+    """The matrices by which messages go along edges: "undirected" (both ways), "forward" from sources to targets, or
+    "reverse".
 
-    Of undirected edges all three are the same. Messages are sorted by the node that they reach; their number is padded
+    For undirected edges all three are equal. Messages are sorted by the node that they reach; their number is padded
     as nodes are (`core.sizes.least_rows`), and none reaches a node from the padding.
 
     nodes: rows of the graph, padding included. kind: float32 or float64.
@@ -175,11 +176,11 @@ class EdgeMessages:
 
     def __init__(self, attributes: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
         self.edge_attrs, self.nodes, self.kind = attributes, nodes, kind
-        self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
         """int64 [2, m], where each message starts and what it reaches, and int64 [m], the edge that it goes along."""
-        if way not in self._made:
+        if way not in self._lists:
             index, edge = self.edge_attrs.ends, np.arange(self.edge_attrs.total)
             if way == "reverse" and self.edge_attrs.directed:
                 index = index[::-1]
@@ -187,8 +188,8 @@ class EdgeMessages:
                 back = index[0] != index[1]  # a loop is one message
                 index, edge = np.concatenate([index, index[::-1, back]], 1), np.concatenate([edge, edge[back]])
             order = np.lexsort((index[0], index[1]))
-            self._made[way] = index[:, order], edge[order]
-        return self._made[way]
+            self._lists[way] = index[:, order], edge[order]
+        return self._lists[way]
 
     def incoming(self, way: str) -> tuple[np.ndarray, ...]:
         """The tables of `core.edges.Incoming`."""
@@ -196,13 +197,13 @@ class EdgeMessages:
         degree = np.bincount(target, minlength=self.nodes)
         weight = self.edge_attrs.weight
         strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
-        numbers = (index.astype(np.int32) for index in (source, edge))  # half as large, of tens of millions
+        numbers = (index.astype(np.int32) for index in (source, edge))  # tens of millions: half the memory
         return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
 
     @cached_property
     def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
-        """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
-        one-hot columns were standardized: nearly all rows have one number, and a product with these would be dense."""
+        """(c float32 [k], S [M, k]): models read S + 1 c^T of edges. c is 0 unless it makes S sparse, as for one-hot
+        columns that were standardized: nearly all rows have one number, and a product with these would be dense."""
         read = self.edge_attrs.read
         as_it_is = np.zeros(read.shape[1], np.float32), read
         if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:
@@ -214,10 +215,10 @@ class EdgeMessages:
         return (usual, rest) if rest.nnz < SPARSE_BELOW * read.size else as_it_is
 
     def of_examples(self, rows: int) -> sp.csr_matrix:
-        """[rows, k]: of the features of edges what `apart` has."""
-        made = sp.csr_matrix(self.apart[1], dtype=self.kind, copy=True)
-        made.resize(rows, made.shape[1])
-        return made
+        """[rows, k]: the part S of the edges' features (`apart`)."""
+        matrix = sp.csr_matrix(self.apart[1], dtype=self.kind, copy=True)
+        matrix.resize(rows, matrix.shape[1])
+        return matrix
 
     @property
     def read(self) -> tuple[np.ndarray, ...]:
@@ -238,7 +239,7 @@ class EdgeMessages:
         return sp.csr_matrix((np.ones(m, self.kind), index[end], starts), shape=(rows, self.nodes))
 
     def _features(self, way: str) -> sp.csr_matrix:
-        """[m, k], of the features of edges what `apart` has."""
+        """[m, k], the part S of the features (`apart`) of each message's edge."""
         _, edge = self.listed(way)
         matrix = sp.csr_matrix(self.apart[1][edge], dtype=self.kind)
         matrix.resize(least_rows(len(edge)), matrix.shape[1])
@@ -255,7 +256,7 @@ class EdgeMessages:
         return sp.csr_matrix(self._ends(way, 1).T)
 
     def _relations(self, way: str) -> np.ndarray:
-        """int64 [m]: of the edge that each message goes along; 0 where edges have none, or classes to be predicted."""
+        """int64 [m]: the relation of each message's edge; 0 where edges have none, or classes to be predicted."""
         index, edge = self.listed(way)
         known = self.edge_attrs.y is not None and not self.edge_attrs.examples
         return self.edge_attrs.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
@@ -268,7 +269,7 @@ class EdgeMessages:
         return matrix
 
     def _relation_mean(self, way: str) -> sp.csr_matrix:
-        """[n, m]: 1 / how many messages of its relation reach a node, for each that does."""
+        """[n, m]: for each message that reaches a node, 1 / the number of messages of its relation that do."""
         (_, target), relation = self.listed(way)[0], self._relations(way)
         codes = target * (relation.max(initial=0) + 1) + relation
         _, group, count = np.unique(codes, return_inverse=True, return_counts=True)
@@ -282,19 +283,19 @@ class EdgeMessages:
 
 
 _MAKERS: dict[str, Callable[[EdgeMessages, str], sp.csr_matrix]] = {
-    "from": lambda own, way: own._ends(way, 0),
-    "to": lambda own, way: own._ends(way, 1),
+    "from": lambda messages, way: messages._ends(way, 0),
+    "to": lambda messages, way: messages._ends(way, 1),
     "sum": EdgeMessages._into,
-    "mean": lambda own, way: mean(own._into(way)),
+    "mean": lambda messages, way: mean(messages._into(way)),
     "features": EdgeMessages._features,
-    "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
+    "feature_means": lambda messages, way: mean(messages._into(way)) @ messages._features(way),
     "scalers": EdgeMessages._scalers,
     "relation": EdgeMessages._relation,
     "relation_mean": EdgeMessages._relation_mean,
-    "gcn": lambda own, way: normalised(looped(own._adjacency(way))),
-    "gcn_counted": lambda own, way: normalised(looped(own._adjacency(way, False))),
-    "gcn_bare": lambda own, way: normalised(own._adjacency(way)),
-    "gcn_bare_counted": lambda own, way: normalised(own._adjacency(way, False)),
+    "gcn": lambda messages, way: normalised(looped(messages._adjacency(way))),
+    "gcn_counted": lambda messages, way: normalised(looped(messages._adjacency(way, False))),
+    "gcn_bare": lambda messages, way: normalised(messages._adjacency(way)),
+    "gcn_bare_counted": lambda messages, way: normalised(messages._adjacency(way, False)),
 }
 
 
@@ -305,5 +306,5 @@ def kinds() -> dict[str, tuple[str, str]]:
 
 
 def named(what: str, way: str) -> str:
-    """What the operator is called: "edge_sum_forward"."""
+    """The operator's name, such as "edge_sum_forward"."""
     return f"edge_{what}_{way}"

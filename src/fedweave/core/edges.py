@@ -1,4 +1,4 @@
-"""The raw edges of one client, in NumPy, and the matrices made of them."""
+"""The raw edges of one client, in NumPy, and the matrices derived from them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -19,14 +19,14 @@ from fedweave.ops.tape import derived
 Maker = Callable[["EdgeList"], sp.csr_matrix]
 DERIVED: dict[str, Maker] = {}  # what `derived` registered
 BESIDE = " | "  # between the names of matrices of equal rows that are to be one
-OF_NODES: set[str] = set()  # of these, those with a row for each node, of which a sample takes its own
+OF_NODES: set[str] = set()  # the derived matrices with a row for each node; a sample takes its nodes' rows
 
 
 def derived_matrix(name: str, of_nodes: bool = False) -> Callable[[Maker], Maker]:
-    """Register the matrix `name` of a client's edges, made once for each, which `core.edges.Edges.operator` then gives.
+    """Register the matrix `name` of a client's edges, made once for each; `core.edges.Edges.operator` then returns it.
 
     of_nodes: it has a row for each node and depends on no message, so that mini-batches of graphs take rows of it.
-    A paper's own stands beside what uses it; nobody else knows it.
+    A matrix of one paper is defined in the file that uses it; no other file knows it.
     """
 
     def register(make: Maker) -> Maker:
@@ -45,10 +45,10 @@ class EdgeList:
     weight:   float [E]; None where all are 1.
     graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
     examples: small graphs, or edges where these are the examples, padding included.
-    extra:    what was looked for in the same data, for makers of `derived` matrices.
-    features: [m, d], the nodes'; None if nobody compares them.
+    extra:    what was precomputed on the same data, for makers of `derived` matrices.
+    features: [m, d], the nodes'; None if no matrix compares them.
     memo:     what makers of `derived` matrices leave for one another.
-    edge_attrs:  the same edges as they were given, with what they carry; None where they carry nothing.
+    edge_attrs:  the same edges with their attributes, as the data has them; None where edges have none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EdgeList:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
         self.extra, self.features, self.edge_attrs = extra or Precomputed(), features, attributes
-        self._made: dict[str, Csr] = {}
+        self._matrices: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, tuple[np.ndarray, ...]] = {}
 
@@ -90,7 +90,7 @@ class EdgeList:
         )
 
     def largest(self, graphs: int) -> tuple[int, int]:
-        """The nodes, and the neighbors, of so many small graphs that have the most of them."""
+        """The total nodes, and the total neighbors, of that many small graphs that have the most of them."""
         m = self.membership
         each = np.diff(m.indptr), m @ np.diff(self.adjacency.indptr)
         nodes, edges = (int(np.sort(sizes)[-graphs:].sum()) for sizes in each)
@@ -98,7 +98,7 @@ class EdgeList:
 
     @cached_property
     def messages(self) -> EdgeMessages:
-        """By which messages go along single edges; of edges that carry nothing, along each both ways."""
+        """The matrices of messages along single edges; edges without attributes pass messages both ways."""
         bare = EdgeAttributes(self.index[:, self.index[0] < self.index[1]], directed=False)
         kind = np.float32 if self.weight is None else self.weight.dtype
         return EdgeMessages(self.edge_attrs or bare, self.nodes, kind)
@@ -109,7 +109,7 @@ class EdgeList:
         return self.edge_attrs is not None and self.edge_attrs.until is not None
 
     def seen(self, split: int) -> "EdgeList":
-        """The edges along which messages for the examples of a split (`core.graph.SPLITS`) go; these where all do."""
+        """The edges along which messages for the examples of a split (`core.graph.SPLITS`) go; `self` if all do."""
         if self.edge_attrs is None or not self.timed:
             return self
         if split not in self._seen:
@@ -124,11 +124,11 @@ class EdgeList:
         return self._seen[split]
 
     def operator(self, kind: str, split: int = 0) -> Csr:
-        """One of the matrices of `Edges.operator`, built once; of the edges that are `seen` in a split."""
+        """One of the matrices of `Edges.operator`, built once, from the edges that a split sees (`seen`)."""
         parts = kind.split(BESIDE)
         if self.timed and not carrying.OF_EXAMPLES.issuperset(parts):
             return self.seen(split).operator(kind)
-        if kind not in self._made:
+        if kind not in self._matrices:
             if parts[1:]:
                 matrix = sp.hstack([self.operator(part).scipy() for part in parts], "csr")
             elif kind in DERIVED:
@@ -139,8 +139,8 @@ class EdgeList:
                 matrix = self.messages.matrix(*single[kind])
             else:
                 matrix = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
-            self._made[kind] = Csr.of(matrix)
-        return self._made[kind]
+            self._matrices[kind] = Csr.of(matrix)
+        return self._matrices[kind]
 
     def _of_examples(self, kind: str) -> sp.csr_matrix:
         if self.edge_attrs is None or not self.edge_attrs.examples:
@@ -152,8 +152,8 @@ class EdgeList:
 
 
 class EdgeLists(Sequence[EdgeList]):
-    """The raw edges of P clients with graphs of one size, whose examples are nodes and whose edges carry nothing, in
-    one piece; each one's `EdgeList` is made when somebody asks for it.
+    """The raw edges of P clients with graphs of one size, whose examples are nodes and whose edges have no attributes,
+    in one piece; a client's `EdgeList` is made when it is first used.
 
     pairs: int64 [2, E], positions within a client, client after client. starts: int64 [P + 1], where each one's begin.
     nodes: rows of each graph, padding included. weight: see `EdgeList`.
@@ -161,16 +161,16 @@ class EdgeLists(Sequence[EdgeList]):
 
     def __init__(self, pairs: np.ndarray, starts: np.ndarray, nodes: int, weight: np.ndarray | None = None) -> None:
         self.pairs, self.starts, self.nodes, self.weight = _fixed(pairs), starts, nodes, weight
-        self._made: dict[int, EdgeList] = {}
+        self._lists: dict[int, EdgeList] = {}
 
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "EdgeLists":
-        """Of clients that have theirs."""
+        """The same edges as the clients' separate lists."""
         starts = np.cumsum([0, *(member.index.shape[1] for member in members)])
         weights = [member.weight for member in members if member.weight is not None]
         pairs = np.concatenate([member.index for member in members], 1)
         joined = cls(pairs, starts, members[0].nodes, np.concatenate(weights) if weights else None)
-        if len(members) == 1:  # it keeps its own
+        if len(members) == 1:  # one client keeps its adjacency
             joined.adjacency = members[0].adjacency
         return joined
 
@@ -178,11 +178,11 @@ class EdgeLists(Sequence[EdgeList]):
         if isinstance(at, slice):
             return [self[one] for one in range(len(self))[at]]
         at = range(len(self))[at]
-        if at not in self._made:
+        if at not in self._lists:
             span = slice(self.starts[at], self.starts[at + 1])
             weight = None if self.weight is None else self.weight[span]
-            self._made[at] = EdgeList(self.pairs[:, span], self.nodes, weight, examples=self.nodes)
-        return self._made[at]
+            self._lists[at] = EdgeList(self.pairs[:, span], self.nodes, weight, examples=self.nodes)
+        return self._lists[at]
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -195,28 +195,28 @@ class EdgeLists(Sequence[EdgeList]):
         return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes * len(self),) * 2)
 
     def operator(self, kind: str) -> Csr:
-        """A plain matrix of all clients below each other, [P nodes, nodes], with the numbers of each one's."""
+        """The `kind` matrices of all clients below each other, [P nodes, nodes], equal to the single clients' ones."""
         return Csr.of(OPERATORS[kind](self.adjacency)).of_blocks(self.nodes)
 
 
 def operators(members: Sequence[EdgeList], kind: str, split: int, device: torch.device) -> StackedCsr:
-    """The same matrix of each of several clients with graphs of one size; of those that have not made theirs, a plain
-    one is made at once, as the blocks of one matrix, with the same numbers: SciPy takes longer to begin than small
-    graphs take."""
+    """The `kind` matrices of several clients with graphs of one size. Clients that lack a plain matrix get it together,
+    as the blocks of one matrix with the same numbers: a call of SciPy takes longer to begin than a small graph
+    takes."""
     plain = kind in OPERATORS and kind not in DERIVED
     if isinstance(members, EdgeLists) and plain:
         return StackedCsr.cut(members.operator(kind), len(members), device)
-    bare = [member for member in members if kind not in member._made]
+    bare = [member for member in members if kind not in member._matrices]
     if plain and len(bare) > 1 and not any(member.timed for member in members):
         blocks = EdgeLists.of(bare).operator(kind).apart(bare[0].nodes)
         for member, block in zip(bare, blocks, strict=True):
-            member._made[kind] = block
+            member._matrices[kind] = block
     own_ones = [member.operator(kind, split) for member in members]
     return StackedCsr(own_ones, max(one.rows for one in own_ones), max(one.cols for one in own_ones), device)
 
 
 def _fixed(index: np.ndarray) -> np.ndarray:
-    """The same array, but a step that writes to it is refused: matrices were made of it."""
+    """The same array, read-only: matrices were made of it, so a step must not write to it."""
     seen = index.view()
     seen.flags.writeable = False
     return seen
@@ -227,7 +227,7 @@ def _fixed(index: np.ndarray) -> np.ndarray:
 
 
 class Neighbors(NamedTuple):
-    """Who can be reached from each node of one client in one hop.
+    """The nodes that one hop reaches from each node of one client.
 
     first, degree: int64 [n]; the neighbors of node v are `columns[first[v] : first[v] + degree[v]]`.
     columns:       int64 [E], padded with 0.
@@ -241,7 +241,7 @@ class Neighbors(NamedTuple):
 class Incoming(NamedTuple):
     """The messages that reach each node of one client along single edges, one way (`core.edge_attributes.WAYS`).
 
-    first, degree: int64 [n]; those of node v stand at first[v], …, first[v] + degree[v] - 1.
+    first, degree: int64 [n]; the messages that reach node v stand at first[v], …, first[v] + degree[v] - 1.
     source, edge:  int32 [m], where each starts and the edge that it goes along, padded with 0.
     strength:      float64 [n], the sum of the weights of what reaches a node.
     """
@@ -254,8 +254,8 @@ class Incoming(NamedTuple):
 
 
 class OfEdges(NamedTuple):
-    """What models read of each edge of one client, of those that training sees, or of all where they are the examples:
-    features float32 [M, k], weight float32 [M] and ends int64 [M, 2], padded with 0."""
+    """The inputs of models from each edge of one client that training sees, or from every edge where edges are the
+    examples: features float32 [M, k], weight float32 [M] and ends int64 [M, 2], padded with 0."""
 
     features: Tensor
     weight: Tensor
@@ -287,7 +287,7 @@ class BatchCache:
 
     @property
     def entries(self) -> int:
-        """How many edges there are, both directions."""
+        """The number of edges, counted in both directions."""
         if isinstance(self.members, EdgeLists):
             return int(self.members.starts[-1])
         return sum(member.index.shape[1] for member in self.members)
@@ -332,7 +332,7 @@ class BatchCache:
         return _stacked([member.messages.apart[0] for member in members]).to(self.device)
 
     def most_of(self, graphs: int) -> tuple[int, int]:
-        """The most nodes, and the most neighbors in all, that so many small graphs of a client can have."""
+        """The most nodes, and the most neighbors in all, that this number of small graphs of a client can have."""
         if graphs not in self._most:
             sizes = [member.largest(graphs) for member in self.members]
             self._most[graphs] = max(nodes for nodes, _ in sizes), max(edges for _, edges in sizes)
@@ -340,7 +340,7 @@ class BatchCache:
 
     def padded_size(self, name: object, size: int) -> int:
         """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
-        Each combination of sizes is recorded as a separate computation (`ops.recording`)."""
+        Each combination of sizes is traced as a separate computation (`ops.recording`)."""
         self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))
         return self._sizes[name]
 
@@ -350,8 +350,8 @@ class Edges:
 
     shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego_graphs`); never
              here.
-    split:   the split (`core.graph.SPLITS`) whose examples its messages serve, where that matters; unless somebody asks
-             for another, training's, which knows least.
+    split:   the split (`core.graph.SPLITS`) whose examples its messages serve, where that matters; by default
+             training's, which knows least.
     """
 
     shrinks = False
@@ -361,13 +361,13 @@ class Edges:
 
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "Edges":
-        """One client's edges, or those of several of one size, stacked."""
+        """The edges of one client, or of several clients with graphs of one size, stacked."""
         count = len(members)
         client_index = torch.arange(count, device="cpu") if count > 1 else torch.tensor(0, device="cpu")
         return cls(BatchCache(members, members[0].nodes), client_index)
 
     def to(self, device: torch.device | str) -> "Edges":
-        """The same edges, what is computed from them on a device."""
+        """The same edges, with the results derived from them on a device."""
         return Edges(BatchCache(self.members, self.nodes, device), self.client_index.to(device), self.split)
 
     def at(self, split: int) -> "Edges":
@@ -390,11 +390,11 @@ class Edges:
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbors has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbor. "sum_with_self" is A + I. "neighbours" is D^-1/2 A
-        D^-1/2, "two_hops" the same of the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the nodes of each
-        small graph, "pool_mean" takes their mean.
-        Names of `core.edge_attributes.named` are of single edges, with what they carry and in their directions.
+        D^-1/2, and "two_hops" is that matrix for the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the
+        nodes of each small graph, "pool_mean" takes their mean.
+        Names of `core.edge_attributes.named` are matrices of single edges, with their attributes and directions.
         Names with `BESIDE` between them are one matrix [m, n + …] of these side by side.
-        Others are of what registered them (`derived_matrix`).
+        Other names are registered by `derived_matrix`.
         """
         return Sparse(self.cache.operator(kind, self.split), self.client_index)
 
@@ -405,31 +405,31 @@ class Edges:
     @property
     def neighbors(self) -> Neighbors:
         """The neighbors of every node, to sample from."""
-        return Neighbors(*self._own(self.cache.neighbors(self.split if self.cache.timed else 0)))
+        return Neighbors(*self._part(self.cache.neighbors(self.split if self.cache.timed else 0)))
 
     def incoming(self, way: str) -> Incoming:
         """The messages that reach every node along the edges of this split, one way, to sample from."""
-        return Incoming(*self._own(self.cache.incoming(way, self.split if self.cache.timed else 0)))
+        return Incoming(*self._part(self.cache.incoming(way, self.split if self.cache.timed else 0)))
 
     def of_edges(self, examples: bool = False) -> OfEdges:
-        """What models read of the edges of this split; or of all, which are the `examples`."""
+        """The inputs of models from the edges of this split; with `examples`, from all edges."""
         return OfEdges(
-            *self._own(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
+            *self._part(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
         )
 
     def usual(self, examples: bool = False) -> Tensor:
-        """float32 [k]: the number of each column that the features of edges of this split are stored without
-        (`core.edge_attributes.EdgeMessages.apart`); or of all edges, which are the `examples`."""
-        [own] = self._own([self.cache.usual((None if examples else self.split) if self.cache.timed else None)])
-        return own
+        """float32 [k]: the number of each column that the stored features of this split's edges omit
+        (`core.edge_attributes.EdgeMessages.apart`); with `examples`, of all edges."""
+        [numbers] = self._part([self.cache.usual((None if examples else self.split) if self.cache.timed else None)])
+        return numbers
 
-    def _own(self, tables: Iterable[Tensor]) -> Iterator[Tensor]:
-        """One client's part of tables [P, …]; nobody copies that of one client alone, which may be large."""
+    def _part(self, tables: Iterable[Tensor]) -> Iterator[Tensor]:
+        """One client's part of tables [P, …]; the table of a single client may be large and is not copied."""
         return (table[0] if len(table) == 1 else table.index_select(0, self.client_index[None])[0] for table in tables)
 
 
 def _stacked(parts: Sequence[np.ndarray]) -> Tensor:
-    """Clients' arrays as one, each padded with 0 to the largest; of at least one row, which empty places name."""
+    """Clients' arrays as one, each padded with 0 to the largest; at least one row, which empty places refer to."""
     shape = np.max([part.shape for part in parts], 0).clip([1, *[0] * (parts[0].ndim - 1)])
     if len(parts) == 1 and parts[0].shape == tuple(shape):
         return torch.from_numpy(np.ascontiguousarray(parts[0]))[None]
@@ -442,5 +442,5 @@ def _stacked(parts: Sequence[np.ndarray]) -> Tensor:
 pytree.register_pytree_node(
     Edges,
     lambda edges: ([edges.client_index], (edges.cache, edges.split)),
-    lambda children, kept: Edges(kept[0], next(iter(children)), kept[1]),
+    lambda children, context: Edges(context[0], next(iter(children)), context[1]),
 )

@@ -21,10 +21,10 @@ from fedweave.errors import FedweaveError
 
 
 class Lasting(NamedTuple):
-    """What a client draws noise on its labels from once for good: the same in every run, until the labels change.
+    """The secret from which a client draws noise on its labels, the same in every run until the labels change.
 
     key:    a secret one (`ops.hashing`).
-    places: int64 [n], each node's place among the `held` nodes that the client has, of which a run may have fewer.
+    places: int64 [n], each node's place among all `held` nodes of the client; a run may have fewer of them.
     """
 
     key: Tensor
@@ -34,19 +34,19 @@ class Lasting(NamedTuple):
 
 @dataclass
 class Client:
-    """All that a step may see.
+    """The data that a step may see.
 
     graph:  the client's own data.
     state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
             weights, for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
     secret: a key for privacy noise. Between organizations it is a secret one of the site's own entropy (`ops.hashing`).
-            The simulation derives an int64 scalar from the seed so that runs can be repeated, and its noise protects
-            nobody.
+            The simulation derives an int64 scalar from the seed so that runs can be repeated; its noise protects no
+            client.
     test:   the global test graph that every client holds, or None.
-    members: of the one client that holds what all members hold, which examples are whose: int64 [M, m] for the members
-            of one size, -1 at padding; () at all others. For scores alone.
-    lasting: what noise on labels is drawn from that is the same in every run; None where each run draws anew, as in a
+    members: where one client holds the data of all members, the examples of each: int64 [M, m] for the members of one
+            size, -1 at padding; () at all other clients. Only for scores.
+    lasting: the secret for noise on labels that is the same in every run; None where each run draws its own, as in a
             simulation.
     """
 
@@ -68,14 +68,14 @@ DATA = "graph"  # the key of a reply under which a step hands over its client's 
 
 @dataclass(frozen=True)
 class Sends:
-    """What a part of a reply reveals.
+    """The declaration of a part of a reply.
 
-    reveals:   what its receiver learns from it.
-    mechanism: what the step did to it before it left; several in the order in which they were applied.
-    within:    the range of its numbers; a receiver refuses others. None allows any.
+    reveals:   the facts that its receiver learns from it.
+    mechanism: the step's protection of it before it leaves; several in the order in which they are applied.
+    within:    the range of its numbers; a receiver rejects others. None allows any.
     like:      the key of the message whose shapes and dtypes it has, such as "w" for a change of the weights; else "".
-    mean:      of what parts report: the server needs its mean alone, weighted as updates are (`Round.weighted`), so
-               that it can be in their secure sum.
+    mean:      whether the server needs only the mean of what parts report, weighted as updates are
+               (`Round.weighted`), so that secure aggregation can include it.
 
     Raises:
         TypeError: `mechanism` is none of `core.mechanism.KINDS`.
@@ -93,7 +93,7 @@ class Sends:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """All of them, as a tuple."""
+        """All mechanisms, as a tuple."""
         mechanism = self.mechanism
         return mechanism if isinstance(mechanism, tuple) else () if mechanism is None else (mechanism,)
 
@@ -103,7 +103,7 @@ Declaration: TypeAlias = Mapping[str, Sends | str]
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step declares: its `sends` and `hears`, computed, and the rest as `on_client` has it."""
+    """A step's declaration: its `sends` and `hears`, computed, and the other arguments of `on_client`."""
 
     sends: Mapping[str, Sends]
     ragged: bool = False
@@ -117,7 +117,7 @@ class StepInfo:
 
     @cached_property
     def message(self) -> "StepInfo":
-        """The same for what the client is sent: what it learns from each key of its message."""
+        """The declaration of the client's message: what the client learns from each of its keys."""
         return StepInfo.of(self.hears)
 
     @property
@@ -130,7 +130,7 @@ class StepInfo:
         cls, sends: Declaration, ragged: bool = False, peers: bool = False, per_node: frozenset[str] = frozenset(),
         hears: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
-        """With strings in `sends` written out; the other fields as they are."""
+        """A declaration from `sends`, in which strings stand for `Sends`; the other fields as they are."""
         written = {key: Sends(declared) if isinstance(declared, str) else declared for key, declared in sends.items()}
         return cls(written, ragged, peers, False, per_node, hears or {})
 
@@ -148,14 +148,15 @@ class StepInfo:
 
     @cached_property
     def stateless(self) -> bool:
-        """Whether the step begins with an empty state and replaces it, or leaves it as it was if it is `apart`: it adds
-        to a sum that clients may be missing from, and a missing client would remember other messages than the rest. A
-        server could choose messages that make the others' terms 0 or known; without a state a term depends only on the
-        present message to all and the client's own data."""
+        """Whether the step begins with an empty state and replaces it, or leaves it as it was if it is `apart`.
+
+        It adds to a sum that clients may be missing from, and a missing client would remember other messages than the
+        rest. A server could then choose messages that make the others' terms 0 or known. Without a state a term depends
+        only on the present message to all and the client's own data."""
         return self.apart or any(not secure_sum.everyone for secure_sum in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
-        """What was done to `reply`: one for each declared key that covers a leaf of it."""
+        """The mechanisms applied to `reply`: one entry for each declared key that covers a leaf of it."""
         keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))
         return [Applied(key, self.sends[key].mechanisms) for key in keys if key is not None]
 
@@ -164,7 +165,7 @@ UNDECLARED = StepInfo({})
 
 
 class _Mark(NamedTuple):
-    """What `on_client` is told of a step: what is computed from the algorithm, and the rest."""
+    """The arguments of `on_client`: two that may be computed from the algorithm, and the rest."""
 
     sends: Declaration | Callable[..., Declaration]
     hears: Mapping[str, str] | Callable[..., Mapping[str, str]]
@@ -178,7 +179,7 @@ def _mark_of(step: object) -> _Mark | None:
 
 
 def _owner_of(step: object) -> object:
-    """The algorithm or part whose method a step is, or what stands for one; None of a function."""
+    """The algorithm or part whose method a step is, or what stands for one; None for a plain function."""
     return getattr(step, "__self__", None)
 
 
@@ -197,17 +198,17 @@ def on_client(
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
     Only marked steps can be called over the wire. `sends` maps each key of the reply to what it reveals (`Sends`; a
-    string is short for `reveals` without a mechanism), or computes this from the algorithm at whoever runs the step. A
-    key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No other key may leave the
-    client. `ragged` steps have shapes that depend on data and are never vectorized. Replies of steps for `peers` go to
-    other clients (`Federation.send`) and never to the server, which cannot request them. With `addressed` replies each
-    peer gets a tree of its own, {"0": tree, "1": …} in the order in which `to` names the client's peers; keys of
-    `sends` are those of such a tree. A step that `replaces_data`,
-    ragged by nature, is run by `Federation.replace_data`, and puts so many `columns` behind the features. `per_node`
-    names the keys of the reply whose tensors have one row per node, padding included: the number of rows differs
-    between clients. `hears` maps keys of the message to what the client learns from them, for ledgers; it is computed
-    like `sends`, and nothing is refused because of it. A step that is `apart` finds no state and leaves the client's as
-    it is: its reply is of message and data alone.
+    string is short for `reveals` without a mechanism), or is a function of the algorithm that returns this mapping
+    where the step runs. A key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No
+    other key may leave the client. `ragged` steps have shapes that depend on data and are never vectorized. Replies of
+    steps for `peers` go to other clients (`Federation.send`) and never to the server, which cannot request them. With
+    `addressed` replies each peer gets a tree of its own, {"0": tree, "1": …} in the order in which `to` names the
+    client's peers; `sends` then declares the keys of one such tree. A step that `replaces_data` is ragged by nature and
+    run by `Federation.replace_data`; it appends `columns` columns to the features. `per_node` names the keys of the
+    reply whose tensors have one row per node, padding included: the number of rows differs between clients. `hears`
+    maps keys of the message to what the client learns from them, for ledgers; it is computed like `sends`, and never a
+    reason to reject a message. A step that is `apart` gets no state and leaves the client's as it is: its reply depends
+    only on message and data.
 
     Raises:
         ValueError: the step is for peers and replaces data, or addresses peers and is not for them.
@@ -236,7 +237,7 @@ def step_name(step: Step) -> str:
 
 
 def is_step(value: object) -> bool:
-    """Whether something is marked with `on_client`."""
+    """Whether a value is marked with `on_client`."""
     return _mark_of(value) is not None
 
 
@@ -261,11 +262,11 @@ def step_info(step: Step) -> StepInfo:
 
 @dataclass(frozen=True)
 class Sent:
-    """Who sent to whom in one `send`; the server cannot read the contents.
+    """Senders and receivers of one `send`; the server cannot read the contents.
 
     step:    the step's name. clients: ids of those who sent, in client order.
     missing: {id: reason} of those who did not.
-    sources: {client: those who were to send to it, in client order}; as many for every client.
+    sources: {client: those who were to send to it, in client order}; the same number for every client.
     """
 
     step: str
@@ -279,12 +280,12 @@ Way: TypeAlias = Literal["map", "send", "replace_data"]
 
 @dataclass(frozen=True)
 class Call:
-    """What `map`, `send` and `replace_data` of a `Federation` all ask for: run a step on clients.
+    """A request of `map`, `send` or `replace_data` of a `Federation` to run a step on clients.
 
     way:      which of them. shared, each: the message, `shared | each[client]`.
-    clients:  who is called; None: everybody, or those who sent what is `received`.
+    clients:  who is called; None: all clients, or those who sent what is `received`.
     quorum:   the share of the called clients that must reply.
-    received: what `send` gave. to: {client: the peers that its reply goes to} of a `send`.
+    received: the result of `send`. to: {client: the peers that its reply goes to} of a `send`.
     """
 
     way: Way
@@ -298,26 +299,27 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The step's (see `step_name`)."""
+        """The step's name (see `step_name`)."""
         return step_name(self.step)
 
     @cached_property
     def info(self) -> StepInfo:
-        """What the step declares."""
+        """The step's declaration."""
         return step_info(self.step)
 
 
 class Federation(ABC):
-    """What an algorithm may do. An engine implements `answer` and `deliver`; no algorithm knows which engine it is.
+    """The operations that an algorithm may use. An engine implements `answer` and `deliver`; no algorithm knows which
+    engine it is.
 
     clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
     such as "public", "validation" or "proxy".
-    rounds: how many the run has; 0 where nobody says.
-    initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
-    pairs: {name: float64 [N, N]}, the truth about every two clients (`Partition.pairs`), for comparisons alone; {}
-    where nobody knows it.
+    rounds: how many the run has; 0 if unknown.
+    initial: replaces fresh weights by an earlier run's (see `started`); None where training begins from scratch.
+    pairs: {name: float64 [N, N]}, the truth about every two clients (`Partition.pairs`), only for comparisons; {}
+    where it is unknown.
     """
 
     clients: tuple[str, ...]
@@ -332,11 +334,11 @@ class Federation(ABC):
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """{client: its place among all}, found once."""
+        """{client: its place among all}, computed once."""
         return {client: at for at, client in enumerate(self.clients)}
 
     def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
-        """Fresh weights, or those of an earlier run in their place; with `clients`, a row of them for each."""
+        """Fresh weights, or an earlier run's weights if there is one; with `clients`, a row of them for each."""
         weights = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
         return weights if self.initial is None else self.initial(weights, clients)
 
@@ -352,9 +354,9 @@ class Federation(ABC):
         """Run `step` on `clients` (all if None) with the message `shared | each[client]`, where `each` is a tree per
         client or, better, `Stacked` trees.
 
-        quorum: the share of the called clients that must reply. received: what `send` gave; the step runs on those who
-        sent, or on those of them in `clients`. Each message has "received", {"0": tree, "1": …}, one tree from each
-        peer in the order of `sources`, and "present", bool [peers]; an absent peer's tree is zeros.
+        quorum: the share of the called clients that must reply. received: the result of `send`; the step runs on the
+        clients who sent, or on those among `clients`. Each message has "received", {"0": tree, "1": …}, one tree from
+        each peer in the order of `sources`, and "present", bool [peers]; an absent peer's tree is zeros.
 
         Raises:
             ClientsMissing: fewer replied; names the absent ones.
@@ -375,7 +377,7 @@ class Federation(ABC):
         server, which learns its names, shapes and size.
 
         The step is declared for peers. Peers must be among those called, and each must have the same number of senders.
-        Each peer gets the whole reply or, of an `addressed` step, what is for it. Otherwise as `map`.
+        Each peer gets the whole reply or, with an `addressed` step, its own tree. Otherwise as `map`.
         """
         return self.deliver(Call("send", step, shared, each, list(to), quorum, None, to))
 
@@ -397,13 +399,14 @@ class Federation(ABC):
         the data, and its version, with the client's state. Otherwise as `map`.
 
         Raises:
-            DataError: a graph is refused; names client and fault. Between organizations that site is missing instead.
+            DataError: a client's new graph is invalid; names client and fault. Between organizations that site is
+                missing instead.
         """
         return self.answer(Call("replace_data", step, shared, each, clients, quorum, received))
 
     def recording(self) -> AbstractContextManager[None]:
-        """Inside of it, what the server computes in every round (`learn.compute_on_server`) is recorded where the
-        engine records steps."""
+        """A context in which the engine, if it traces steps, also traces what the server computes in every round
+        (`learn.compute_on_server`)."""
         return nullcontext()
 
     @abstractmethod

@@ -20,8 +20,8 @@ from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 TRAIN, VAL, TEST = 0, 1, 2
 SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`
 QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
-# In `Graph.extra`, where links are the examples: the rows of those that are trained on, -1 at padding; the sorted codes
-# (relation n + source) n + target of those that are known, with the largest number as padding; the nodes that a
+# In `Graph.extra`, where links are the examples: the rows of the links to train on, -1 at padding; the sorted codes
+# (relation n + source) n + target of the known links, with the largest number as padding; the nodes that a
 # candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
 LISTS = "lists of all items"  # each user's candidates are all items
@@ -37,7 +37,7 @@ FOREIGN_LINKS = "links to foreign nodes"  # [k, 1], sorted: codes (relation n + 
 FOREIGN_NODES = "foreign nodes"  # [F, 2]: keyed hashes of the node's name, and of a pair that it is an end of
 RECORDS = "pairs on record"  # [r, 2]: keyed hashes of all pairs with a foreign end, and own nodes
 NODE_NAMES = "names of nodes"  # [n, 1]: keyed hashes
-ROOM = "foreign nodes of one peer"  # its length: of how many nodes a client tells a peer at most
+ROOM = "foreign nodes of one peer"  # its length: the most nodes that a client reports to one peer
 FOREIGN = "rows of foreign nodes"  # float [F, k]: what the decoder reads of them, where a step has them
 
 
@@ -45,26 +45,25 @@ class Graph(NamedTuple):
     """One client's graph with n nodes, d features, e examples and c classes; nodes and examples are padded.
 
     The examples are the nodes (e = n), with `graph_of` the small graphs that the nodes belong to, the edges
-    (`EdgeAttributes.examples`), or with `pairs` links: pairs of nodes of which a model says whether they are joined.
+    (`EdgeAttributes.examples`), or with `pairs` links: pairs of nodes; a model predicts whether they are joined.
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
-    y:        int64 [e], class of each example; -1 is unlabeled or padding. Or what else is predicted of it, [e, t]
-              (`core.target`).
+    y:        int64 [e], class of each example; -1 is unlabeled or padding. Other targets are [e, t] (`core.target`).
     masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabeled examples.
     real:     bool [n], False at padding.
     sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
-    extra:    what was looked for in the data as it was loaded, where an algorithm asks for it
+    extra:    what was precomputed on the data as it was loaded, where an algorithm asks for it
               (`core.operators.Precomputed`).
     scale:    float64 [3, t], the units of a model's outputs where these are numbers (`core.target.scale_of`), else
               None.
     pairs:    int64 [3, e], rows SOURCE, TARGET and RELATION, where links are the examples; RELATION is -1 at padding.
-              y is 1 where they are joined, 0 where not, and -1 of those that ranks alone are made of. None otherwise.
-    ranks:    int64 [2, e] beside `pairs`, rows QUERY and ASKED: the query that a pair which is no link is a candidate
-              of, else -1, and how many queries (0 to 2) are made of a link. Those of the link at row i are 2i, which
-              replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates there is no pair
-              for each (`core.candidates`).
+              y is 1 where they are joined, 0 where not, and -1 of pairs that only serve ranks. None otherwise.
+    ranks:    int64 [2, e] with `pairs`, rows QUERY and ASKED. For a pair that is no link: the query that it is a
+              candidate of, else -1. For a link: how many queries (0 to 2) it has. The queries of the link at row i are
+              2i, which replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates there is
+              no pair for each (`core.candidates`).
     """
 
     x: "Tensor | Sparse"
@@ -86,8 +85,8 @@ class Graph(NamedTuple):
         return page("Graph", self.facts().items())
 
     def facts(self) -> dict[str, object]:
-        """How large it is, and how many examples each split has; of stacked graphs, and inside `torch.func`, the shape
-        alone."""
+        """The graph's size, and how many examples each split has; only the shape for stacked graphs and inside
+        `torch.func`."""
         if self.real.dim() != 1 or torch._C._functorch.is_functorch_wrapped_tensor(self.real):
             return {"x": tuple(self.x.shape)}
         splits = {name: int(mask.sum()) for name, mask in zip(SPLITS, self.masks, strict=True)}
@@ -95,12 +94,12 @@ class Graph(NamedTuple):
 
     @property
     def target(self) -> str:
-        """What is predicted of an example (`core.target`): "class", "number" or "labels"."""
+        """What a model predicts for an example (`core.target`): "class", "number" or "labels"."""
         return kind_of(self.y)
 
     @property
     def truth(self) -> Tensor:
-        """What a loss compares outputs with: classes int64 [e], 0 where unlabeled; labels int64 [e, t], -1 at gaps; or
+        """The targets of a loss: classes int64 [e], 0 where unlabeled; labels int64 [e, t], -1 at gaps; or
         numbers [e, t] in units of `scale`, NaN at gaps."""
         if self.target == CLASS:
             return self.y.clamp(min=0)
@@ -124,10 +123,10 @@ class Graph(NamedTuple):
         return self.real.device
 
     def to(self, device: torch.device | str) -> "Graph":
-        """The same graph on a device, whole edges included; what is derived from it is made anew there.
+        """The same graph on a device, whole edges included; that device then derives operators from them again.
 
         Raises:
-            TypeError: its edges are those of a sample.
+            TypeError: its edges are a sample's.
         """
         if self.device == torch.device(device):
             return self
@@ -138,16 +137,16 @@ class Graph(NamedTuple):
         return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, *more)
 
     def found(self, name: str) -> Tensor:
-        """What was looked for under a name, as in `extra`.
+        """The values that were precomputed under a name, as in `extra`.
 
         Raises:
-            ValueError: nobody looked for it.
+            ValueError: no algorithm asked for it.
         """
         return lookup_precomputed(self.extra, name)
 
     @property
     def example(self) -> str:
-        """What an example is: "node", "graph", "edge" or "link"."""
+        """The kind of an example: "node", "graph", "edge" or "link"."""
         if self.pairs is not None:
             return "link"
         if self.graph_of is not None:
@@ -157,13 +156,13 @@ class Graph(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether its links are of several relations."""
+        """Whether its links have several relations."""
         return SEVERAL in self.extra
 
     @property
     def everybody(self) -> Tensor:
-        """bool [e]: nodes that are no padding or, of small graphs and edges, those that are in a split; where messages
-        depend on that, those of training."""
+        """bool [e]: nodes that are no padding or, for small graphs and edges, examples that are in a split; where
+        messages depend on the split, the training examples."""
         if self.timed:
             return self.masks[TRAIN]
         return self.real if self.example == "node" else self.masks.any(0)
@@ -182,7 +181,7 @@ class Graph(NamedTuple):
         """The client's whole edges, to sample from.
 
         Raises:
-            TypeError: these are edges of a sample.
+            TypeError: the edges are a sample's.
         """
         if not isinstance(self.edges, Edges):
             raise TypeError(f"{type(self.edges).__name__} are edges of a sample; sample from a client's whole graph")
@@ -190,7 +189,7 @@ class Graph(NamedTuple):
 
     @property
     def roots(self) -> tuple[object, ...]:
-        """What operators and other things are derived from (see `ops.tape.derived`)."""
+        """The objects from which operators and other values are derived (see `ops.tape.derived`)."""
         rows = self.x.blocks if isinstance(self.x, Sparse) else None
         return rows, self.edges.cache if isinstance(self.edges, Edges) else None
 
@@ -220,19 +219,19 @@ def make_graph(
     example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
-    extra: what was looked for in the same data, lists in one length for all clients. edge_attrs: the same
-    edges with what they carry, if anything. scale: see `Graph`. lists: further entries of `Graph.extra`, as they are.
+    extra: what was precomputed on the same data, lists in one length for all clients. edge_attrs: the same
+    edges with their attributes, if any. scale: see `Graph`. lists: further entries of `Graph.extra`, as they are.
 
     The graph is on the host; `Graph.to` moves it.
 
     Raises:
-        ValueError: these do not fit.
+        ValueError: the sizes do not fit.
     """
-    n, own = x.shape[0], len(y)
+    n, count_of_y = x.shape[0], len(y)
     rows = least_rows(n) if rows is None else rows
     of_nodes = graph_of is None and (edge_attrs is None or not edge_attrs.examples) and pairs is None
-    examples = rows if of_nodes else least_rows(own) if examples is None else examples
-    for what, count, size in (("nodes", n, rows), ("examples", own, examples)):
+    examples = rows if of_nodes else least_rows(count_of_y) if examples is None else examples
+    for what, count, size in (("nodes", n, rows), ("examples", count_of_y, examples)):
         if size % BLOCK or size < count:
             raise ValueError(f"{count} {what} cannot be padded to {size} rows; take one of core.sizes")
     if sp.issparse(x):
@@ -252,7 +251,7 @@ def make_graph(
         real=torch.arange(rows, device="cpu") < n,
         sens=None if sens is None else _padded(_whole(sens), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
-        extra={name: torch.from_numpy(own) for name, own in {**extra.arrays, **(lists or {})}.items()},
+        extra={name: torch.from_numpy(array) for name, array in {**extra.arrays, **(lists or {})}.items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
         pairs=None if pairs is None else _padded_pairs(pairs, examples),
         ranks=None if ranks is None else _padded(_whole(ranks), examples, -1, dim=1),
@@ -260,7 +259,7 @@ def make_graph(
 
 
 def _padded_pairs(pairs: np.ndarray, examples: int) -> Tensor:
-    """int64 [3, examples]: at padding node 0 twice, of relation -1."""
+    """int64 [3, examples]: at padding node 0 twice, with relation -1."""
     padded = _padded(_whole(pairs), examples, 0, dim=1)
     padded[RELATION, pairs.shape[1] :] = -1
     return padded
@@ -314,7 +313,7 @@ def _whole(numbers: np.ndarray) -> Tensor:
 
 
 def _answers(y: np.ndarray, examples: int) -> tuple[Tensor, int, float]:
-    """What `_padded` takes of `y`."""
+    """The arguments of `_padded` for `y`."""
     if kind_of(y) == NUMBER:
         return torch.as_tensor(y, dtype=torch.float64, device="cpu"), examples, float("nan")
     return _whole(y), examples, -1
@@ -338,14 +337,14 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of weights and 
 
 
 class GraphArrays(NamedTuple):
-    """What `make_graph` takes, of n nodes and e examples.
+    """The arrays that `make_graph` takes, with n nodes and e examples.
 
     x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabeled.
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
-           graph of each node, rising from 0; None where nodes are the examples. edge_attrs: the same edges with what
-           they carry; None where they carry nothing, as those that are made of other edges do.
+           graph of each node, rising from 0; None where nodes are the examples. edge_attrs: the same edges with their
+           attributes; None where they have none, as edges that are derived from other edges.
     scale: float64 [3, t], see `Graph`, or None. pairs: int64 [3, e], and ranks: int64 [2, e], likewise.
-    lists: the entries of `Graph.extra` that are of links, or None.
+    lists: the entries of `Graph.extra` that belong to links, or None.
     """
 
     x: "np.ndarray | sp.csr_matrix"
@@ -386,8 +385,8 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
-    """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
-    (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
+    """The graph of `arrays` on the device of `graph`, with its dtype, feature storage and, as long as it fits, padding
+    (`core.sizes.fits`). The order of edges does not matter."""
     x, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = arrays
     x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
@@ -405,7 +404,7 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
     "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
-    "graph_of", "scale", "pairs", "ranks" and what edges carry, "carried". Undone by `tree_graph`."""
+    "graph_of", "scale", "pairs", "ranks" and the edge attributes, "carried". Undone by `tree_graph`."""
     arrays = graph_arrays(graph)
     x, attributes = arrays.x, arrays.edge_attrs
     if isinstance(x, np.ndarray):
@@ -423,7 +422,7 @@ def graph_tree(graph: Graph) -> Tree:
 
 
 def tree_graph(tree: Tree, features: int = 0) -> Graph:
-    """Undo `graph_tree`, on the host; a tree that says no width, as an earlier version's, is of so many `features`."""
+    """Undo `graph_tree`, on the host. Trees of earlier versions store no width; they have `features` columns."""
     tree = to(tree, "cpu")
     parts: Tree = tree["x"]
     values = parts["dense" if "dense" in parts else "values"]

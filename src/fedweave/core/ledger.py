@@ -1,4 +1,4 @@
-"""The ledger: what left whom, when and what for, per call and key."""
+"""The ledger: what each client sent or received, when and what for, per call and key."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ class Measured(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the leaves."""
+        """The paths of the leaves."""
         return tuple(path for path, _, _ in self.parts)
 
 
@@ -40,7 +40,7 @@ def measured(tree: Tree) -> Measured:
 
 
 def measured_one(replies: ReplyBatch) -> Measured:
-    """The form of each of the trees of a batch."""
+    """The form of each tree of a batch, equal for all."""
     if all(type(leaf) is Tensor for leaf in replies.flat.values()):
         return _measured_as(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))
     return measured(replies.one(0))
@@ -88,9 +88,9 @@ SCHEMA = pa.schema(
 
 
 class Line(NamedTuple):
-    """What the ledger says about one leaf of a message.
+    """The ledger's columns for one leaf of a message.
 
-    mechanism: in words. applied: the same for programs (`Applied.text`); None where there is none.
+    mechanism: in words. applied: its form for programs (`Applied.text`); None where there is none.
     """
 
     key: str
@@ -101,11 +101,11 @@ class Line(NamedTuple):
     applied: str | None = None
 
 
-REPEATED = "which parts of its message are those of the one before, and so are not sent again"
+REPEATED = "which parts of its message have not changed since the last one, and are not sent again"
 
 
 def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
-    """Of the leaf at `path`, with what `info` declares of it."""
+    """The columns for the leaf at `path`, with what `info` declares of it."""
     key = info.covering(path)
     if key is None:
         return Line(path, shape, size, reveals=REPEATED if path == HELD else "")
@@ -125,13 +125,13 @@ class Counts(NamedTuple):
     at: Sequence[int]
 
     def read(self) -> list[list[int]]:
-        """A list for each client; a device is waited for."""
+        """A list for each client; waits for the device."""
         known = self.all.tolist()
         return [known[at] for at in self.at]
 
 
 class Varied:
-    """The form of a tree's kind, whose sparse leaves differ in how many entries of them travel."""
+    """The form of trees of one kind, which differ in how many entries of their sparse leaves travel."""
 
     def __init__(self, tree: Tree, paths: Sequence[str], info: StepInfo) -> None:
         flat = dict(leaves(tree))
@@ -139,13 +139,13 @@ class Varied:
         self._lines = tuple(line(path, *_form(leaf, 0), info) for path, leaf in flat.items())
 
     def of(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
-        """The size of one of the kind as serialized, and the lines of its leaves."""
+        """The serialized size of one such tree, and the lines of its leaves."""
         sizes = {path: leaf * count for (path, leaf), count in zip(self._each.items(), counts, strict=True)}
         lines = (leaf._replace(bytes=sizes[leaf.key]) if leaf.key in sizes else leaf for leaf in self._lines)
         return self._encoding.size(sizes), tuple(lines)
 
 
-WAYS = ("up", "down", "peer", EVALUATION)  # of which bytes are counted
+WAYS = ("up", "down", "peer", EVALUATION)  # the keys of the byte counts
 
 
 @dataclass
@@ -161,19 +161,19 @@ class Entry:
     size: int  # bytes of the whole message as serialized
     seconds: float  # per client; 0 except on the way up
     to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
-    at: float = 0.0  # seconds since 1970; 0 in journals of older versions, which do not say
-    purpose: str = ""  # one of `PURPOSES`; "" where nobody said
+    at: float = 0.0  # seconds since 1970; 0 in journals of older versions, which lack it
+    purpose: str = ""  # one of `PURPOSES`; "" if the caller set none
 
 
 class Uncounted(NamedTuple):
-    """What will be an entry for each client of this one, once it is read how many entries of sparse leaves travel."""
+    """Becomes an entry for each client of `entry`, once it is read how many entries of sparse leaves travel."""
 
     entry: Entry
     form: Varied
     counts: Counts
 
     def entries(self) -> Iterator[Entry]:
-        """Those; a device is waited for."""
+        """These entries; waits for the device."""
         for client, counts in zip(self.entry.clients, self.counts.read(), strict=True):
             size, keys = self.form.of(counts)
             yield replace(self.entry, clients=(client,), keys=keys, size=size)
@@ -183,8 +183,8 @@ class Uncounted(NamedTuple):
 class Ledger(Shown):
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
-    The bytes of a call's keys and of its framing add up to the serialized messages exactly. purpose: what the calls
-    are for that are made now; whoever makes them sets it. latest: the latest round that it contained when it was
+    The bytes of a call's keys and of its framing add up to the serialized messages exactly. purpose: what the present
+    calls are for; the code that makes the calls sets it. latest: the latest round that it contained when it was
     opened.
     """
 
@@ -234,8 +234,8 @@ class Ledger(Shown):
     ) -> None:
         """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any.
 
-        info: what is declared of it. counts: in which clients' messages differ; a device that has them is waited for
-        when the ledger is read.
+        info: the declaration of the tree. counts: the numbers of entries in which clients' messages differ; reading the
+        ledger waits for the device that holds them.
         """
         where, when = (round, call, step, tuple(clients), direction), (time.time(), self.purpose)
         if counts is not None and not isinstance(message, Measured):
@@ -273,13 +273,13 @@ class Ledger(Shown):
         return [item for item in self._entries if isinstance(item, Entry)]
 
     def sizes(self) -> dict[str, int]:
-        """Bytes so far by direction, and those of all directions that are for evaluation."""
+        """Bytes so far by direction, and all bytes for evaluation in any direction."""
         self._counted()
         return dict(self._bytes)
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         if entries := self._counted():
             self._written.append(_rows(entries))
             self._entries = []

@@ -1,8 +1,8 @@
-"""Links as examples: which split each is in, which edges carry messages, and which pairs that are no links a model is
-judged on. In NumPy, before any training.
+"""Links as examples: which split each is in, which edges carry messages, and which pairs that are no links evaluate a
+model. In NumPy, before any training.
 
-All of it follows from hashes of the ends' names, so that it does not depend on how the data is cut, in which order its
-rows stand, or which process asks.
+All of it follows from hashes of the ends' names. So it depends neither on the partition of the data, nor on the order
+of its rows, nor on the process that computes it.
 """
 
 import hashlib
@@ -38,16 +38,16 @@ from fedweave.ops.hashing import GOLDEN, finalize
 TRIES = 32  # to find a pair that is no link
 AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
 _BITS = 53
-OF_DATA = ("seed", "relations")  # fields of `Links` that the run and the data say, no settings
+OF_DATA = ("seed", "relations")  # fields of `Links` that are no settings: the run and the data define them
 
 
 @dataclass(frozen=True)
 class Links:
-    """What [data] says of links as examples.
+    """The settings of [data] for links as examples.
 
     ratios:         shares of the links to train on, to validate and to test, where no column `split` says it.
-    message:        along which edges messages go: "train", those of training alone; "train+val", for test examples
-                    those of validation as well.
+    message:        along which edges messages go: "train", only training edges; "train+val", for test examples also
+                    validation edges.
     disjoint:       the share of the training edges that a model is trained on and that carry no message while it is; 0
                     takes all of them for both.
     rank_negatives: how many pairs that are no link a validation or test link is ranked among, in each query; "all": all
@@ -55,8 +55,8 @@ class Links:
                     items where there are users and items.
     users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
     relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
-    seed:           of the split and of the pairs that are no links; the run's.
-    relations:      what the kinds of links are called; () where all are of one.
+    seed:           seed of the split and of the pairs that are no links; the run's.
+    relations:      names of the kinds of links; () where all are of one.
     """
 
     ratios: tuple[float, float, float] = (0.85, 0.05, 0.1)
@@ -95,13 +95,13 @@ class Links:
             )
 
     def plain(self) -> Record:
-        """The keys of [data] that resolve to it."""
+        """The keys of [data] that produce these settings."""
         table = {**asdict(self), "ratios": list(self.ratios)}
         return {name: value for name, value in table.items() if name not in OF_DATA and value is not None}
 
     @property
     def candidates(self) -> int | Literal["all"]:
-        """`rank_negatives`, or what it is by default."""
+        """`rank_negatives`, or its default."""
         if self.rank_negatives is None:
             return 100 if self.items is None else "all"
         return self.rank_negatives
@@ -113,18 +113,18 @@ class Links:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Hashes: of a name, of a pair of names whatever their order, and what is drawn from these.
+# Hashes: of a name, of a pair of names in either order, and random numbers from these.
 
 
 def hashes_of(names: Sequence[str], key: bytes = b"") -> np.ndarray:
-    """int64 [n]: a hash of each name; whoever has the `key` finds the same."""
+    """int64 [n]: a hash of each name; every holder of the `key` computes the same."""
     digests = [hmac.digest(key, b"fedweave link\0" + name.encode(), hashlib.sha256)[:8] for name in names]
     return np.frombuffer(b"".join(digests), "<i8").astype(np.int64)
 
 
 def pair_hashes(first: np.ndarray, second: np.ndarray, relation: np.ndarray | None, seed: int) -> np.ndarray:
-    """int64 [m]: a hash of each pair of ends, whose hashes are int64 [m], in either order, of its relation's and of a
-    seed."""
+    """int64 [m]: a hash of each pair of ends, of its relation and of a seed. The ends' hashes are int64 [m]; their
+    order does not matter."""
     ends = torch.from_numpy(np.stack([np.minimum(first, second), np.maximum(first, second)]))
     start = torch.tensor((word("links") ^ seed) & ((1 << 63) - 1), device="cpu")
     keys = finalize(finalize(ends[0] ^ finalize(start)) * 3 + ends[1])
@@ -148,7 +148,7 @@ def places(keys: np.ndarray) -> np.ndarray:
 
 
 def split_of(keys: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
-    """Masks bool [3, m] of links whose `pair_hashes` are known, in about such shares."""
+    """Masks bool [3, m] of links by their `pair_hashes`, in about these shares."""
     ends = np.cumsum(ratios)
     ends[-1] = 1.0 if abs(ends[-1] - 1) < 1e-9 else ends[-1]
     at = places(keys)
@@ -157,20 +157,20 @@ def split_of(keys: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one client's links become.
+# The examples, messages and lists that a client's links become.
 
 
 class LinkExamples(NamedTuple):
-    """What a client's graph is made of where links are the examples: P links first, in the client's order, then pairs
-    that are none, one for each link in a split, then those of ranks.
+    """The parts of a client's graph where links are the examples: P links first, in the client's order, then pairs that
+    are no links, one for each link in a split, then pairs for ranks.
 
-    edges:   int64 [2, E], both directions of the edges that carry messages. edge_attrs: the same with what they carry;
-             None where that is nothing.
+    edges:   int64 [2, E], both directions of the edges that carry messages. edge_attrs: these edges with their
+             attributes; None where they have none.
     pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
-    group:   int64 [e], of which of several members of a union a pair was drawn; of links -1.
-    known:   int64, the sorted codes of the links that are known (`Codes`). items: int64, the nodes that a candidate may
-             be, all where None. several: whether there are several relations. asked: the queries, of which each has
-             all nodes as candidates; None where candidates are pairs.
+    group:   int64 [e], the member of a union that a pair was drawn for; -1 for links.
+    known:   int64, the sorted codes of the known links (`Codes`). items: int64, the nodes that a candidate may be; None
+             for all. several: whether there are several relations. asked: the queries that have all nodes as
+             candidates; None where candidates are pairs.
     """
 
     edges: np.ndarray
@@ -187,11 +187,11 @@ class LinkExamples(NamedTuple):
 
     @property
     def trained(self) -> np.ndarray:
-        """int64: the rows of the links that a model is trained on."""
+        """int64: the rows of the links to train on."""
         return np.flatnonzero(self.masks[TRAIN] & (self.y == 1))
 
     def lists(self, lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """The entries of `Graph.extra` that are of links, padded to these lengths."""
+        """The entries of `Graph.extra` that belong to links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
         lists = {name: _padded(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
         marks = {SEVERAL: self.several, LISTS: self.asked is not None and self.items is not None}
@@ -199,7 +199,7 @@ class LinkExamples(NamedTuple):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The shortest of the lists."""
+        """The length of each list without padding, at least 1."""
         return {name: max(1, part.shape[-1]) for name, part in self._parts}
 
     @property
@@ -223,7 +223,7 @@ def _padded(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
 
 
 class Codes:
-    """The links that are known among n nodes, to ask whether pairs are among them."""
+    """The known links among n nodes, for looking pairs up."""
 
     def __init__(self, attributes: EdgeAttributes, nodes: int) -> None:
         self.nodes = nodes
@@ -240,7 +240,7 @@ class Codes:
         return result
 
     def triples(self) -> np.ndarray:
-        """int64 [3, k]: source, target and relation of each."""
+        """int64 [3, k]: source, target and relation of each known link."""
         pair, target = np.divmod(self.sorted, self.nodes)
         relation, source = np.divmod(pair, self.nodes)
         return np.stack([source, target, relation])
@@ -266,11 +266,11 @@ def link_examples(
     items: np.ndarray | None = None,
     members: Sequence[tuple[np.ndarray, np.ndarray]] = (),
 ) -> LinkExamples:
-    """What becomes of a client's links.
+    """The examples, messages and lists of a client's links.
 
-    attributes: its P links, with what they carry and their relation as `y`. masks: bool [3, P], the split. names: of
-    its n nodes. items: int64, the nodes that a candidate may be, all where None. members: of a union, the nodes and the
-    links of each member, among whose nodes its pairs that are no links are drawn, as the member draws them.
+    attributes: its P links with their attributes, and their relation as `y`. masks: bool [3, P], the split. names: of
+    its n nodes. items: int64, the nodes that a candidate may be; None for all. members: for a union, the nodes and the
+    links of each member; pairs that are no links are drawn among a member's nodes, as that member would draw them.
     """
     nodes, relation, total = len(names), relation_of(attributes), attributes.total
     hashes = hashes_of(names)
@@ -280,7 +280,7 @@ def link_examples(
     used = masks.copy()
     used[TRAIN] &= supervised
     several = bool(links.relations)
-    turns = several and items is None  # heads are replaced, too; of items, tails alone
+    turns = several and items is None  # heads are replaced, too; with items, only tails
     pieces = [
         _Pieces(
             np.stack([*attributes.ends, relation]),
@@ -295,13 +295,13 @@ def link_examples(
         pool = held if items is None else np.intersect1d(held, items)
         chosen = rows[used[:, rows].any(0)]
         its = Codes(attributes.taken(rows), nodes) if members else codes
-        no_links = _Drawn(links, attributes, its, keys, held, pool, items is not None, turns)
+        no_links = _NoLinks(links, attributes, its, keys, held, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
-        judged = rows[(masks[VAL] | masks[TEST])[rows]]
+        evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
         if links.candidates == "all":
-            ranked.append(no_links.all_ranked(judged, number))
+            ranked.append(no_links.all_ranked(evaluated, number))
         elif links.candidates:
-            pieces.append(no_links.candidates(judged, number))
+            pieces.append(no_links.candidates(evaluated, number))
     joined = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
     pairs, ranks, y, split, group = joined
     if not links.candidates:
@@ -321,7 +321,7 @@ class _Pieces(NamedTuple):
 def _messages(
     links: Links, attributes: EdgeAttributes, masks: np.ndarray, keys: np.ndarray, nodes: int
 ) -> tuple[np.ndarray, EdgeAttributes | None, np.ndarray]:
-    """The edges that carry messages, what they carry, and bool [P] which training links a model is trained on."""
+    """The edges that carry messages, their attributes, and bool [P], the training links that a model is trained on."""
     low, high = np.minimum(*attributes.ends), np.maximum(*attributes.ends)
     pair = (relation_of(attributes) * nodes + low) * nodes + high
     tested, validated = pair[masks[TEST]], pair[masks[VAL]]
@@ -342,8 +342,8 @@ def _messages(
     return np.stack([both // nodes, both % nodes]), edge_attrs if carries or links.levels else None, supervised
 
 
-class _Drawn(NamedTuple):
-    """By what pairs that are no links are drawn, for links among the nodes `held`; a candidate is in `pool`."""
+class _NoLinks(NamedTuple):
+    """The source of pairs that are no links, for links among the nodes `held`; a candidate is in `pool`."""
 
     links: Links
     attributes: EdgeAttributes
@@ -355,7 +355,7 @@ class _Drawn(NamedTuple):
     turns: bool
 
     def beside(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
-        """One for each of the `chosen` links, in the split of that: both ends anew or, of relations and items, one."""
+        """A pair for each of the `chosen` links, in its split. Both ends are new; with relations or items, only one."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = (end[chosen].copy() for end in self.attributes.ends)
         head = (words(keys, 2) & 1 > 0) & self.turns
@@ -383,7 +383,7 @@ class _Drawn(NamedTuple):
         )
 
     def candidates(self, chosen: np.ndarray, number: int) -> _Pieces:
-        """Those that each of the `chosen` links is ranked among."""
+        """The pairs that each of the `chosen` links is ranked among."""
         pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.turns else (1,))]
         pairs, query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
         size = len(query)
@@ -411,13 +411,13 @@ class _Drawn(NamedTuple):
         )
 
     def _turned(self, chosen: np.ndarray) -> np.ndarray:
-        """bool: whether the source of a link is replaced, where the hash decides it."""
+        """bool: whether a link's source is replaced instead of its target, by its hash."""
         turned: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
         return turned
 
     def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates in the place of the targets (side 1) or sources (0), and the query of each. Of an undirected link
-        without relations the end that stays is drawn."""
+        """Pairs with candidates for the targets (side 1) or sources (0), and the query of each. For an undirected link
+        without relations the end that stays is random."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = self.attributes.ends[:, chosen]
         if not (self.turns or self.of_items or self.attributes.directed):
@@ -433,20 +433,20 @@ class _Drawn(NamedTuple):
             some = slice(first, first + at_once)
             end, of = (np.repeat(part[some, None], count, 1) for part in (stays, relation))
             if everybody:
-                drawn = np.broadcast_to(pool, end.shape).copy()
-                bad = self._known(end, drawn, of, side)
+                nodes = np.broadcast_to(pool, end.shape).copy()
+                bad = self._known(end, nodes, of, side)
             else:
                 each = words(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
-                drawn, bad = np.empty_like(end), np.ones(end.shape, bool)
+                nodes, bad = np.empty_like(end), np.ones(end.shape, bool)
                 for attempt in range(TRIES):
-                    drawn[bad] = pool[words(each[bad], attempt) % len(pool)]
-                    bad[bad] = self._known(end[bad], drawn[bad], of[bad], side)
+                    nodes[bad] = pool[words(each[bad], attempt) % len(pool)]
+                    bad[bad] = self._known(end[bad], nodes[bad], of[bad], side)
                     if not bad.any():
                         break
-            rows = np.stack([end, drawn, of] if side else [drawn, end, of])[:, ~bad]
+            rows = np.stack([end, nodes, of] if side else [nodes, end, of])[:, ~bad]
             pieces.append((rows, np.repeat(query[some, None], count, 1)[~bad]))
         joined_rows, joined_query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
         return joined_rows, joined_query
 
-    def _known(self, end: np.ndarray, drawn: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
-        return self.codes.holds(*((end, drawn) if side else (drawn, end)), relation)
+    def _known(self, end: np.ndarray, nodes: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
+        return self.codes.holds(*((end, nodes) if side else (nodes, end)), relation)

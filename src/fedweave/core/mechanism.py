@@ -1,4 +1,4 @@
-"""What protects a value before it leaves its client, as a dataclass: its fields, what it costs, and a form for files.
+"""What protects a value before it leaves its client, as a dataclass: its fields, its cost, and a form for files.
 
 Several mechanisms of one key are a tuple in the order in which they are applied: clipped, then noised, then put into a
 secure sum. Nothing here knows tensors; the code that applies a mechanism is elsewhere, mostly in `fedweave.privacy`.
@@ -25,7 +25,7 @@ class Cost:
                 Differential Privacy", corollary 3.3).
     unbounded:  how many releases have no known bound. A single one leaves the total without a bound.
 
-    `privacy.mechanisms.total_epsilon` makes one ε of the first two.
+    `privacy.mechanisms.total_epsilon` combines the first two into one ε.
     """
 
     epsilon: float = 0.0
@@ -55,7 +55,7 @@ class Mixup:
         return f"mixup of {self.least} or more"
 
     def cost(self) -> Cost:
-        """Of one release."""
+        """The cost of one release."""
         return UNBOUNDED
 
 
@@ -72,7 +72,7 @@ class Clipped:
         return f"clipped to L2 norm {self.norm:g}"
 
     def cost(self) -> Cost:
-        """Of one release."""
+        """The cost of one release."""
         return UNBOUNDED
 
 
@@ -83,7 +83,7 @@ class Gaussian:
     sensitivity: the most, in L2 norm, by which replacing a record changes what leaves; None if nothing limits it, and
                  then there is no ε.
     per:         what a record is: "row", "node", "client".
-    delta:       δ at which its ε is stated.
+    delta:       δ of the stated ε.
     release:     see `LDP`.
     """
 
@@ -112,21 +112,22 @@ class Gaussian:
         return None if self.sensitivity is None else self.sensitivity / self.sigma
 
     def cost(self) -> Cost:
-        """Of one release."""
+        """The cost of one release."""
         return UNBOUNDED if self.mu is None else Cost(squared_mu=self.mu * self.mu)
 
 
 @dataclass(frozen=True)
 class LDP:
-    """ε-local differential privacy: whatever the record was, every output is at most e^ε times as likely as for any
-    other.
+    """ε-local differential privacy: for any two values of a record, every output is at most e^ε times as likely for one
+    as for the other.
 
-    epsilon: of all that leaves of one record in one release.
+    epsilon: ε of everything that leaves about one record in one release.
     per:     what a record is: "node", "pair of nodes".
-    release: a value drawn once and then sent again costs nothing more (permanent randomized response, Erlingsson et al.
-             2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that a new draw is noticed
-             and counted again. Empty: every message is drawn anew.
-    one_draw: all keys that declare this very mechanism are functions of one draw, counted once for all; else once each.
+    release: the entry of `Client.state` that holds a value which is drawn once and sent again at no further cost
+             (permanent randomized response, Erlingsson et al. 2014, "RAPPOR"). A new draw is noticed by it and counted
+             again. Empty: every message has a new draw.
+    one_draw: whether all keys that declare this very mechanism are functions of one draw, which counts once; else each
+              key counts.
     """
 
     epsilon: float
@@ -142,7 +143,7 @@ class LDP:
         return f"local differential privacy, ε = {self.epsilon:g} per {self.per}{_once(self.release)}"
 
     def cost(self) -> Cost:
-        """Of one release."""
+        """The cost of one release."""
         return Cost(epsilon=self.epsilon)
 
 
@@ -151,12 +152,12 @@ SLOTS = 16  # secure sums for which sites agree on keys at once
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Encoded as words of a sum (`privacy.secure_sum`) that is masked between the clients, so that the receiver learns
-    only the sum. Whoever runs the step masks its reply. Bounds no ε.
+    """Encoded as masked integers (`privacy.secure_sum`), so that the receiver learns only their sum over clients. The
+    process that runs the step masks its reply. Bounds no ε.
 
-    least:    the sum covers at least that many clients, or more than half of all if that is more.
-    everyone: the sum covers all clients.
-    bits:     size of a word, 32 or 64. fraction: its binary digits behind the point.
+    least:    the fewest clients in the sum; it also covers more than half of all clients.
+    everyone: whether the sum covers all clients.
+    bits:     size of an integer, 32 or 64. fraction: its binary digits behind the point.
     accomplices: of P clients, c that may help the receiver: the sum covers more than (P + c) / 2.
     """
 
@@ -174,26 +175,23 @@ class SecureSum:
             raise ValueError(f"bits is {self.bits!r} and fraction {self.fraction}; words have 32 or 64 bits")
 
     def __str__(self) -> str:
-        of = "all clients" if self.everyone else f"{self.least} clients or more{self._against}"
-        return f"secure sum of {of}, of which the receiver learns the sum alone"
-
-    @property
-    def _against(self) -> str:
-        return f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
+        against = f", against {counted(self.accomplices, 'accomplice')}" if self.accomplices else ""
+        of = "all clients" if self.everyone else f"{self.least} clients or more{against}"
+        return f"secure sum of {of}, so the receiver learns only the sum"
 
     def needed(self, clients: int) -> int:
-        """The fewest terms that a sum may have in a federation of so many clients."""
+        """The fewest terms that a sum may have in a federation of this many clients."""
         enough = min(clients, (clients + self.accomplices) // 2 + 1)
         return clients if self.everyone else max(self.least, enough)
 
     def cost(self) -> Cost:
-        """Of one release."""
+        """The cost of one release."""
         return UNBOUNDED
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A function of what was protected to leave in the same message under the key `of`, and so costs nothing more."""
+    """A function of what leaves, protected, in the same message under the key `of`; it costs nothing more."""
 
     of: str
 
@@ -205,7 +203,7 @@ class Derived:
         return f"a function of what leaves as {self.of}, protected as that is"
 
     def cost(self) -> Cost:
-        """Of one release, beside that of `of`."""
+        """The cost of one release, in addition to the cost of `of`."""
         return Cost()
 
 
@@ -223,7 +221,7 @@ _NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 class Applied(NamedTuple):
-    """The mechanisms of what a message holds under one declared key; none if it is the empty tuple."""
+    """The mechanisms of the part of a message under one declared key; () for none."""
 
     key: str
     mechanisms: Mechanisms
@@ -246,7 +244,7 @@ def read_applied(text: str) -> Applied:
     """Undo `Applied.text`.
 
     Raises:
-        FedweaveError: it is not of this form: a mechanism or field is unknown, absent or out of range.
+        FedweaveError: the text does not have this form: a mechanism or field is unknown, absent or out of range.
     """
     try:
         record = json.loads(text)
@@ -271,7 +269,7 @@ class PrivacyAccount:
     released: frozenset[tuple[str, Mechanism]] = frozenset()
 
     def after(self, applied: Applied, times: int = 1) -> "PrivacyAccount":
-        """With a release that was sent `times` times.
+        """The account after a release that was sent `times` times.
 
         Each of several bounding mechanisms is counted, although one would do.
         """
@@ -288,12 +286,12 @@ class PrivacyAccount:
 
 
 def _drawn_at(key: str, mechanism: Mechanism) -> str:
-    """The key whose release it is; "" of one that several keys tell of."""
+    """The key of a release; "" where several keys share one draw."""
     return "" if isinstance(mechanism, LDP) and mechanism.one_draw else key
 
 
 def release_of(mechanism: Mechanism) -> str:
-    """Its release id, see `LDP`; empty if every message is drawn anew."""
+    """The mechanism's release id, see `LDP`; empty if every message has a new draw."""
     return mechanism.release if isinstance(mechanism, Gaussian | LDP) else ""
 
 

@@ -20,8 +20,8 @@ from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
 # ----------------------------------------------------------------------------------------------------
-# A model of single edges on a graph with so many of them that what they carry does not fit into memory at once: piece
-# by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients.
+# A model of single edges on a graph whose messages are too many to fit into memory at once. It runs
+# piece by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients.
 
 
 MANY = 1 << 21  # edges of a client that are taken piece by piece
@@ -29,13 +29,13 @@ AT_ONCE = 1 << 20  # messages, or examples, of a piece
 
 
 def is_large(graph: Graph) -> bool:
-    """Whether the graph, of one client, has so many edges that carry something."""
+    """Whether a single client's graph has more than `MANY` edges with attributes."""
     members = graph.edges.members if isinstance(graph.edges, Edges) else ()
     return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MANY
 
 
 class PiecewiseLayer(Protocol):
-    """What is asked of a layer (`core.model.Layer`); between layers there may be a tree, at the ends there is none."""
+    """The interface of a layer (`core.model.Layer`); between layers there may be a tree, at the ends there is none."""
 
     @property
     def operator(self) -> str | None:
@@ -54,7 +54,7 @@ class PiecewiseLayer(Protocol):
 
 
 def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
-    """`core.model.apply` to a whole graph, without dropout."""
+    """`core.model.apply` on a whole graph, without dropout."""
     h = graph.x
     for i, layer in enumerate(model):
         if layer.operator in OF_EXAMPLES:
@@ -69,7 +69,7 @@ def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> T
 
 
 def _of_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
-    """The layer's rows of all nodes, those of a piece at once: these lead the rows that it gets."""
+    """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
     tables = {way: graph.own_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # messages that reach earlier nodes
     features, outputs, first = graph.own_edges.of_edges().features, [], 0
@@ -92,7 +92,7 @@ def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reach
 
 
 def _of_examples(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
-    """The logits of edges as examples from nodes' rows h, by the layers from the one that `read`s both ends."""
+    """The logits of edges as examples from nodes' rows h, by the layers from `read` on, which reads both ends."""
     tables, count, outputs = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(tables.ends) - 1)
@@ -123,7 +123,7 @@ class Reached:
 
 
 class Some(ABC):
-    """Edges that lead to the first m of n nodes alone (a `core.operators.MessagePassing`)."""
+    """Edges that lead only to the first m of n nodes (a `core.operators.MessagePassing`)."""
 
     shrinks = True
 
@@ -132,22 +132,22 @@ class Some(ABC):
         """The matrix of that name."""
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """As of any matrix that is known."""
+        """See `core.operators.MessagePassing`, for any matrix that `operator` knows."""
         means = self.operator(kind)
         return h[: means.shape[0]], means @ h
 
 
 @dataclass(frozen=True)
 class PrecomputedEdges(Some):
-    """Edges of which some matrices are known, by name (a `core.operators.MessagePassing`)."""
+    """Edges with some precomputed matrices, by name (a `core.operators.MessagePassing`)."""
 
     operators: Mapping[str, Operator]
 
     def operator(self, kind: str) -> Operator:
-        """The one of that name.
+        """The matrix of that name.
 
         Raises:
-            ValueError: it is not known; says which are.
+            ValueError: there is none; lists the names.
         """
         if kind not in self.operators:
             raise ValueError(f"there is no operator {kind!r} here, only {', '.join(self.operators)}")
@@ -156,7 +156,7 @@ class PrecomputedEdges(Some):
 
 @dataclass(frozen=True)
 class Piece(Some):
-    """The edges of a piece, of each way a `Reached`: the rows of `core.edge_attributes.EdgeMessages.matrix` of a few
+    """The edges of a piece, a `Reached` for each way: the rows of `core.edge_attributes.EdgeMessages.matrix` for a few
     targets."""
 
     operators: Mapping[str, Reached]
@@ -194,7 +194,7 @@ class DenseMatrix:
 
 @dataclass(frozen=True)
 class RowSelection:
-    """[m, n] with a single 1 in each row, in the columns int64 [m]."""
+    """[m, n] with a single 1 in each row, at the columns int64 [m]."""
 
     columns: Tensor
 
@@ -209,7 +209,7 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class ScatterSum:
-    """[t, m]: adds up messages that reach the same of t targets, int64 [m], times its share [t]."""
+    """[t, m]: adds up the messages that reach each of t targets, int64 [m], times the target's share [t]."""
 
     target: Tensor
     share: Tensor
@@ -241,23 +241,23 @@ class Layer(NamedTuple):
     init:        (key) -> weights of this layer, a flat dict of tensors; {} if it has none.
     apply:       (weights, graph, h, key) -> h, with h [n, in] (dense, or the graph's sparse features in the first
                  layer) and the result [n, out]. `key` is None in evaluation: no dropout. Between layers h may be a
-                 tree: "h", and whatever else later layers of the model read, with rows for the same nodes in the same
-                 order; if message passing returns fewer rows of "h", the others may still have all rows.
+                 tree: "h", and anything else that later layers of the model read, with rows for the same nodes in the
+                 same order; if message passing returns fewer rows of "h", the others may still have all rows.
     by_feature:  names of the weights [in, ...] whose row j multiplies only column j of the layer's input, in
                  `h @ weight`.
-    by_relation: names of the weights [R, ...] whose row r is read of links of relation r alone.
+    by_relation: names of the weights [R, ...] whose row r only links of relation r read.
     norms:       names of the weights of normalization, running statistics included.
     compares:    whether it compares all nodes, as graph and batch norm do, so that samples of them will not do.
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
-    reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
-                 does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
-    plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
+    reads:       its input from a graph: the "product" of rows with `operator`; the "entries" of `operator` one by one,
+                 for attention; or the "graph" with all its edges, for a user's module, also if it has an `operator`.
+    plain:       (weights) -> the weights in evaluation, where the layer is derived from another one.
     along:       the ways (`core.edge_attributes.WAYS`) in which it passes messages along single edges; () if it does
                  not.
-    collects:    whether it adds its own output to what later layers are handed beside the last one.
-    judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
+    collects:    whether it adds its output to the tree that later layers get, in addition to the last output.
+    judged:      (model, weights, graph) -> logits [e, c], for a model that no pass over a whole graph can evaluate.
     behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
                  (`core.candidates.behind`).
     """
@@ -319,28 +319,28 @@ def apply(
 
 
 def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`judged_as_seen` of all examples, [e, c], of which each gets messages of its own split alone where these differ
-    (`Graph.timed`), and what is in no split all of them."""
+    """`judged_as_seen` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
+    only the messages of its split; an example in no split gets all messages."""
     if not graph.timed:
         return judged_as_seen(model, w, graph)
     first, second, last = (judged_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
-    if graph.ranks is not None:  # what a link is ranked among gets the messages that the link gets
+    if graph.ranks is not None:  # a candidate gets the same messages as its link
         query = graph.ranks[QUERY]
         val = torch.where(query < 0, val, val.gather(0, query.clamp(min=0) // 2))
     return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
 def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`apply` without dropout to all examples, [e, c], with messages of the split that the graph is of (`Graph.at`)."""
+    """`apply` without dropout to all examples, [e, c], with the messages of the graph's split (`Graph.at`)."""
     whole = apply_piecewise if is_large(graph) else apply
     judge = next((layer.judged for layer in model if layer.judged is not None), whole)
     return rows_of(judge(model, w, graph))
 
 
 def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
-    """How many candidates are above each link in its queries, float64 [e, 2], where all nodes are candidates; None
-    where candidates are pairs of the graph, or no ranks are asked for."""
+    """The number of candidates above each link in its queries, float64 [e, 2], where all nodes are candidates; None
+    where candidates are pairs of the graph, or the data has no queries."""
     count = model[-1].behind
     if QUERIES not in graph.extra or count is None:
         return None
@@ -355,7 +355,7 @@ def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:
-    """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
+    """The output of every layer in `apply`; the last one is the model's output."""
     out: list[Hidden] = [graph.x]
     for i in range(len(model)):
         out.append(apply(model[i : i + 1], w, graph, key, out[-1], first=i))
@@ -363,7 +363,7 @@ def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -
 
 
 def rows_of(out: Hidden) -> Tensor:
-    """A layer's output [n, d], also of one that hands on more than that (see `Layer`)."""
+    """A layer's rows [n, d], also from a layer that returns a tree (see `Layer`)."""
     rows: Tensor = out["h"] if isinstance(out, dict) else out
     return rows
 
@@ -374,10 +374,10 @@ def embedded(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 def check_embeds(model: Model, who: str) -> None:
-    """Refuse a model without embeddings, the input of a last layer.
+    """Reject a model without embeddings, the input of a last layer.
 
     Raises:
-        ValueError: it has one layer; names `who` needs them.
+        ValueError: the model has one layer; names `who` needs embeddings.
     """
     if len(model) < 2:
         raise ValueError(
@@ -397,7 +397,7 @@ def pools(model: Model) -> bool:
 
 
 def example(model: Model) -> str:
-    """Of what the model gives a row each: "node", "graph", "edge" or "link"."""
+    """What each row of the model's output stands for: "node", "graph", "edge" or "link"."""
     if any(layer.operator == PAIRS for layer in model):
         return "link"
     if any(layer.operator in OF_EXAMPLES for layer in model):
@@ -406,8 +406,8 @@ def example(model: Model) -> str:
 
 
 def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
-    """Whether one of some patterns names a weight, such as "0/*" the first layer's; layers may be counted from the
-    last, -1, as well, and "norm/*" names those of normalization in all of them."""
+    """Whether a pattern names the weight at `path`. "0/*" names the first layer's, "-1/*" the last layer's, and
+    "norm/*" the weights of normalization in all layers."""
     layer, _, name = path.partition("/")
     names = [path, f"{int(layer) - len(model)}/{name}"]
     names += [f"norm/{name}"] if name in model[int(layer)].norms else []
@@ -420,12 +420,12 @@ def normalizes(model: Model) -> bool:
 
 
 def statistics(model: Model) -> tuple[str, ...]:
-    """Paths of its running statistics (`core.tree.is_statistic`)."""
+    """Paths of the model's running statistics (`core.tree.is_statistic`)."""
     return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
 
 
 def fan_in(layer: Layer) -> int:
-    """How many columns of its input a layer multiplies by weights; it has such (`Layer.by_feature`)."""
+    """The number of input columns that a layer with `Layer.by_feature` multiplies by weights."""
     return int(layer.init(torch.tensor(0, device="cpu"))[layer.by_feature[0]].shape[0])
 
 

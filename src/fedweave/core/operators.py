@@ -1,6 +1,6 @@
-"""The matrices by which messages pass and small graphs are pooled, in SciPy (`core.edges.Edges.operator` says what each
-is), and what a layer may ask of edges, whatever they are of: a whole graph, ego-graphs, a sample of neighbors, a
-mini-batch of small graphs.
+"""The matrices by which messages pass and small graphs are pooled, in SciPy (`core.edges.Edges.operator` defines each),
+and the interface of edges that layers use: a whole graph, ego-graphs, a sample of neighbors, or a mini-batch of small
+graphs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ class MessagePassing(Protocol):
 
     @property
     def shrinks(self) -> bool:
-        """Whether message passing returns fewer rows, m, than it receives, n: those of the first m nodes."""
+        """Whether message passing returns fewer rows, m, than it receives, n: the rows of the first m nodes."""
         ...
 
     def operator(self, kind: str) -> Operator:
         """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.edges.Edges`).
 
         Raises:
-            ValueError: there is no such matrix here; says which there are.
+            ValueError: there is no such matrix here; lists those that there are.
         """
         ...
 
@@ -99,21 +99,21 @@ POOLS = {"pool_sum": lambda members: members, "pool_mean": mean}
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was looked for in a client's data besides what all graphs have, for an algorithm that asks for it.
+# What is precomputed on a client's data, in addition to the fields of every graph, for an algorithm that asks for it.
 
 
 NODES, EXAMPLES = "nodes", "examples"
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class Precomputed(NamedTuple):
-    """What belongs to a client's graph as it was loaded.
+    """Precomputed arrays and matrices of a client's graph as it was loaded.
 
     arrays:   {name: [r, …]}, which steps see as `Graph.extra`.
     matrices: {name: [r, …]}, for makers of `derived` operators.
-    along:    {name: what the rows of it are: `NODES`, `EXAMPLES`, or the name of a list that all clients pad to one
+    along:    {name: what its rows stand for: `NODES`, `EXAMPLES`, or the name of a list that all clients pad to one
               length}.
-    words:    {name: what people call its rows}, where they have such words.
+    words:    {name: names of its rows for people}, where rows have such names.
     """
 
     arrays: Mapping[str, np.ndarray] = {}
@@ -123,7 +123,7 @@ class Precomputed(NamedTuple):
 
     @classmethod
     def joined(cls, several: Sequence["Precomputed"]) -> "Precomputed":
-        """All that these have."""
+        """All entries of several objects."""
         return cls(
             *({name: value for one in each for name, value in one.items()} for each in zip(*several, strict=True))
         )
@@ -135,7 +135,7 @@ class Precomputed(NamedTuple):
         return {name: size for name, size in lengths.items() if name not in (NODES, EXAMPLES)}
 
     def padded(self, sizes: Mapping[str, int]) -> "Precomputed":
-        """The same with rows of -1, or empty ones, up to the sizes of what they are along, where these are given."""
+        """The arrays and matrices, padded with rows of -1, or empty rows, up to the `sizes` of what rows stand for."""
         arrays, matrices = dict(self.arrays), dict(self.matrices)
         for name, array in self.arrays.items():
             more = sizes.get(self.along[name], len(array)) - len(array)
@@ -146,14 +146,14 @@ class Precomputed(NamedTuple):
         return self._replace(arrays=arrays, matrices=matrices)
 
 
-def lookup_precomputed(found: Mapping[str, Found], name: str) -> Found:
-    """What was found under a name.
+def lookup_precomputed(precomputed: Mapping[str, Value], name: str) -> Value:
+    """The value that was precomputed under a name.
 
     Raises:
-        ValueError: nobody looked for it.
+        ValueError: no algorithm asked for it.
     """
-    if name not in found:
+    if name not in precomputed:
         raise ValueError(
-            f"no {name} are known here; they are looked for in data as it is loaded, where an algorithm asks for them"
+            f"{name!r} was not precomputed; declare it in the algorithm's `finders`, so that data is loaded with it"
         )
-    return found[name]
+    return precomputed[name]

@@ -31,8 +31,8 @@ GROUPS = {
     "partition": "fedweave.partitions",
     "metric": "fedweave.metrics",
 }
-TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as PATH lists folders
-IN_PYTHON = "python:"  # in front of the class of an object that no file names
+TRUSTED = "FEDWEAVE_FILES"  # plug-in files that any configuration may run, as PATH lists folders
+IN_PYTHON = "python:"  # prefix of the class of an object that was made in Python, not in a named file
 _NAMED = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
@@ -42,13 +42,13 @@ def is_file(name: object) -> bool:
 
 
 def is_in_python(name: object) -> bool:
-    """Whether `name` stands for an object of Python's."""
+    """Whether `name` stands for an object that was made in Python."""
     return isinstance(name, str) and name.startswith(IN_PYTHON)
 
 
 def file_of(kind: object) -> str | None:
-    """ "file.py:Name" of a class, or of a preset, that stands in a file of its own; None of one in the script that is
-    run, which would be run again, or inside a function."""
+    """ "file.py:Name" of a class, or of a preset, that stands in a file of its own. None if it is inside a function, or
+    in the script that is run, which would run again."""
     target: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
     module = sys.modules.get(target.__module__)
     file = getattr(module, "__file__", None)
@@ -64,7 +64,7 @@ def file_of(kind: object) -> str | None:
 
 
 def absolute(name: str) -> str:
-    """The same with the file's absolute path, so that it means the same in any folder."""
+    """The name with the file's absolute path, so that it is valid in any folder."""
     file, _, attribute = name.rpartition(":")
     return f"{Path(file).expanduser().resolve()}:{attribute}"
 
@@ -83,8 +83,8 @@ def files_in(document: Values) -> Iterator[Path]:
 
 
 def digests(document: Values) -> dict[str, str]:
-    """{name: SHA-256} of the Python files that a configuration names plug-ins in, those of one name together; not of
-    what these import."""
+    """{name: SHA-256} of the Python files that a configuration names plug-ins in; files of one name share a digest.
+    Files that these import are not included."""
     contents: dict[str, bytes] = {}
     for file in sorted({file for file in files_in(document) if file.is_file()}):
         contents[file.name] = contents.get(file.name, b"") + file.read_bytes()
@@ -92,8 +92,8 @@ def digests(document: Values) -> dict[str, str]:
 
 
 def check_trusted(document: Values, where: Path, option: str = "") -> None:
-    """Refuse the configuration `where`, of a run's folder or only looked at, which a stranger may have written, if it
-    names a Python file that the environment variable `TRUSTED` does not. option: what else says that it may be run.
+    """Reject the configuration `where`, which a stranger may have written, if it names a Python file that the
+    environment variable `TRUSTED` does not. option: another way to allow the file, for the message.
 
     Raises:
         UserError: names the file and what to do.
@@ -110,12 +110,12 @@ def check_trusted(document: Values, where: Path, option: str = "") -> None:
 
 
 def label(name: str) -> str:
-    """What to call a plug-in in results: the class of one from a file or from Python, else its name."""
+    """A plug-in's name in results: the class of one from a file or from Python, else its name."""
     return name.rpartition(":")[2] if is_file(name) or is_in_python(name) else name
 
 
 def load(name: str) -> Any:
-    """What "file.py:Name" names; the file is run once.
+    """The object that "file.py:Name" names; the file is run once.
 
     Raises:
         ConfigError: there is no such file, it cannot be run, or it has no such name.
@@ -134,10 +134,10 @@ def _origin(value: object) -> str:
 
 
 def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
-    """What `call` of a plug-in returns.
+    """The result of `call` of a plug-in.
 
     Raises:
-        UserError: it raises what is no message for a user; a `refusal` that names the plug-in.
+        UserError: it raises an error without a message for users; a `refusal` that names the plug-in.
     """
     try:
         return call()
@@ -184,7 +184,7 @@ def _module(file: Path) -> ModuleType:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which plug-in made something, and from what: a run from Python names it so, and a partition knows its data.
+# Which plug-in made something, and from what: a run from Python names itself by it, and a partition knows its data.
 
 
 P = ParamSpec("P")
@@ -193,7 +193,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Maker:
-    """plugin: what made it. given: what it was made from, such as data and a seed, in the order of the parameters."""
+    """plugin: the plug-in. given: the arguments it was called with, such as data and a seed, in order."""
 
     plugin: object
     given: tuple[Any, ...]
@@ -201,13 +201,13 @@ class Maker:
 
 @runtime_checkable
 class Noted(Protocol):
-    """What may say what made it."""
+    """A value that may know its maker."""
 
     maker: Maker | None
 
 
 class NotedTuple(tuple[object, ...]):
-    """A tuple that says what made it; a slice of it does not."""
+    """A tuple that knows its maker; a slice of it does not."""
 
     maker: Maker | None = None
 
@@ -217,34 +217,30 @@ class NotedTuple(tuple[object, ...]):
         return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.given))})"
 
     def _repr_html_(self) -> str:
-        return page(repr(self), ((at, *_facts_of(layer)) for at, layer in enumerate(self)), ("layer", "", ""))
-
-
-def _facts_of(layer: object) -> tuple[str, str]:
-    """What a layer multiplies by and takes of a graph."""
-    return tuple(str(getattr(layer, name, "") or "") for name in ("operator", "reads"))  # type: ignore[return-value]
+        facts = ((str(getattr(layer, name, "") or "") for name in ("operator", "reads")) for layer in self)
+        return page(repr(self), ((at, *words) for at, words in enumerate(facts)), ("layer", "", ""))
 
 
 def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """The method of a plug-in, whose result says what made it."""
+    """The method of a plug-in, whose result knows its maker."""
     signature = inspect.signature(method)
 
     @wraps(method)
-    def made(self: S, *args: P.args, **named: P.kwargs) -> T:
+    def build(self: S, *args: P.args, **named: P.kwargs) -> T:
         result = method(self, *args, **named)
         arguments = signature.bind(self, *args, **named).args[1:]
         return note(result, Maker(self, arguments))
 
-    return cast(Callable[Concatenate[S, P], T], made)
+    return cast(Callable[Concatenate[S, P], T], build)
 
 
-def note(found: T, maker: Maker) -> T:
-    """The same, which says what made it."""
-    result = cast(T, NotedTuple(found)) if isinstance(found, tuple) else found
+def note(value: T, maker: Maker) -> T:
+    """The same value, which now knows its maker."""
+    result = cast(T, NotedTuple(value)) if isinstance(value, tuple) else value
     object.__setattr__(result, "maker", maker)
     return result
 
 
 def maker_of(value: object) -> Maker | None:
-    """What made something; None where nobody said, as of a copy with other values."""
+    """The maker of a value; None if unknown, as for a copy with other values."""
     return value.maker if isinstance(value, Noted) else None

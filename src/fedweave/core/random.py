@@ -6,8 +6,8 @@ A key is an int64 scalar tensor. `fold` derives a new one from it and some purpo
 An element's draw depends only on its number: the first rows of a longer array equal the shorter array, so a node's draw
 does not depend on the rows of padding after it.
 
-Dropout masks are drawn block by block, so that the words that they are made of stay in a processor's cache, and
-compared straight into floating-point numbers: kernels on bool tensors were measured ten times slower.
+Dropout masks are drawn block by block, so that their words stay in a processor's cache. The comparison writes
+floating-point numbers directly: kernels on bool tensors were measured ten times slower.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def mask(source: Tensor, shape: tuple[int, ...], threshold: int, value: float, d
 
 @kernel
 def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch.dtype) -> Tensor:
-    """[P, count] of P keys."""
+    """[P, count], a row for each of P keys."""
     out = torch.empty(len(source), count, dtype=dtype, device=source.device)
     if threshold > 32767:  # beyond int16
         return out.fill_(value)
@@ -53,7 +53,7 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
 
 
 class _Mask(Operation):
-    """`mask` on keys [P], and the rule that makes those of P clients one computation."""
+    """`mask` on keys [P], and the rule by which the masks of P clients are one computation."""
 
     @staticmethod
     def forward(source: Tensor, count: int, threshold: int, value: float, dtype: torch.dtype) -> Tensor:
@@ -74,19 +74,19 @@ class _Mask(Operation):
 
 
 def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
-    """The root key of a run, from any integer. Keys folded from it, and all that is drawn from these, lie where it
-    does; the same bits everywhere."""
+    """The root key of a run, from any integer. Keys folded from it, and their random numbers, lie on its device; the
+    bits are the same everywhere."""
     return placed(root(seed), device)
 
 
 def root(seed: int) -> int:
-    """The bits of the root key of a run, as they are where nothing is drawn yet (`folded`, `placed`)."""
+    """The bits of the root key of a run, for work without a device (`folded`, `placed`)."""
     return _mixed((seed ^ 0x6A09E667F3BCC909) & _ALL)
 
 
 def folded(parent: int, *purpose: int | str) -> int:
-    """`fold` of a key that is known by its bits, for purposes that are fixed: a server derives its keys without a
-    device, which would take five kernels for each."""
+    """`fold` for a key's bits and fixed purposes. A server derives its keys without a device, which would need five
+    kernels for each."""
     for part in purpose:
         word = (parent ^ _fixed(part)) * MIX1 & _ALL
         parent = word ^ word >> 32
@@ -94,16 +94,16 @@ def folded(parent: int, *purpose: int | str) -> int:
 
 
 def placed(bits: int, device: torch.device | str) -> Tensor:
-    """A key of these bits on a device, which nobody waits for."""
+    """A key with these bits on a device, without waiting for the device."""
     return torch.full((), _signed(bits), dtype=torch.int64, device=device)
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
-    """A key for `purpose`, unrelated to those of other purposes and to `parent` itself.
+    """A key for `purpose`, unrelated to the keys of other purposes and to `parent` itself.
 
     A fixed purpose costs only one multiplication and one shift, because steps derive many keys; the draws hash them in
-    full. A number and a tensor that holds it are different purposes. Of a secret key (`ops.hashing`) comes a secret
-    key, or words where a purpose is a tensor of numbers.
+    full. A number and a tensor that holds it are different purposes. A secret key (`ops.hashing`) gives a secret key,
+    or words where a purpose is a tensor of numbers.
     """
     out = parent
     for part in purpose:

@@ -1,5 +1,5 @@
-"""The range of a value that leaves a client, so that its receiver can refuse what no honest sender sends (of
-settings: `core.bounds`)."""
+"""The range of a value that leaves a client, so that its receiver can reject what no honest sender sends. Ranges of
+settings are in `core.bounds`."""
 
 import math
 from dataclasses import dataclass
@@ -46,8 +46,8 @@ ANY = Real(-math.inf)
 class Pairs:
     """Additive pairs [S, 2, …] of a sum and a count (`metrics.classification`), by the name of the metric.
 
-    A count is whole and a sum neither negative nor, but for those of `mean` metrics, above its count. Counts of `pairs`
-    metrics are of pairs of examples.
+    A count is whole. A sum is not negative and, except for `mean` metrics, not above its count. `pairs` metrics count
+    pairs of examples.
     """
 
     mean: tuple[str, ...] = ("loss", "squared", "absolute")
@@ -70,12 +70,12 @@ Range: TypeAlias = Whole | Real | Pairs
 
 
 def _values(leaf: object) -> Tensor | None:
-    """A leaf as float64 on the host, of which int64 beyond 2^53 is rounded; None if it is a string."""
+    """A leaf as float64 on the host, with int64 beyond 2^53 rounded; None if it is a string."""
     return None if isinstance(leaf, str) else torch.as_tensor(leaf, device="cpu").double()
 
 
 def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:
-    """Which of `values` are beyond the limits; empty if none are. Infinite ones always are."""
+    """A sentence on `values` beyond the limits; "" if there are none. Infinite values are always beyond."""
     inside = (values >= least) & (values <= most) & values.isfinite()
     if bool(inside.all()):
         return ""

@@ -1,4 +1,4 @@
-"""Replies of some clients, wherever they are, and sums over them; what differs between clients, a row each."""
+"""Replies of some clients, in any process, and sums over them; values that differ between clients, a row each."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ Sums: TypeAlias = Callable[[], dict[str, Tensor]]  # waits for sums, by path, in
 
 
 class Portion(Protocol):
-    """Replies of some clients, wherever they are: in this process, or with the executor that ran the step.
+    """Replies of some clients, in this process or with the executor that ran the step.
 
-    at: the clients' positions among all that were called. paths: of the leaves that each of them replied.
+    at: the clients' positions among all that were called. paths: the leaves that each of them replied.
     """
 
     @property
@@ -32,7 +32,7 @@ class Portion(Protocol):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the leaves of each reply."""
+        """The paths of the leaves of each reply."""
         ...
 
     def one(self, row: int) -> Tree:
@@ -44,15 +44,15 @@ class Portion(Protocol):
         ...
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        """Begin to work out Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
+        """Begin to compute Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
         ...
 
     def total(self, paths: Sequence[str]) -> Sums:
-        """Begin to work out Σ_i leaf_i of words at each path, int64, modulo its size."""
+        """Begin to compute Σ_i leaf_i of masked integers at each path, int64, modulo their size."""
         ...
 
     def dtype(self, path: str) -> torch.dtype:
-        """Of a leaf."""
+        """The dtype of a leaf."""
         ...
 
     @property
@@ -62,8 +62,8 @@ class Portion(Protocol):
 
 
 def here(portions: Sequence[Portion]) -> Tree | None:
-    """{number: what the clients of a portion replied, leaves stacked}; None where some of it is elsewhere, or no
-    tensor."""
+    """{number: the replies of a portion's clients, leaves stacked}; None where a reply is in another process, or a leaf
+    is no tensor."""
     batches = [portion.flat for portion in portions if isinstance(portion, ReplyBatch)]
     tensors = all(isinstance(leaf, Tensor) for flat in batches for leaf in flat.values())
     return (
@@ -109,7 +109,7 @@ class ReplyBatch:
 
 
 class Joint:
-    """Several portions as one, whose clients follow each other as in these."""
+    """Several portions as one; the clients of a portion follow the clients of the one before."""
 
     def __init__(self, portions: Sequence[Portion]) -> None:
         self._portions = tuple(portions)
@@ -127,7 +127,7 @@ class Joint:
         return portion.one(position)
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
-        """See `Portion`. padding: stands behind the entries of clients that have fewer.
+        """See `Portion`. padding: the value behind the entries of clients that have fewer.
 
         Raises:
             FedweaveError: the clients' shapes differ.
@@ -178,8 +178,9 @@ _TOGETHER = 1 << 27  # elements, at most, that are summed at once
 
 
 def _piece(device: torch.device) -> int:
-    """Elements converted to float64 at a time: 8 MB, which stay in a processor's cache (measured: an eighth takes half
-    as long again, and much more is mapped anew each time); on accelerators as many as use all of it."""
+    """Elements converted to float64 at a time. On the CPU 8 MB, which stay in a processor's cache (measured: an eighth
+    of it takes 50 % longer, and much larger pieces are mapped again each time); on accelerators enough to use them
+    fully."""
     return 1 << 20 if device.type == "cpu" else 1 << 26
 
 
@@ -199,7 +200,7 @@ def _weighted(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
 
 
 def _weighted_together(leaves: dict[str, Any], weights: Tensor) -> dict[str, Tensor]:
-    """Σ_i w_i · leaf_i in float64 of those that are plain tensors, by one product; {} where that takes much memory."""
+    """Σ_i w_i · leaf_i in float64 for the plain tensors among `leaves`, by one product; {} if they are large."""
     plain = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point}
     if not plain or sum(leaf.numel() for leaf in plain.values()) > _TOGETHER:
         return {}
@@ -230,7 +231,7 @@ def row_of(leaf: Leaf, row: int | Tensor) -> Leaf:
         return Sparsified(leaf.dense[row])
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.index_select(0, row) if isinstance(row, Tensor) else leaf[row]  # which was measured four times as quick
+    return leaf.index_select(0, row) if isinstance(row, Tensor) else leaf[row]  # measured four times as fast
 
 
 def as_row(leaf: Leaf) -> Leaf:
@@ -249,7 +250,7 @@ def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _rows(clients: tuple[str, ...], among: tuple[str, ...], device: torch.device) -> Tensor:
-    """int64 [P], the places of clients; the same in most rounds, and not copied to a device in each."""
+    """int64 [P], the places of clients, cached: most rounds need the same, which then lie on the device already."""
     place = {client: row for row, client in enumerate(among)}
     return torch.tensor([place[client] for client in clients], device=device)
 
@@ -275,15 +276,15 @@ class Stacked:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What clients answered, and sums of it that depend neither on order nor on grouping. Where one client holds what all
-# members hold, its reply is taken apart, so that each member can be scored on its own.
+# Clients' replies, and sums of them that depend neither on order nor on grouping. Where one client holds the data of
+# all members, its reply is divided, so that each member can be scored on its own.
 
 
 class Replies:
-    """Replies in client order, whatever order they arrived in.
+    """Replies in client order, which does not depend on the order of arrival.
 
-    clients: ids of those who replied. missing: {id: reason} of those who did not. sums: declared keys of which the
-    server learns only the sum (`core.mechanism.SecureSum`): only `total` returns it.
+    clients: ids of those who replied. missing: {id: reason} of those who did not. sums: declared keys whose sum is all
+    that the server learns (`core.mechanism.SecureSum`): only `total` returns it.
     """
 
     def __init__(
@@ -302,22 +303,22 @@ class Replies:
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor] | None:
-        """Whose each reply is, int64 [P], and where each client's is; None where they are in client order."""
+        """The client of each reply, int64 [P], and the reply of each client; None where replies are in client order."""
         return _places(self._all.at, self._all.device)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the leaves of each reply."""
+        """The paths of the leaves of each reply."""
         return self._all.paths
 
     @property
     def readable(self) -> list[str]:
-        """The paths of what the server may read of each client."""
+        """The paths that the server may read for each client."""
         return [path for path in self.paths if not self._hidden(path)]
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Where the replies lie."""
         return self._all.device
 
     def __len__(self) -> int:
@@ -341,15 +342,15 @@ class Replies:
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
     def here(self) -> Tree | None:
-        """All that was replied, as a tree of tensors of which a server may record what it computes (`from_here`); None
-        where some of it is elsewhere, no tensor, or in a secure sum."""
+        """All replies, as a tree of tensors, so that a server may trace what it computes from them (`from_here`); None
+        where some reply is in another process, holds no tensor, or is in a secure sum."""
         replied = here(self._portions) if self._portions and not self._sums else None
         places = dict(zip(("at", "order"), self._places or (), strict=False))
         return None if replied is None else {"replied": replied, "places": places}
 
     @classmethod
     def from_here(cls, tree: Tree) -> Self:
-        """Undo `here`; nobody has a name."""
+        """Undo `here`; the clients have no names."""
         portions, count = list[Portion](), 0
         for replied in tree["replied"].values():
             size = len(next(leaf for _, leaf in leaves(replied)))
@@ -360,7 +361,7 @@ class Replies:
         return replies
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
-        """One leaf of all clients, [P, …] in client order. padding: behind the entries of clients that have fewer.
+        """One leaf of all clients, [P, …] in client order. padding: the value behind entries of those that have fewer.
 
         Raises:
             FedweaveError: there is no such leaf, or the clients' shapes differ; iterate over the replies instead.
@@ -374,7 +375,8 @@ class Replies:
         return stacked.clone() if self._places is None else stacked[self._places[1]]
 
     def total(self, key: str) -> Any:
-        """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
+        """Σ_i reply_i[key] of masked integers, int32 or int64, modulo their size: a subtree or leaf, in the shapes of
+        one client.
 
         Raises:
             FedweaveError: no reply has that key.
@@ -394,8 +396,8 @@ class Replies:
     def weighted_sum(self, key: str, weights: Tensor) -> Any:
         """Σ_i weights[i] · reply_i[key], a subtree or leaf of tensors; weights [P] in client order.
 
-        Accumulated in float64, where the replies lie, and then rounded, so that the result depends neither on the order
-        or grouping of clients nor on whether rows that a client never touched are stored (`TouchedRows`).
+        The sum is accumulated in float64, where the replies lie, and then rounded. So the order and grouping of clients
+        do not change it, nor whether replies store rows that a client never touched (`TouchedRows`).
         """
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
@@ -412,7 +414,8 @@ class Replies:
         paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
         if shown and any(map(self._hidden, paths)):
             raise FedweaveError(
-                f"{key!r} is in a secure sum: no client's own is known, only their `total`.", code="reply.no-key"
+                f"{key!r} is in a secure sum: the server knows only its `total`, no single client's. Use `total`.",
+                code="reply.no-key",
             )
         if not paths:
             raise FedweaveError(
@@ -423,7 +426,7 @@ class Replies:
 
 @lru_cache(maxsize=16)
 def _places(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """See `Replies._places`; the same in most rounds, and not copied to a device in each."""
+    """See `Replies._places`; cached: most rounds need the same, which is then not copied to a device again."""
     order = sorted(range(len(at)), key=at.__getitem__)
     if order == [*range(len(at))]:
         return None
@@ -440,14 +443,14 @@ def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """The tensors as arrays; those of one type come from a device in one piece."""
+    """The tensors as arrays; all tensors of one type come from a device in one piece."""
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
     arrays: dict[str, np.ndarray] = {}
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
         group = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
         flat = torch.cat([tensor.reshape(-1) for tensor in group.values()])
-        # pinned, as torch keeps it from one round to the next: what is not comes slowly, and its pages are made first
+        # pinned memory, which torch reuses from round to round; other memory copies slowly, and its pages come first
         there = torch.empty(flat.shape, dtype=dtype, device="cpu", pin_memory=flat.is_cuda).copy_(flat)
         parts = there.split([tensor.numel() for tensor in group.values()])
         arrays |= {name: part.view(group[name].shape).numpy() for name, part in zip(group, parts, strict=True)}
@@ -455,8 +458,8 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 
 def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:
-    """(member, its place among all) and, in the same order, what each holds, int64 [M, m] for those of one size, padded
-    by -1."""
+    """(member, its place among all) and, in the same order, the examples of each, int64 [M, m] for the members of one
+    size, padded by -1."""
     sizes = size_classes([len(values) for values in members.values()])
     order = sorted(range(len(members)), key=sizes.__getitem__)
     names, held = [*members], [*members.values()]
@@ -467,8 +470,8 @@ def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...],
 
 
 def of_members(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replies:
-    """The replies of all members, from the one client's: its leaves [M, …] have a row for each, in the order of
-    `members` (`by_size`). As it is where there are none, or where the reply has no such rows."""
+    """The replies of all members, from the one client that holds their data: its leaves [M, …] have a row for each, in
+    the order of `members` (`by_size`). Unchanged without members, or where the reply has no such rows."""
     if not members or not len(replies):
         return replies
     [client] = replies.clients

@@ -25,14 +25,14 @@ from fedweave.errors import ConfigError, FedweaveError, SettingError
 class Beside:
     """In the type of a setting: the other setting without which it does nothing.
 
-    value: what the other one must be; None: anything but 0 and nothing.
+    value: the value that the other one needs; None: anything but 0, "" and None.
     """
 
     setting: str
     value: str | None = None
 
     def suits(self, other: object) -> bool:
-        """Whether the other setting has such a value."""
+        """Whether the other setting has a value with which this one works."""
         return bool(other) if self.value is None else other == self.value
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Beside:
 def check_beside(
     prefix: str, values: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
 ) -> None:
-    """Refuse settings that do nothing by the others (`Beside`), unless they have their defaults.
+    """Reject settings that do nothing because of the others (`Beside`), unless they have their defaults.
 
     Raises:
         SettingError: names the setting and the one that it needs.
@@ -58,27 +58,27 @@ def check_beside(
 
 
 class Settings(metaclass=TakesOldNames):
-    """A base class of frozen dataclasses whose fields are settings: what is given is checked by the fields' types
-    before the object is made, as the same settings are in a TOML document.
+    """A base class of frozen dataclasses whose fields are settings. Arguments are checked by the fields' types before
+    the object is made, as the same settings are in a TOML document.
 
     Raises:
-        SettingError: there is no such field, a value is of another type, or the class refuses it.
+        SettingError: there is no such field, a value has another type, or the class rejects it.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Keep the representation, which @dataclass would write anew for each class; and give what a class refuses a
-        code."""
+        """Keep this representation, which @dataclass would replace in each class, and give the errors of a class's
+        `__post_init__` a code."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
         if check := vars(cls).get("__post_init__"):
             cls.__post_init__ = _with_code(check)  # type: ignore[attr-defined]
 
-    def __new__(cls, *given: object, **values: object) -> Self:
-        """Check what is given."""
+    def __new__(cls, *arguments: object, **values: object) -> Self:
+        """Check the arguments."""
         kind: type = cls
         if (defaults := _settings(kind)) is not None:
-            named = dict(zip(defaults, given, strict=False)) | values
+            named = dict(zip(defaults, arguments, strict=False)) | values
             check_given(cls.__name__, named, defaults, hints_of(kind))
         return super().__new__(cls)
 
@@ -97,7 +97,7 @@ class Settings(metaclass=TakesOldNames):
 
 
 def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A `__post_init__` whose ValueErrors are errors of settings, as the command line has them."""
+    """A `__post_init__` whose ValueErrors become SettingErrors, which the command line understands."""
 
     @wraps(check)
     def checked_by(self: Any) -> None:
@@ -112,17 +112,16 @@ def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def check_given(
-    owner: str, given: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
+    owner: str, values: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
 ) -> None:
-    """Refuse settings of `owner` that are none of those with `defaults`, plain values that are not of their types, and
-    settings that do nothing (`check_beside`). Values that no TOML document has, such as models and parts, are left to
-    the owner.
+    """Reject unknown settings of `owner` (all have `defaults`), plain values of another type, and settings that do
+    nothing (`check_beside`). Values that no TOML document has, such as models and parts, are left to the owner.
 
     Raises:
         SettingError: names the setting, and the nearest name or what its type allows.
     """
     valid = list(defaults)
-    for name, value in given.items():
+    for name, value in values.items():
         path = f"{owner}.{name}"
         if name not in valid:
             settings = [one for one in valid if one != "model"]
@@ -139,14 +138,14 @@ def check_given(
             continue
         except ConfigError as error:
             raise SettingError(*error.args, code=error.code) from error
-    check_beside(f"{owner}.", given, defaults, hints)
+    check_beside(f"{owner}.", values, defaults, hints)
 
 
 def checked(path: str, value: object, hint: Any) -> object:
-    """The value as a setting of the type `hint` has it; `path` names it.
+    """The value of a setting of the type `hint`, converted to that type; `path` names it.
 
     Raises:
-        ConfigError: it is of another type, or out of its range. PydanticUserError: no setting is of that type.
+        ConfigError: it has another type, or is out of its range. PydanticUserError: no setting has that type.
     """
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
@@ -179,18 +178,18 @@ def _words_of(hint: Any) -> list[str]:
 
 def nearest(name: object, valid: Iterable[str]) -> str:
     """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
-    given, names = str(name).lower(), list(valid)
-    begun = [one for one in names if len(given) > 2 and one.startswith(given)]
-    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
+    text, names = str(name).lower(), list(valid)
+    begun = [one for one in names if len(text) > 2 and one.startswith(text)]
+    near = sorted(begun, key=len) or difflib.get_close_matches(text, names, n=1, cutoff=0.5 if len(text) < 4 else 0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-MOST_NAMES = 10  # of a message; of more the nearest three
+MOST_NAMES = 10  # in a message; of a longer list the nearest three
 
 
 def few(name: object, valid: Iterable[str], command: str) -> str:
     """The names in `valid`, with commas between them; of more than ten the three that are nearest to `name`, and the
-    `command` that lists all. Without a command all are named."""
+    `command` that lists all. Without a command, all names."""
     names = list(valid)
     if len(names) <= MOST_NAMES or not command:
         return ", ".join(names)
@@ -202,8 +201,8 @@ NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
 
 
 def meanings(documents: Sequence[type]) -> dict[str, str]:
-    """What the docstrings of classes, the most particular first, say of parameters: lines "name: text" or "name, name:
-    text", with indented lines that go on."""
+    """The help of parameters from the docstrings of classes, the most particular first: lines "name: text" or "name,
+    name: text", with indented lines that continue them."""
     texts: dict[str, str] = {}
     for base in reversed(documents):
         names: list[str] = []
@@ -219,14 +218,14 @@ def meanings(documents: Sequence[type]) -> dict[str, str]:
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
-    """The types of a class's fields (`with_ranges` of its bases'); {} where they cannot be found, as of a class inside
-    a function."""
+    """The types of a class's fields (`with_ranges` of its bases'); {} where Python cannot resolve them, as in a class
+    inside a function."""
     return _hints(kind)
 
 
 def with_ranges(hints: Mapping[str, Any], bases: Mapping[str, Any]) -> dict[str, Any]:
-    """Types of fields, some of which `bases` have too: a field that is declared again, such as for another default,
-    keeps the range of the first unless its type says another."""
+    """Types of fields. A field that a class declares again, such as for another default, keeps the range that its type
+    has in `bases`, unless its new type has another range."""
     ranges = {name: hint for name, hint in bases.items() if get_origin(hint) is Annotated}
     return {
         name: ranges[name] if name in ranges and get_args(ranges[name])[0] == hint else hint
@@ -252,7 +251,7 @@ def _adapter(hint: Any) -> TypeAdapter[object]:
 
 @cache
 def _settings(kind: type) -> Mapping[str, object] | None:
-    """The fields that a class's __init__ takes, with their defaults; None where that is no dataclass's."""
+    """The fields that a class's __init__ takes, with their defaults; None where no dataclass made the __init__."""
     maker = next(base for base in kind.__mro__ if "__init__" in vars(base))
     if "__dataclass_params__" not in vars(maker) or not vars(maker)["__dataclass_params__"].init:
         return None
@@ -261,19 +260,19 @@ def _settings(kind: type) -> Mapping[str, object] | None:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value is made of what TOML documents hold, or None."""
+    """Whether a value consists of types that TOML documents have, or is None."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(own) for key, own in value.items())
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
     return value is None or isinstance(value, bool | int | float | str) or _is_of_numpy(value)
 
 
 def _without_numpy(value: object) -> object:
     if isinstance(value, list | tuple):
-        return [_without_numpy(own) for own in value]
+        return [_without_numpy(inner) for inner in value]
     if isinstance(value, dict):
-        return {key: _without_numpy(own) for key, own in value.items()}
+        return {key: _without_numpy(inner) for key, inner in value.items()}
     return value.item() if _is_of_numpy(value) else value  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""How objects show themselves: one short line, and a small table in notebooks."""
+"""Displays of objects: one short line, and a small table in notebooks."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ def changed(value: Any) -> dict[str, Any]:
 
 
 def default_of(field: "dataclasses.Field[Any]") -> object:
-    """The default of a field; one that is made, made."""
+    """The default of a field, from its factory if it has one."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
@@ -66,10 +66,10 @@ def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:
 
 
 class Shown:
-    """A base class of what shows a few `facts` of itself, {name: value}; the first may be under ""."""
+    """A base class of objects that show a few `facts` of themselves, {name: value}; the first may be under ""."""
 
     def facts(self) -> Mapping[str, object]:
-        """What is shown."""
+        """The facts."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

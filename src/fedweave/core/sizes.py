@@ -1,5 +1,5 @@
-"""How many rows a client's nodes are padded to: each client has a fixed number as long as its data lasts, so that
-states and replies may have one row per node, and a vectorized batch holds only clients of one size."""
+"""The number of rows to which a client's nodes are padded. It is fixed as long as the client's data lasts, so that
+states and replies may have one row per node. A vectorized batch holds only clients of one size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from itertools import pairwise
 # Every client's nodes are padded to a multiple of this. Dense kernels sum over nodes in blocks: with whole blocks, one
 # client alone and the same client in a batch were measured to give the same bits on the CPU (see `ops.linear`).
 BLOCK = 32
-# How much more than whole blocks: all clients together a quarter, one client as much again.
+# The limit of padding beyond whole blocks: for all clients together 1 / `_SPARE`, for a client `_MOST` times its rows.
 _SPARE, _MOST = 4, 2
 _SPARE_CLIENTS = 8
 # A further batch costs about as much time as this many padded rows (measured: one vectorized training call of a 2-layer
@@ -59,9 +59,10 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
 
 
 def fillings(clients: int, rows: int, most: int) -> list[tuple[int, int]]:
-    """So many clients of so many `rows` in few batches of few sizes, powers of 2 or the `most` that run at once: how
-    many of the clients are in each, and the size that it is filled up to, where that costs less than another batch, or
-    an eighth of its size at the most."""
+    """Batches for this number of clients, each with `rows` rows: (clients in it, size that it is filled up to).
+
+    There are few batches of few sizes: powers of 2, or the `most` that run at once. A batch is filled up where that
+    costs less than another batch, or at most an eighth of its size."""
     batches, left = [], clients
     while left:
         size = min(1 << (left - 1).bit_length(), most)
@@ -74,8 +75,8 @@ def fillings(clients: int, rows: int, most: int) -> list[tuple[int, int]]:
 
 
 def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The common length of each list that all clients pad equally: the longest that a client `needed`, in whole blocks.
-    Clients with nothing to agree on need {}."""
+    """The common length of each list that all clients pad equally: the longest length that a client `needed`, in whole
+    blocks. Clients with nothing to agree on need {}."""
     most: dict[str, int] = {}
     for lengths in needed:
         most |= {name: max(most.get(name, 0), least_rows(size)) for name, size in lengths.items()}
@@ -83,7 +84,7 @@ def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _added(low: list[tuple[int, int]], high: list[tuple[int, int]]) -> float:
-    """The rows that padding the sizes `low` to `high` adds, both (rows, clients) rising; infinite if too many for one
-    client."""
+    """The rows that padding the sizes `low` to `high` adds, both (rows, clients) rising; infinite if one client would
+    get too many."""
     rows = high[-1][0]
     return sum(clients for _, clients in low) * (rows - low[-1][0]) if rows <= _MOST * low[0][0] else float("inf")

@@ -1,5 +1,5 @@
-"""What is predicted of an example: one of several classes, numbers, or several yes-or-no labels; numbers and labels may
-have gaps. The form of `y` says which, in a `Dataset` and in a `Graph` alike:
+"""What a model predicts for an example: one of several classes, numbers, or several yes-or-no labels; numbers and
+labels may have gaps. The form of `y` shows which, in a `Dataset` and in a `Graph`:
 
 "class":  int64 [e], -1 without a label.
 "number": float64 [e, t], NaN where a number is missing.
@@ -20,7 +20,7 @@ SHIFT, DIVISOR, LOG = 0, 1, 2  # rows of a scale, float64 [3, t]
 
 
 def kind_of(y: "np.ndarray | Tensor") -> Kind:
-    """What is predicted, by the form of `y`."""
+    """The kind of target, by the form of `y`."""
     if y.ndim == 1:
         return CLASS
     floating = y.dtype.is_floating_point if isinstance(y, Tensor) else y.dtype.kind == "f"
@@ -34,21 +34,23 @@ def where_known(y: np.ndarray) -> np.ndarray:
 
 
 def labeled(y: np.ndarray) -> np.ndarray:
-    """bool [e]: which examples have a label, or one at least of several."""
+    """bool [e]: which examples have a label, or at least one of several."""
     there = where_known(y)
     result: np.ndarray = there if there.ndim == 1 else np.asarray(there.any(1))
     return result
 
 
 def unlabeled_like(y: np.ndarray) -> np.ndarray:
-    """As large, without a label."""
+    """An array of the shape of `y`, without any label."""
     return np.full_like(y, np.nan if kind_of(y) == NUMBER else -1)
 
 
 def scale_of(y: np.ndarray, log: bool = False, how: str = "standard") -> np.ndarray:
-    """float64 [3, t]: by what numbers [m, t] are shifted and divided, their mean and deviation, where these are known
-    and the deviation is not 0, else 0 and 1; of their logarithms where the last row, `log`, is 1. With `how` = "none"
-    they stay as they are."""
+    """float64 [3, t], the scale of numbers [m, t]: a model's outputs are these numbers, shifted and divided.
+
+    The rows are the mean of the known numbers, their deviation, and `log`: whether both are of the numbers' logarithms.
+    A column without numbers has mean 0; one with a deviation of 0 has deviation 1. With `how` = "none" all have 0 and
+    1."""
     scale = np.zeros((3, y.shape[1]))
     scale[DIVISOR], scale[LOG] = 1.0, float(log)
     if how == "none":
@@ -70,7 +72,7 @@ def to_scale(y: Tensor, scale: Tensor) -> Tensor:
 
 
 def from_scale(outputs: Tensor, scale: Tensor | None) -> Tensor:
-    """A model's outputs [e, t] in the data's units, float64: the inverse of `to_scale`; as they are without a scale."""
+    """A model's outputs [e, t] in the data's units, float64: the inverse of `to_scale`; unchanged without a scale."""
     if scale is None:
         return outputs.to(torch.float64)
     values = outputs.to(torch.float64) * scale[DIVISOR] + scale[SHIFT]

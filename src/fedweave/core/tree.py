@@ -135,7 +135,7 @@ def ravel(tree: Tree) -> Tensor:
 
 
 def unravel(vector: Tensor, like: Tree) -> Tree:
-    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D]; of vectors [P, D], leaves [P, …].
+    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D]; for vectors [P, D], leaves [P, …].
 
     Raises:
         ValueError: `like` has another number of elements.
@@ -224,7 +224,7 @@ def encode(tree: Tree) -> bytes:
 
 
 def with_digest(blob: bytes) -> bytes:
-    """What `encode` wrote, with a digest of all of it in the metadata field "digest"; `decode` reads it as before."""
+    """A blob of `encode`, with a digest of all of it in the metadata field "digest"; `decode` reads both forms."""
     header, body = _parts(blob)
     header["__metadata__"]["digest"] = _digest(header, body)
     words = json.dumps(header).encode()
@@ -233,7 +233,7 @@ def with_digest(blob: bytes) -> bytes:
 
 
 def has_its_digest(blob: bytes) -> bool:
-    """Whether the content is the one that `with_digest` saw."""
+    """Whether the content is unchanged since `with_digest`."""
     header, body = _parts(blob)
     digest = header["__metadata__"].pop("digest", None)
     return bool(digest == _digest(header, body))
@@ -252,10 +252,10 @@ def _digest(header: dict[str, Any], body: memoryview) -> str:
 
 
 def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu") -> Tree:
-    """Parse what `encode` wrote.
+    """Parse a blob of `encode`.
 
     filled: bytes that all its sparse leaves together may take once they are filled in. device: where its tensors are to
-        lie, whichever device they were encoded from.
+        lie, independent of where they were encoded.
 
     Raises:
         ReplyRefused: the bytes are not such a blob.
@@ -265,12 +265,12 @@ def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu
         head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
         python = json.loads(head["__metadata__"]["python"])
         if absent := python.keys() - tensors.keys():
-            raise ValueError(f"it tells of leaves that it does not have: {sorted(absent)[:3]}")
+            raise ValueError(f"its header lists leaves that it does not have: {sorted(absent)[:3]}")
         if (size := sum(map(_filled, python.values()))) > filled:
             raise ValueError(f"its sparse leaves take {size} bytes, and {filled} are allowed")
         tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
         return to(check(tree, "the tree"), device)
-    except Exception as error:  # whatever a hostile blob provokes in the parser is one refusal
+    except Exception as error:  # a hostile blob may raise any error in the parser
         raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
 
 
@@ -284,12 +284,12 @@ def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
 
 def not_finite(tree: Tree) -> str | None:
     """The path of the first leaf with a number that is not finite; None if there is none."""
-    # What is not finite shows in the sum, which takes an eighth of the time; large numbers alone make it overflow too.
+    # The sum shows a number that is not finite in an eighth of the time; large finite numbers can also overflow it.
     return next((path for path, leaf in numbers(tree) if not (leaf.sum().isfinite() or leaf.isfinite().all())), None)
 
 
 class Encoding:
-    """Bytes of trees of one structure as `encode` writes them, whatever their sparse leaves hold: these change numbers
+    """The size in bytes of trees of one structure as `encode` writes them. The contents of sparse leaves change numbers
     in the header's text."""
 
     def __init__(self, like: Tree) -> None:
@@ -319,7 +319,7 @@ def _emptied(leaf: Any) -> Any:
 
 
 def encoding(tree: Tree) -> Encoding:
-    """That of trees of this structure, found once."""
+    """The `Encoding` of trees with this structure, computed once."""
     structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))
     if structure not in _ENCODINGS:
         _ENCODINGS[structure] = Encoding(tree)

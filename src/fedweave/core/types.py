@@ -1,10 +1,10 @@
-"""Names with values of which a type can say no more: rows of tables, objects of JSON and TOML, settings."""
+"""Names for values that a type cannot describe further: rows of tables, objects of JSON and TOML, settings."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]  # a row of a table, or an object of a file
-Values: TypeAlias = Mapping[str, Any]  # the same to read: settings, measurements
+Values: TypeAlias = Mapping[str, Any]  # a record that is only read: settings, measurements
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -18,10 +18,10 @@ NUMBER: Kind = "number"
 LABELS: Kind = "labels"
 NOUNS: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
 
-TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples together, and of the server
+TAKEN = frozenset({"global", "server"})  # in a run's files: all examples together, and the server
 
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"
-HELD = "(held)"  # the key of a message that names what its receiver has of the last one
+HELD = "(held)"  # the key of a message that names the parts that its receiver has from the last one
 PREDICT = "predict"  # the value of [data] external by which links between members are predicted

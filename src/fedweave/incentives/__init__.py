@@ -1,1 +1,1 @@
-"""What members of a federation contribute, get and are owed: values, payoffs, statements of account, and motifs."""
+"""Members' contributions and rewards: values, payoffs, statements of account, and motifs."""

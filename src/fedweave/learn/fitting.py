@@ -664,7 +664,6 @@ def fit(
     Raises:
         ValueError: a penalty without an anchor, the state of another optimizer, a state together with a limit, or a
             loss or penalty that is no scalar.
-            penalty that is no scalar.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs an anchor; give fit(…, anchor=…)")

@@ -1,6 +1,6 @@
-"""Classification metrics as additive (sum, count) pairs: adding pairs over clients gives the federated metric, which
-for loss, accuracy and F1 is that of all examples together. AUC pairs compare examples of the same client only, so the
-pooled AUC is stratified by client: scores are never compared across clients (or across their personal models).
+"""Classification metrics as additive (sum, count) pairs: adding pairs over clients gives the federated metric. For
+loss, accuracy and F1 it equals the metric of all examples together. AUC pairs compare examples of the same client only,
+so the pooled AUC is stratified by client: scores are never compared across clients (or across their personal models).
 
 Pairs are float64. Counts are exact in it (float32 stops at 2^24, which the pairs of positives and negatives of 8,192
 examples reach), and losses are rounded to `GRID` so that their sums are exact too: no order of summation, batching or
@@ -23,15 +23,15 @@ from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
-ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
-COUNTED = (*ALWAYS, "classes", "auc", *OF_SCORES)  # the last ones of two classes only
+ALWAYS = ("loss", "accuracy", "f1")  # always in the result of `counts`
+COUNTED = (*ALWAYS, "classes", "auc", *OF_SCORES)  # the last ones only for two classes
 _SURE = math.log(0.9)
-ALERTS = 100  # one of so many examples is an alert
+ALERTS = 100  # one of this many examples is an alert
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
     logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled. Returns float64 pairs:
 
@@ -42,14 +42,14 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that the probability of the class orders
                        correctly, ties counted half, and all such pairs.
 
-    "average_precision" [S, 2, c]: of two classes, per class the sum over its examples of the precision among all that
-                       score as high, and its examples (scikit-learn's, without interpolation).
+    "average_precision" [S, 2, c]: with two classes, per class the sum over its examples of the precision among all
+                       examples that score at least as high, and its examples (scikit-learn's, without interpolation).
     "recall_at_1" [S, 2, c]: per class how many of its examples are among the `ALERTS` of highest score, and how many
                        there are; of equal scores at the border each counts by its chance to be among them.
-    "precision_at_1" [S, 2, c]: the same hits, and alerts.
+    "precision_at_1" [S, 2, c]: these hits, and alerts.
 
-    From "classes" on they are left out with `whole=False` (what orders examples costs most), the last three also where
-    there are not two classes.
+    With `whole=False` everything from "classes" on is left out, because ordering examples costs most. The last three
+    need two classes.
 
     Works under `torch.func.vmap`.
     """
@@ -60,7 +60,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, on_grid(loss), 0.0)
     truth, guess = y[:, None] == classes, predicted[:, None] == classes
-    held, guessed, hit = (_per_class(masks, member) for member in (truth, guess, truth & guess))
+    chosen = masks.to(torch.float64)
+    held, guessed, hit = (chosen @ member.to(torch.float64) for member in (truth, guess, truth & guess))  # [S, c]
     out = {
         "loss": _pair(loss.sum(-1), examples),
         "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
@@ -76,7 +77,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
 
 
 def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
-    """The pairs "auc" of `counts` alone, [S, 2, c]."""
+    """Only the pairs "auc" of `counts`, [S, 2, c]."""
     log_p = torch.log_softmax(logits, -1)
     return ordered_pairs(
         _order(logits, log_p), y[:, None] == torch.arange(logits.shape[-1], device=logits.device), masks
@@ -84,9 +85,10 @@ def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
 
 
 def _order(logits: Tensor, log_p: Tensor) -> Tensor:
-    """A score of each class [n, c] that orders examples as its probability p, of logarithm `log_p`, does. That is 1 in
-    single precision wherever a model is sure, and such examples would tie: where p > 0.9, the score is the logarithm of
-    its odds."""
+    """A score of each class [n, c] that orders examples as its probability p does; `log_p` is the logarithm of p.
+
+    In single precision p is 1 wherever a model is sure, and such examples would tie. So where p > 0.9, the score is the
+    logarithm of the odds."""
     if logits.shape[-1] == 2:
         return logits - logits.flip(-1)
     first = torch.arange(logits.shape[-1], device=logits.device) == logits.argmax(-1, keepdim=True)
@@ -98,34 +100,29 @@ def _pair(total: Tensor, count: Tensor) -> Tensor:
     return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
 
 
-def _per_class(masks: Tensor, member: Tensor) -> Tensor:
-    """How many examples [S, c] of each set [S, n] belong to each class [n, c]."""
-    return masks.to(torch.float64) @ member.to(torch.float64)
-
-
 def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
 
     truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set, or
     [S, c, n]: of each set and class.
 
-    Of the set's examples let `below` count those of lower score than a positive one and `up_to` those not of higher:
-    the sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is
-    the statistic U of Mann and Whitney (1947).
+    For a positive example let `below` count the set's examples of lower score, and `up_to` all examples of no higher
+    score. The sum of (below + up_to) / 2 over the P positives, minus P^2 / 2 for pairs of two positives, is the
+    statistic U of Mann and Whitney (1947).
     """
     return _correct(_ranked(score, truth, masks))
 
 
 def ordered_labels(score: Tensor, truth: Tensor, masks: Tensor) -> Tree:
-    """What `counts` says of order, "auc" and "average_precision", for several yes-or-no labels: [S, 2, c] each;
-    arguments as `ordered_pairs` has them."""
+    """The pairs "auc" and "average_precision" of `counts`, for several yes-or-no labels: [S, 2, c] each; arguments as
+    for `ordered_pairs`."""
     ranks = _ranked(score, truth, masks)
     return {"auc": _correct(ranks), "average_precision": _alerted(ranks)["average_precision"]}
 
 
 def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
-    """The rank from 1 of each value within each set, ties averaged: float64 [S, c, n], of any value outside the sets;
-    values [n, c], masks [S, c, n]."""
+    """The rank from 1 of each value within each set, ties averaged: float64 [S, c, n]. Values outside a set have an
+    arbitrary rank. values [n, c], masks [S, c, n]."""
     tied = _tied(values, masks)
     place = _Argsort.apply(tied.order).expand(masks.shape)  # the inverse of the order
     return ((tied.below + tied.up_to + 1).to(torch.float64) / 2).gather(-1, place)
@@ -134,8 +131,8 @@ def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
 class _Ranks(NamedTuple):
     """Examples by rising score, for S sets and c classes; all [S, c, n] but for `total` [S, c, 1], the set's examples.
 
-    below, up_to: how many of the set have a lower score, and how many no higher one. positive: whether it is of the
-    set and the class. truer: of the set and the class, how many have no lower score.
+    below, up_to: how many of the set have a lower score, and how many no higher one. positive: whether it belongs to
+    the set and the class. truer: how many of the set and the class have no lower score.
     """
 
     below: Tensor
@@ -146,8 +143,8 @@ class _Ranks(NamedTuple):
 
 
 class _Tied(NamedTuple):
-    """Examples by rising score: the `order` and the `first` place of each one's ties [c, n], whether each is `chosen`
-    [S, c, n], and the first of `_Ranks`."""
+    """Examples by rising score: the `order` and the `first` place of each example's ties [c, n], whether each is
+    `chosen` [S, c, n], and the first fields of `_Ranks`."""
 
     order: Tensor
     first: Tensor
@@ -168,7 +165,7 @@ def _tied(score: Tensor, masks: Tensor) -> _Tied:
     shape = (len(masks), *order.shape)
     of_each = masks if masks.dim() == 3 else masks[:, None]
     chosen = of_each.expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
-    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's examples, those before each place
+    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # how many of the set's examples come before each place
     below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
     return _Tied(order, first, chosen, below, up_to, seen[..., -1:])
 
@@ -188,7 +185,7 @@ def _correct(ranks: _Ranks) -> Tensor:
 
 
 def _alerted(ranks: _Ranks) -> Tree:
-    """What `counts` says of the examples that score highest."""
+    """The pairs of `counts` for the examples that score highest."""
     positives, alerts = ranks.positive.sum(-1), (ranks.total + ALERTS - 1) // ALERTS
     precision = ranks.truer.double() / (ranks.total - ranks.below).clamp(min=1)
     ties = (ranks.up_to - ranks.below).clamp(min=1)
@@ -202,18 +199,18 @@ def _alerted(ranks: _Ranks) -> Tree:
 
 
 def _exact(terms: Tensor) -> Tensor:
-    """Their sum over the last axis, the same in any order."""
+    """The sum over the last axis, equal in any order."""
     return on_grid(terms).sum(-1)
 
 
 def on_grid(values: Tensor) -> Tensor:
-    """Values rounded to `GRID`, whose sums are the same in any order."""
+    """Values rounded to `GRID`, so that their sum is equal in any order."""
     return torch.round(values / GRID) * GRID
 
 
 @kernel
 def _sorting(score: Tensor) -> Tensor:
-    """Indices that sort the last axis. On the CPU by NumPy: for many short rows measured 6 times as fast as torch."""
+    """Indices that sort the last axis. On the CPU by NumPy: measured 6 times as fast as torch for many short rows."""
     if score.device.type != "cpu":
         return score.argsort(-1)
     return torch.from_numpy(np.argsort(score.numpy(), -1))
@@ -236,8 +233,8 @@ class _Argsort(Operation):
 
 
 def means(pairs: Tree) -> Tree:
-    """What `values` says of one client's `counts`, float64 [S, 2] each, or [S, 2, c] of each of two classes: the value
-    and 1, or zeros where it is not defined; so that sums of them over clients give means. Works under `vmap`."""
+    """`values` of one client's `counts`, float64 [S, 2] each, or [S, 2, c] for each of two classes: the value and 1, or
+    zeros where it is not defined. Sums of them over clients give means. Works under `vmap`."""
     metrics = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
     f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
     metrics["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
@@ -259,7 +256,7 @@ def _defined(total: Tensor, count: Tensor) -> Tensor:
 
 
 def mean_values(sums: Values, positive: int = 1) -> dict[str, np.ndarray]:
-    """The means over clients, float64 [S], of the sums of their `means`; NaN where none has any."""
+    """The means over clients, float64 [S], from the sums of their `means`; NaN where no client has a value."""
     pair = {name: np.asarray(value, np.float64) for name, value in sums.items()}
     one = {name: value if value.ndim == 2 else value[..., positive] for name, value in pair.items()}
     return {name: ratio(value[:, 0], value[:, 1]) for name, value in one.items()}
@@ -269,7 +266,7 @@ def merge(trees: Sequence[Tree]) -> Tree:
     """The pairs of several clients, added.
 
     Raises:
-        DataError: there are none.
+        DataError: `trees` is empty.
     """
     if not trees:
         raise DataError("there are no counts to merge; give the counts of at least one client.", code="data.no-clients")
@@ -279,14 +276,15 @@ def merge(trees: Sequence[Tree]) -> Tree:
 def values(pairs: Values, positive: int = 1) -> Record:
     """The metrics of `counts`' pairs, merged or not, with any leading axes: a float or a NumPy array for each.
 
-    Of two classes also those of the class `positive`: "average_precision" (merged, the mean over its examples of their
-    precision at their own client), "recall_at_1" and "precision_at_1" of the hundredth of each client's examples with
-    the highest scores, and by the model's own decision "recall", "precision" (0 where it finds none) and "f1_positive":
-    all NaN where no example is of that class, so that means over clients are of the same ones.
+    "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is the
+    AUC of class 1 if there are two classes, else the mean over classes that have both positives and negatives. NaN
+    where the count is empty. Metrics without pairs are left out.
 
-    "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that
-    of class 1 if there are two classes, else the mean over classes that have both positives and negatives. NaN where
-    the count is empty. Metrics without pairs are left out.
+    With two classes there are also metrics of the class `positive`: "average_precision" (merged, the mean over its
+    examples of their precision at their own client), and "recall_at_1" and "precision_at_1" of the hundredth of each
+    client's examples with the highest scores. By the model's own decision there are "recall", "precision" (0 where it
+    predicts no positive) and "f1_positive". All are NaN where no example is of that class, so that all means over
+    clients include the same clients.
     """
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
     out: dict[str, np.ndarray] = {}
@@ -321,7 +319,7 @@ def _both(pair: np.ndarray, classes: int | slice = slice(None)) -> tuple[np.ndar
 
 
 def by_class(pairs: Values) -> dict[str, float]:
-    """{"recall/0", "precision/0", "f1/0": …} of every class c, by `counts`' pairs of one set, {} without those; NaN
+    """{"recall/0", "precision/0", "f1/0": …} of every class c, from `counts`' pairs of one set; {} without these; NaN
     where there is nothing to count. pairs: "f1" and "classes" [2, c]."""
     if "classes" not in pairs:
         return {}
@@ -338,12 +336,12 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def mean_of_classes(per_class: np.ndarray) -> np.ndarray:
-    """The mean over the last axis of what is defined there, NaN where nothing is."""
+    """The mean over the last axis of the defined values, NaN where there are none."""
     defined = ~np.isnan(per_class)
     return ratio(_added(np.where(defined, per_class, 0)), _added(defined))
 
 
-_FEW = 8  # classes, up to which NumPy adds one after the other, however they lie in memory
+_FEW = 8  # classes; NumPy adds fewer one after another, in any memory layout
 
 
 def _added(per_class: np.ndarray) -> np.ndarray:
@@ -353,8 +351,8 @@ def _added(per_class: np.ndarray) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a model is to be compared with: always predicting the class that is most frequent in training; and how clients'
-# own models do where all are judged on the same examples.
+# The baseline of a model, always predicting the class that is most frequent in training; and clients' own models, all
+# evaluated on the same examples.
 
 
 PREDICTED, TRUE = 0, 1
@@ -362,13 +360,13 @@ PREDICTED, TRUE = 0, 1
 
 def majority_classes(classes: np.ndarray) -> np.ndarray:
     """int64 [...]: the most frequent class of the training examples, the first of equally frequent ones; -1 without
-    examples. classes: float64 [..., 3, 2, c] as `classification.counts` has them."""
+    examples. classes: float64 [..., 3, 2, c] as in `classification.counts`."""
     trained = classes[..., TRAIN, TRUE, :]
     return np.where(trained.sum(-1) > 0, trained.argmax(-1), -1)
 
 
 def references(classes: np.ndarray, majority: np.ndarray) -> dict[str, np.ndarray]:
-    """Of every set of examples, float64 [..., S], NaN where it is empty:
+    """The majority-class baseline of every set of examples, float64 [..., S], NaN where a set is empty:
 
     "majority": the accuracy of always predicting the class `majority` int64 [...]; NaN where that is -1.
     "classes_predicted": how many classes the model predicts.
@@ -386,8 +384,8 @@ def references(classes: np.ndarray, majority: np.ndarray) -> dict[str, np.ndarra
 
 
 def chance(metric: str, labels: np.ndarray, positive: int) -> float:
-    """What the best prediction reaches by a metric that is the same for all examples; labels: float64 [c], how many are
-    of each class."""
+    """The best value of a metric that a constant score or prediction reaches; labels: float64 [c], the examples of each
+    class."""
     share = ratio(labels, np.broadcast_to(labels.sum(), labels.shape))
     alike = 2 * share / (1 + share)  # F1 of always predicting a class
     best = {
@@ -402,10 +400,10 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
 
 
 def rarest(classes: np.ndarray) -> float:
-    """The share of the training examples that the rarest class has, where that is so small that accuracy says little:
-    less than a tenth, or, with many classes, less than a third of an equal share; else NaN.
+    """The share of the rarest class among the training examples, where accuracy says little because it is small: less
+    than a tenth, or, with many classes, less than a third of an equal share; else NaN.
 
-    classes: float64 [3, 2, c] of all clients together; what none of their examples is of is no class of theirs.
+    classes: float64 [3, 2, c] of all clients together; a class without examples does not count.
     """
     true = classes[:, TRUE]
     there, trained = true.sum(0) > 0, true[TRAIN]
@@ -416,13 +414,13 @@ def rarest(classes: np.ndarray) -> float:
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Of every client's own model on the global test set, float64 [P]; {} where no client's was judged there:
+    """Metrics of every client's own model on the global test set, float64 [P]; {} if no client's was evaluated on it:
 
     "global_test/accuracy":    the share of correct predictions.
     "global_test/predicted/2": the share of predictions that are class 2.
     "global_test/true/2":      the share of examples that are.
 
-    pairs: by metric, float64 [P, S, 2] or [P, S, 2, c], as `classification.counts` has them.
+    pairs: by metric, float64 [P, S, 2] or [P, S, 2, c], as in `classification.counts`.
     """
     metrics = {}
     if "accuracy" in pairs:

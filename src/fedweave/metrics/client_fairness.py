@@ -1,4 +1,4 @@
-"""How evenly a model serves the clients (FairGFL, section VII-A "Metrics"), and whether who brings more gets more
+"""How evenly a model serves the clients (FairGFL, section VII-A "Metrics"), and whether larger contributors gain more
 (FairGraphFL, section 4.1 "Metrics"; Xu et al. 2021, section 5).
 """
 
@@ -19,21 +19,21 @@ def client_fairness(
     clients: Sequence[str],
     metric: str = PLAIN,
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], and who is worst and
-    best; beside it the spread of their training losses [P], by which FairGFL defines fairness. A model that memorizes
-    its training examples is even in the latter at every client, however it serves them.
+    """The spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], with the worst and
+    the best client. FairGFL defines fairness by the spread of training losses [P], which is added. If a model memorizes
+    its training examples, these losses are even, also where test losses are not.
 
     "fairness/test_loss_variance": 1/P sum (F_i - mean F)^2.
     "fairness/test_loss_entropy": -sum s_i log s_i in nats with s_i = F_i / sum F; between 0 and log P, its value for
         equal losses (also for all zero).
     "fairness/accuracy_deviation": square root of 1/P sum (A_i - mean A)^2.
     "fairness/worst_accuracy", "fairness/best_accuracy".
-    "fairness/undefined_clients": number of clients whose loss or accuracy is NaN (no nodes to judge by, or diverged).
+    "fairness/undefined_clients": number of clients whose loss or accuracy is NaN (no test examples, or diverged).
         The numbers leave out clients where their own input is NaN; without any left they are NaN.
     "fairness/train_loss_variance", "fairness/train_loss_entropy": as above, of the training losses.
 
     Returns these and {"fairness/worst_client", "fairness/best_client"}: the first client of lowest and of highest
-    accuracy, empty if none is defined. metric: what A is, if it is no accuracy; it takes that one's place in the names.
+    accuracy, empty if none is defined. metric: the metric that A is, which replaces "accuracy" in the names.
 
     Raises:
         DataError: lengths differ, or a loss is negative.
@@ -91,8 +91,8 @@ def entropy(losses: np.ndarray) -> float:
 
 
 class Correlation(NamedTuple):
-    """Pearson's correlation and its 95 % interval by Fisher's transformation; NaN where it is not defined: of fewer
-    than two pairs or where one side is constant, the interval of fewer than four."""
+    """Pearson's correlation and its 95 % interval by Fisher's transformation. NaN with fewer than two pairs or where
+    one side is constant; the interval is NaN with fewer than four."""
 
     value: float
     low: float
@@ -100,7 +100,8 @@ class Correlation(NamedTuple):
 
 
 def pearson(local: np.ndarray, together: np.ndarray) -> Correlation:
-    """Of P clients' accuracies by training `local` and `together`; clients where either is NaN are left out.
+    """The correlation of P clients' accuracies, `local` training against training `together`; without clients where
+    one of them is NaN.
 
     Raises:
         DataError: lengths differ.
@@ -125,8 +126,8 @@ def pearson(local: np.ndarray, together: np.ndarray) -> Correlation:
 
 
 def per_group(paid: Mapping[str, float]) -> dict[str, float]:
-    """Mean of what the clients of each quality are paid, by the names of `partition.graphs.Perturbed`: "low-0" is of
-    "low". {} where names are no such."""
+    """The mean pay of the clients of each quality, by the names of `partition.graphs.Perturbed`: "low-0" has quality
+    "low". {} where clients have other names."""
     groups: dict[str, list[float]] = {}
     for client, pay in paid.items():
         groups.setdefault(client.rpartition("-")[0], []).append(pay)

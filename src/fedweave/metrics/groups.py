@@ -25,7 +25,7 @@ COUNTED = ("groups", "group_auc")
 
 
 def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of nodes.
+    """One client's additive counts for every metric, for S sets of nodes.
 
     logits [n, 2]; y int64 [n], -1 where unlabeled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
     unlabeled. Returns float64:
@@ -60,12 +60,12 @@ def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = T
 def values(pairs: Values) -> Record:
     """The metrics of `counts`, merged or not, with any leading axes: a float or a NumPy array for each.
 
-    With R_s the share of group s that is predicted 1, TPR_s and FPR_s that among its nodes of label 1 and 0:
+    With R_s the share of group s that is predicted 1, and TPR_s and FPR_s this share among its nodes of label 1 and 0:
     "sp_signed":      R_1 - R_0, statistical parity; "sp" its absolute value.
     "eo_signed":      TPR_1 - TPR_0, equal opportunity (Hardt et al. 2016); "eo" its absolute value.
     "fpr_signed":     FPR_1 - FPR_0.
     "equalised_odds": the larger of |TPR_1 - TPR_0| and |FPR_1 - FPR_0|.
-    "predicted", "favorable": the shares of both groups together that are predicted 1, and that are of label 1.
+    "predicted", "favorable": among the nodes of both groups, the shares that are predicted 1, and that have label 1.
     "accuracy_group0", "accuracy_group1", and if counted "auc_group0", "auc_group1".
 
     NaN where a group that it needs is empty, never 0.
@@ -95,7 +95,7 @@ def values(pairs: Values) -> Record:
 
 
 def skill(pairs: Values) -> np.ndarray:
-    """TPR - FPR of both groups together, 0 for every constant prediction (Youden 1950); pairs: those of `counts`."""
+    """TPR - FPR of both groups together, 0 for every constant prediction (Youden 1950); pairs: from `counts`."""
     table = np.asarray(pairs["groups"], np.float64).sum(-3)
     return _gap(ratio(table[..., 1], table.sum(-1)))
 
@@ -109,17 +109,17 @@ def _gap(share: np.ndarray) -> np.ndarray:
 def tradeoff(score: object, sp: object, eo: object) -> np.ndarray | float:
     """score / (eo + sp), the trade-offs of F²GNN (section VI-A) where `score` is an accuracy or AUC; any equal shapes.
 
-    NaN where a gap is undefined, and where both are 0, as those of a constant classifier are.
+    NaN where a gap is undefined, and where both gaps are 0, as for a constant classifier.
     """
     out = ratio(np.asarray(score, np.float64), np.asarray(eo, np.float64) + np.asarray(sp, np.float64))
     return out if out.ndim else float(out)
 
 
-def over_clients(own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """For each metric [P, ...] of P clients its median [...] over those where it is defined (the mean of the two middle
-    values, NaN if there are none), and as "<metric>_undefined" how many it leaves out."""
+def over_clients(per_client: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """For each metric [P, ...] of P clients its median [...] over clients where it is defined (the mean of the two
+    middle values, NaN without any), and as "<metric>_undefined" the number of other clients."""
     out: dict[str, np.ndarray] = {}
-    for name, value in own.items():
+    for name, value in per_client.items():
         undefined = np.isnan(value)
         out[name] = np.ma.filled(np.ma.median(np.ma.array(value, mask=undefined), 0), np.nan)
         out[f"{name}_undefined"] = undefined.sum(0)
@@ -127,9 +127,9 @@ def over_clients(own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one evaluation says of two groups of people: every metric with its noise floor and its trade-offs, of each
-# client and of all, and what a round is chosen by. All of it follows from the counts of `group_fairness`,
-# `noise_floor` included, so that nobody sends anything for it. The noise floor is the gap that chance alone shows:
+# One evaluation of two groups of people: every metric with its noise floor and its trade-offs, of each client and of
+# all, and the numbers that choose a round. All of it follows from `counts`, also the noise floor, so that clients send
+# nothing for it. The noise floor is the gap that chance alone shows:
 # E|gap| of a classifier whose predictions ignore the group. Given the sizes n_0 and n_1 of the groups and K positive
 # predictions among all N = n_0 + n_1 nodes, such a classifier places the K at random, so that the number in group 1
 # is hypergeometric, X, and the gap X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this value
@@ -137,11 +137,12 @@ def over_clients(own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def noise_floor(pairs: Values) -> Record:
-    """E|gap| beside each gap of `values`, from the same counts "groups" [..., 2, 2, 2].
+    """E|gap| for each gap of `values`, from the same counts "groups" [..., 2, 2, 2].
 
-    "sp_floor" keeps the numbers of positive predictions and the sizes of the groups, "eo_floor" those among the nodes
-    of label 1; both are exact. "equalised_odds_floor" is E max(|A|, |B|) = sqrt(2 / pi (Var A + Var B)), for the gaps
-    A and B at either label as independent normal variables. NaN where a group is empty, as the gap.
+    "sp_floor" takes the numbers of positive predictions and the sizes of the groups as they are, "eo_floor" these
+    numbers among the nodes of label 1; both are exact. "equalised_odds_floor" is E max(|A|, |B|) = sqrt(2 / pi (Var A +
+    Var B)), for the gaps A and B at either label as independent normal variables. NaN where a group is empty, as the
+    gap.
     """
     table = np.asarray(pairs["groups"], np.float64)
     nodes, predicted = table.sum(-1), table[..., 1].sum(-2)  # [..., group, label], [..., label]
@@ -183,16 +184,16 @@ def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
     return result
 
 
-MEASURED = "groups"  # of all metrics' names in tables
+MEASURED = "groups"  # prefix of all metrics' names in tables
 SELECTION = ("gaps", "accuracy", "constant", "alike")
-OTHERWISE = ("score", "chance")  # where not the accuracy judges
+OTHERWISE = ("score", "chance")  # where another metric than the accuracy selects
 _TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
 def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarray]:
-    """{"groups/…": values of the pairs' leading axes}: `values`, a "…_floor" beside each gap, and
-    "tradeoff_accuracy" and "tradeoff_auc" of the accuracy and AUC, and "tradeoff_skill", which is 0 for every constant
-    prediction: (TPR - FPR) (1 - (SP + EO) / 2); {} where nothing was counted by group."""
+    """{"groups/…": values of the pairs' leading axes}: `values`, a "…_floor" for each gap, "tradeoff_accuracy" and
+    "tradeoff_auc" of the accuracy and AUC, and "tradeoff_skill", which is 0 for every constant prediction: (TPR - FPR)
+    (1 - (SP + EO) / 2); {} without counts by group."""
     if "groups" not in pairs:
         return {}
     metrics = values(pairs) | noise_floor(pairs)
@@ -204,24 +205,27 @@ def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarr
     return {f"{MEASURED}/{name}": value for name, value in metrics.items()}
 
 
-def summarized(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Of the test split: "groups/global/…" of all examples, and over clients "groups/median/…" where the metric is
-    defined and "groups/median/…_undefined", at how many clients it is not.
+def summarized(per_client: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Metrics of the test split: "groups/global/…" over all examples; "groups/median/…", the median over clients where
+    the metric is defined; and "groups/median/…_undefined", the number of other clients.
 
-    own: `measures` of the clients' pairs, [P, 3]. pooled: those of all, [3].
+    per_client: `measures` of the clients' pairs, [P, 3]. pooled: `measures` of all clients' pairs, [3].
     """
-    named = {name.removeprefix(f"{MEASURED}/"): value for name, value in own.items()}
+    named = {name.removeprefix(f"{MEASURED}/"): value for name, value in per_client.items()}
     summary = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
-    medians = over_clients({name: value[:, TEST] for name, value in named.items()})
-    return {key: float(value) for key, value in (summary | _prefixed(medians)).items()}
+    over = over_clients({name: value[:, TEST] for name, value in named.items()})
+    medians = {f"{MEASURED}/median/{name}": value for name, value in over.items()}
+    return {key: float(value) for key, value in (summary | medians).items()}
 
 
 def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
-    """What a round is chosen by (`fairest`), from the clients' pairs [3, …] on their validation examples, added up:
-    "gaps" SP + EO of people of a known group; of all people "accuracy", and "constant", the accuracy of the better
-    constant prediction; "alike", 1 if one class is predicted for nearly everybody, else 0; and where another metric
-    judges, "score", its value, and "chance", that of the best constant prediction. {} without groups, or if clients
-    do not measure that other metric; NaN where a group is empty."""
+    """The numbers that choose a round (`fairest`), from the clients' pairs [3, …] on their validation examples, added
+    up.
+
+    "gaps": SP + EO among people of a known group. Among all people, "accuracy", and "constant", the accuracy of the
+    better constant prediction; "alike", 1 if nearly all people get one prediction, else 0. Where another metric
+    selects, "score", its value, and "chance", the value of the best constant prediction. {} without groups, or if
+    clients do not measure that other metric; NaN where a group is empty."""
     if "groups" not in pairs:
         return {}
     measured = classification.values({name: pair[VAL] for name, pair in pairs.items()}, positive)
@@ -239,11 +243,11 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
 
 
 def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:
-    """Whether a round of `selection` now is to be preferred to an earlier one.
+    """Whether a round with the `selection` `now` is better than an earlier one.
 
-    A round counts as fair if its accuracy, or the score that judges in its place, lies above the constant prediction's
-    by more than `margin`, and it does not predict one class for nearly everybody (which a margin below 0 permits);
-    without these bounds a constant prediction, which has no gaps, would win. Of fair rounds the one with the lowest
+    A round counts as fair under two conditions. Its accuracy, or the score that replaces it, is more than `margin`
+    above the constant prediction's. It does not give nearly all people one prediction (a margin below 0 permits it).
+    Without these bounds a constant prediction, which has no gaps, would win. Among fair rounds the one with the lowest
     gaps is chosen; while there is none, the one with the highest accuracy or score; of equal ones the first.
     """
     return _rank(now, margin) > _rank(before, margin)
@@ -256,11 +260,7 @@ def _rank(scores: Mapping[str, float], margin: float) -> tuple[bool, float]:
     return fair, -scores["gaps"] if fair else score
 
 
-def selection_score(found: Mapping[str, float]) -> tuple[float, float]:
-    """Of a `selection` the value that judges, and that of a constant prediction."""
-    other = not np.isnan(found.get("score", np.nan))
-    return (found["score"], found["chance"]) if other else (found["accuracy"], found["constant"])
-
-
-def _prefixed(medians: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"{MEASURED}/median/{name}": value for name, value in medians.items()}
+def selection_score(scores: Mapping[str, float]) -> tuple[float, float]:
+    """The value of the selection metric in a `selection`, and the value of a constant prediction."""
+    other = not np.isnan(scores.get("score", np.nan))
+    return (scores["score"], scores["chance"]) if other else (scores["accuracy"], scores["constant"])

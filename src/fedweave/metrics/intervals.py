@@ -1,6 +1,6 @@
 """Split-conformal prediction intervals of numbers (Lei et al. 2018, "Distribution-free predictive inference for
-regression", algorithm 2): p ± q, where q is the (1 − α)(1 + 1/n) quantile of |y − p| on n validation examples. One of
-exchangeable examples lies inside with probability 1 − α at least."""
+regression", algorithm 2): p ± q, where q is the (1 − α)(1 + 1/n) quantile of |y − p| on n validation examples. If
+examples are exchangeable, one lies inside with probability at least 1 − α."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.graph import VAL
 from fedweave.core.target import from_scale
 
-INTERVALS = "intervals"  # of all names in a summary
+INTERVALS = "intervals"  # prefix of all names in a summary
 HALF_WIDTH = f"{INTERVALS}/half_width"  # "intervals/half_width/0": q of the first number
 BINS = 4096  # of |y − p|, evenly in its logarithm
 _LEAST, _MOST = -48, 80  # powers of two: smaller errors are in the first bin, larger ones in the last
@@ -26,21 +26,24 @@ def half_width(errors: np.ndarray, share: float) -> float:
 
 
 def half_width_of_counts(counts: np.ndarray, share: float) -> float:
-    """q by counts of errors in `BINS`: the upper edge of the bin that it lies in, at most `BIN_ERROR` too wide; inf
-    where there are too few, or it is beyond the last bin."""
+    """q by counts of errors in `BINS`: the upper edge of its bin, at most `BIN_ERROR` too wide; inf where there are too
+    few errors, or q is beyond the last bin."""
     place = math.ceil((counts.sum() + 1) * share - 1e-9)
     at = int(np.searchsorted(np.cumsum(counts), place))
     return math.inf if at >= BINS - 1 else float(2.0 ** (_LEAST + (at + 1) * (_MOST - _LEAST) / BINS))
 
 
 def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) -> dict[str, np.ndarray]:
-    """The intervals of one model over all clients, float64 [3] each: "intervals/half_width/0", … of every number;
-    "intervals/width", their mean width; on each split "intervals/coverage", the mean over clients of the share of
-    examples inside, and "intervals/worst_coverage", that of the client with the lowest; "intervals/nominal", the share
-    that was to be covered, and "intervals/least_coverage", below which a coverage is no chance. {} where there are too
-    few validation examples.
+    """The intervals of one model over all clients, float64 [3] each; {} with too few validation examples.
 
-    clients: |y − p| [e, t], NaN where it is not known, and masks bool [3, e] of each. share: to be covered.
+    "intervals/half_width/0", …:  q of every number.
+    "intervals/width":            mean width.
+    "intervals/coverage":         on each split, the mean over clients of the share of examples inside.
+    "intervals/worst_coverage":   on each split, the lowest such share of a client.
+    "intervals/nominal":          `share`.
+    "intervals/least_coverage":   a coverage below it is no chance.
+
+    clients: |y − p| [e, t], NaN where it is unknown, and masks bool [3, e] of each. share: to be covered.
     """
     errors = np.concatenate([error[masks[VAL]] for error, masks in clients])
     q = np.array([half_width(column[~np.isnan(column)], share) for column in errors.T])
@@ -54,23 +57,23 @@ def intervals(clients: Sequence[tuple[np.ndarray, np.ndarray]], share: float) ->
     known = np.array([[(~np.isnan(error[mask])).any(1).sum() for mask in masks] for error, masks in clients])  # [P, 3]
     parts = np.where(known > 0, 1 / np.maximum(known, 1), 0).sum(0) / np.maximum(count, 1) ** 2
     least = _least_coverage(share, parts, known[:, VAL].sum())
-    return _named(q) | {f"{INTERVALS}/coverage": mean, f"{INTERVALS}/worst_coverage": worst} | _asked(share, least)
+    return _named(q) | {f"{INTERVALS}/coverage": mean, f"{INTERVALS}/worst_coverage": worst} | _bounds(share, least)
 
 
 def _least_coverage(share: float, parts: np.ndarray, calibration: int) -> np.ndarray:
-    """The coverage [3] that intervals of exchangeable examples reach with a probability of 97.5 %, by the normal
-    approximation. parts: [3], the variance of a coverage over that of one example. calibration: the number of
-    validation examples."""
+    """The coverage [3] that intervals of exchangeable examples exceed with a probability of 97.5 %, by the normal
+    approximation. parts: [3], the variance of a coverage, divided by the variance of one example. calibration: the
+    number of validation examples."""
     return share - 1.96 * np.sqrt(share * (1 - share) * (parts + 1 / max(calibration, 1)))
 
 
-def _asked(share: float, least: np.ndarray) -> dict[str, np.ndarray]:
+def _bounds(share: float, least: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{INTERVALS}/nominal": np.full(3, share), f"{INTERVALS}/least_coverage": least}
 
 
 def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarray]:
-    """The same from sums of clients' `histograms` [3, t, BINS]: "intervals/coverage" is the share of all examples, up
-    to the border of a bin, and "intervals/bin_error" how much too wide they may be, as a share of the width."""
+    """`intervals` from sums of clients' `histograms` [3, t, BINS]. "intervals/coverage" is the share of all examples,
+    up to the border of a bin. "intervals/bin_error" is the largest excess of the width, as a share of the width."""
     q = np.array([half_width_of_counts(column, share) for column in counts[VAL]])
     if not np.isfinite(q).all():
         return {}
@@ -81,12 +84,12 @@ def intervals_of_counts(counts: np.ndarray, share: float) -> dict[str, np.ndarra
     examples = total / counts.shape[1]
     least = _least_coverage(share, 1 / np.maximum(examples, 1), int(examples[VAL]))
     more = {f"{INTERVALS}/coverage": covered, f"{INTERVALS}/bin_error": np.full(3, BIN_ERROR)}
-    return _named(q) | more | _asked(share, least)
+    return _named(q) | more | _bounds(share, least)
 
 
 def histograms(outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None) -> Tensor:
-    """How many of one client's errors |y − p| are in each bin, float64 [S, t, BINS]; arguments as `numbers.counts` has
-    them. Works under `torch.func.vmap`."""
+    """How many of one client's errors |y − p| are in each bin, float64 [S, t, BINS]; arguments as for `numbers.counts`.
+    Works under `torch.func.vmap`."""
     there = ~y.isnan()
     error = (from_scale(outputs, scale) - torch.where(there, y, 0.0)).abs()
     place = ((error.log2() - _LEAST) * (BINS / (_MOST - _LEAST))).floor().clamp(0, BINS - 1).long()  # [n, t]

@@ -1,4 +1,4 @@
-"""What is measured of each kind of target (`core.target`), by the pairs that clients tell: classes, numbers, labels."""
+"""The metrics of each kind of target (`core.target`), from the pairs that clients send: classes, numbers, labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from fedweave.metrics.selection import (
     positive_of,
 )
 
-DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
+DIVERGED = "scores/diverged"  # the largest mean loss on some examples, if it is too large for a model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
 WITHIN = "within"
 
@@ -33,14 +33,14 @@ Pairs = Mapping[str, np.ndarray]  # by metric, with any leading axes
 
 
 class Classes:
-    """Of an example's class."""
+    """Metrics where an example has one class."""
 
     always: tuple[str, ...] = classification.ALWAYS
-    ordering: tuple[str, ...] = ("auc", "average_precision", "recall_at_1")  # compared within a member alone
-    each = "per_class"  # of the names of what is said of each class or target
+    ordering: tuple[str, ...] = ("auc", "average_precision", "recall_at_1")  # only compared within a client
+    each = "per_class"  # prefix of the metrics of each class or target
 
     def verdict(self, everyone: Pairs, judging: Judging) -> dict[str, float]:
-        """What says by which metric a run is judged, where that is not the accuracy."""
+        """The summary's entry for the selection metric; {} where it is the accuracy."""
         if "classes" not in everyone:
             return judging.verdict(0, math.nan, 1)
         counted = everyone["classes"]
@@ -51,29 +51,29 @@ class Classes:
         return values(pairs, positive)
 
     def means(self, pairs: Tree) -> Tree:
-        """What `values` says of one client's pairs, so that sums over clients give means."""
+        """`values` of one client's pairs, so that sums over clients give means."""
         return classification.means(pairs)
 
     def constant(self, pairs: Pairs) -> np.ndarray | None:
-        """The best constant prediction by training examples; None where it is not known."""
+        """The best constant prediction by training examples; None where it is unknown."""
         return classification.majority_classes(pairs["classes"]) if "classes" in pairs else None
 
     def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
-        """The metrics of all people, with those of always predicting the `constant`, and those that compare groups of
-        them."""
+        """The metrics of all people, together with the baseline that always predicts `constant`, and the metrics that
+        compare groups of people."""
         metrics = values(pairs, positive)
         if constant is not None and "classes" in pairs:
             metrics |= classification.references(pairs["classes"], constant)
         return metrics, groups.measures(pairs, metrics.get("accuracy"), metrics.get("auc"))
 
     def between(self, per_client: Pairs, metric: str, clients: Sequence[str]) -> dict[str, float]:
-        """How evenly clients are served, also by the metric that judges."""
+        """How evenly the model serves clients, also by the selection metric."""
         loss, accuracy = per_client["loss"], per_client["accuracy"]
         evenness = client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0]
         return evenness | (ends(per_client, metric) if metric != PLAIN else {})
 
     def matched(self, per_client: Pairs) -> dict[str, float]:
-        """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
+        """The mean test accuracy of the clients that have "majority", if other clients have "accuracy", too."""
         if "majority" not in per_client:
             return {}
         accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
@@ -82,7 +82,7 @@ class Classes:
         return {"local/matched_accuracy": mean(accuracy[~no_majority])}
 
     def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
-        """What scores are not to be read without: a class that is rare in training, a loss that says that it
+        """Warnings that belong to the scores: a class that is rare in training, a loss so large that training
         diverged."""
         rarest = classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
         warnings = {} if math.isnan(rarest) else {RAREST: rarest}
@@ -93,8 +93,8 @@ class Classes:
         return warnings
 
     def counted(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
-        """How many examples are of the positive class, and alerts of test examples, where such a class judges; {} where
-        a member keeps that back."""
+        """The number of examples of the positive class, and of alerts among test examples, where a metric of such a
+        class selects; {} where a client keeps these counts back."""
         if positive_of(by) is None or "recall_at_1" not in pairs or self.coarse(pairs).any():
             return {}
         held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
@@ -110,30 +110,30 @@ class Classes:
         return summary | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
 
     def coarse(self, pairs: Pairs) -> np.ndarray:
-        """Whether each client tells how many of its examples are classified right, but of no class how many, or no loss
-        where another tells its."""
+        """Which clients send how many of their examples are right, but no counts by class, or no loss where another
+        client sends its loss."""
         examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
         lossless = pairs["loss"][:, :, 1].sum(-1) == 0
         result: np.ndarray = (examples > 0) & ((of_classes == 0) | (lossless & ~lossless.all()))
         return result
 
     def of_each(self, pairs: Values) -> dict[str, float]:
-        """What is said of each class, or target, by pairs of one set."""
+        """Metrics of each class, or target, from pairs of one set."""
         return classification.by_class(pairs)
 
     def personal(self, pairs: Pairs) -> dict[str, np.ndarray]:
-        """Of every client's own model on the global test set, float64 [P]."""
+        """Metrics of every client's own model on the global test set, float64 [P]."""
         return classification.personal(pairs)
 
     def uncounted(self, summed: Pairs) -> float:
-        """The share of examples of the sums that are in none of the histograms."""
+        """The share of the sums' examples that are in none of the histograms."""
         if not summed or not (examples := summed["accuracy"][:, 1].sum()):
             return 0.0
         return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
 
 
 class Labels(Classes):
-    """Of several yes-or-no labels."""
+    """Metrics where an example has several yes-or-no labels."""
 
     always: tuple[str, ...] = labels.ALWAYS
     ordering: tuple[str, ...] = ("auc", "average_precision")
@@ -171,7 +171,7 @@ class Labels(Classes):
 
 
 class Numbers(Labels):
-    """Of numbers."""
+    """Metrics where an example has numbers."""
 
     always: tuple[str, ...] = numbers.ALWAYS
     ordering: tuple[str, ...] = ("spearman",)
@@ -195,8 +195,8 @@ class Numbers(Labels):
         return metrics, numbers.between_groups(pairs)
 
     def between(self, per_client: Pairs, metric: str, clients: Sequence[str]) -> dict[str, float]:
-        """By the RMSE over the member's own standard deviation, so that the member with the widest numbers is not
-        always the worst."""
+        """The spread of the RMSE divided by the client's own standard deviation. Without the division, the client with
+        the widest numbers would always be the worst."""
         if NRMSE not in per_client:
             return {}
         loss, relative = per_client["loss"], per_client[NRMSE]
@@ -205,7 +205,7 @@ class Numbers(Labels):
         return evenness | (ends(per_client, judges) if judges != NRMSE else {})
 
     def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
-        """Nothing: a loss is in units of the numbers."""
+        """No warnings: a loss has the units of the numbers, so no limit fits."""
         return {}
 
     def of_each(self, pairs: Values) -> dict[str, float]:
@@ -219,22 +219,22 @@ CLASSES, LABEL_SETS, NUMBERS = Classes(), Labels(), Numbers()
 
 
 def kind_by(pairs: Mapping[str, object]) -> Classes:
-    """What the names of pairs, or of sums of them, say is predicted."""
+    """The kind of target, by the names of pairs or of their sums."""
     return NUMBERS if "squared" in pairs else LABEL_SETS if "labels" in pairs else CLASSES
 
 
 def always(pairs: Mapping[str, object]) -> tuple[str, ...]:
-    """What is counted in any case, of such pairs."""
+    """The metrics that are always counted, for pairs of this kind."""
     return kind_by(pairs).always
 
 
 def means(pairs: Tree) -> Tree:
-    """What `Classes.values` says of one client's pairs, float64 [S, 2] each, so that sums over clients give means."""
+    """`Classes.values` of one client's pairs, float64 [S, 2] each, so that sums over clients give means."""
     return kind_by(pairs).means(pairs)
 
 
 def ends(per_client: Pairs, metric: str) -> dict[str, float]:
-    """The client served worst and the one served best by a metric, and how many have no such value."""
+    """The worst and the best value of a metric over clients, and how many clients have no value."""
     value = per_client[metric][:, TEST] if metric in per_client else np.array([math.nan])
     defined = value[~np.isnan(value)]
     if not len(defined):
@@ -245,13 +245,13 @@ def ends(per_client: Pairs, metric: str) -> dict[str, float]:
 
 
 def mean(of_clients: np.ndarray) -> float:
-    """Of the clients where it is defined."""
+    """The mean over clients where it is defined."""
     defined = of_clients[~np.isnan(of_clients)]
     return float(defined.mean()) if len(defined) else math.nan
 
 
 def judged_known(before: Mapping[str, float]) -> dict[str, float]:
-    """What the evaluation before says of by what is judged."""
+    """The selection metric's entries in the summary of the evaluation before."""
     return {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}
 
 
@@ -262,7 +262,7 @@ def _rarer(counted: np.ndarray) -> int:
 
 
 def within(kind: Classes, members: np.ndarray, everyone: Pairs, positive: int) -> dict[str, np.ndarray]:
-    """What orders examples, over pairs of examples of the same member, float64 [3], and how many `members` have such
+    """Metrics of order over pairs of examples of the same client, float64 [3], and how many `members` have such
     pairs."""
     first, *_ = kind.ordering
     if first not in everyone:
@@ -275,7 +275,7 @@ def within(kind: Classes, members: np.ndarray, everyone: Pairs, positive: int) -
 
 
 def with_pairs(kind: Classes, per_client: Pairs, summed: Pairs) -> np.ndarray:
-    """How many members have what is ordered, float64 [3], as far as that is known."""
+    """How many clients have pairs to order, float64 [3], as far as the server knows."""
     first, *_ = kind.ordering
     if summed:
         return summed[f"mean/{first}"][:, 1]

@@ -1,6 +1,6 @@
-"""Metrics of several yes-or-no labels per example as additive (sum, count) pairs, as `classification` has them of
-classes: labels are judged one by one, over the examples where each is known, and a metric is the mean over those labels
-that have examples of both kinds.
+"""Metrics of several yes-or-no labels per example as additive (sum, count) pairs, as in `classification`. Each label is
+evaluated on its own, over the examples where it is known. A metric is the mean over the labels that have examples of
+both kinds.
 """
 
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
 from fedweave.metrics.classification import mean_of_classes, on_grid, ordered_labels, ratio
 
-ALWAYS = ("loss", "accuracy", "labels")  # what `counts` counts in any case
+ALWAYS = ("loss", "accuracy", "labels")  # always in the result of `counts`
 _ORDER = ("auc", "average_precision")
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
-    logits [n, t]; y int64 [n, t], 0 or 1, -1 where it is not known; masks bool [S, n]. Returns float64 pairs over known
+    logits [n, t]; y int64 [n, t], 0 or 1, -1 where unknown; masks bool [S, n]. Returns float64 pairs over known
     labels:
 
     "loss" [S, 2]:     sum of binary cross-entropies (nats), labels.
     "accuracy" [S, 2]: labels that are right by logit > 0, labels.
     "labels" [S, 2, t]: per label its positives, and how many are known.
     "auc" [S, 2, t]:   per label pairs (positive, negative) that the logit orders correctly, ties counted half, and all.
-    "average_precision" [S, 2, t]: per label as `classification.counts` has it.
+    "average_precision" [S, 2, t]: per label as in `classification.counts`.
 
     The last two are left out with `whole=False`. Works under `torch.func.vmap`.
     """
@@ -45,8 +45,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
 
 
 def per_target(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """ "auc" and "average_precision" of each label [..., t], NaN where it has no examples of both kinds; {} where they
-    were not counted."""
+    """ "auc" and "average_precision" of each label [..., t], NaN where it has no examples of both kinds; {} without
+    their pairs."""
     if "auc" not in pairs:
         return {}
     both = pairs["auc"][..., 1, :] > 0
@@ -56,8 +56,8 @@ def per_target(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def values(pairs: Values) -> Record:
     """The metrics of `counts`' pairs, merged or not, with any leading axes: "loss", "accuracy", the means of "auc" and
-    "average_precision" over the labels that have examples of both kinds, and "labels", how many these are; a float or a
-    NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
+    "average_precision" over the labels that have examples of both kinds, and "labels", the number of such labels; a
+    float or a NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
     out: dict[str, np.ndarray] = {
         name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ALWAYS[:2] if name in pair
@@ -71,8 +71,8 @@ def values(pairs: Values) -> Record:
 
 
 def means(pairs: Tree) -> Tree:
-    """What `values` says of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not
-    defined; so that sums of them over clients give means. Works under `vmap`."""
+    """`values` of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not defined. Sums
+    of them over clients give means. Works under `vmap`."""
     out: Tree = {name: _defined(*pairs[name].unbind(1)) for name in ALWAYS[:2]}
     both = pairs["auc"][:, 1] > 0
     for name in _ORDER:
@@ -87,6 +87,6 @@ def _defined(total: Tensor, count: Tensor) -> Tensor:
 
 
 def of_each(pairs: Values) -> dict[str, float]:
-    """{"auc/0", "average_precision/0": …} of every label, by pairs of one set; {} without them."""
+    """{"auc/0", "average_precision/0": …} of every label, from pairs of one set; {} without them."""
     metrics = per_target({name: np.asarray(value, np.float64) for name, value in pairs.items()})
     return {f"{name}/{at}": float(value) for name, each in metrics.items() for at, value in enumerate(each)}

@@ -1,4 +1,4 @@
-"""How high links are ranked among pairs that are none, as additive (sum, count) pairs of queries."""
+"""How high links are ranked among pairs that are no links, as additive (sum, count) pairs of queries."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
 
 MOST = 20  # items of a user's list that count
-ROUNDING = 1e-3  # the sum of rounded shares of users is less than that from a whole number
-OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, from 1
+ROUNDING = 1e-3  # limit of the distance between a sum of users' rounded shares and a whole number
+OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # functions of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
     **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
 }
@@ -20,25 +20,25 @@ OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # of the ranks of queries, f
 
 def ranks_of(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The rank of each link in its queries, 1 + #{s⁻ > s⁺} + ½ #{s⁻ = s⁺}, float64 [e, 2], and bool [e, 2], which of
-    these there are. score [e]; ranks: `Graph.ranks`, int64 [2, e]; behind: the numbers, where they are known
+    these queries exist. score [e]; ranks: `Graph.ranks`, int64 [2, e]; behind: the ranks minus 1, if they are known
     (`core.candidates`). Works under `torch.func.vmap`."""
     query = ranks[QUERY]
-    asked = torch.arange(2, device=score.device) < ranks[ASKED][:, None]
+    exists = torch.arange(2, device=score.device) < ranks[ASKED][:, None]
     if behind is not None:
-        return 1 + behind, asked
+        return 1 + behind, exists
     there, of = query >= 0, query.clamp(min=0)
     link = score.gather(0, of // 2)
     above = (score > link).to(torch.float64) + 0.5 * (score == link).to(torch.float64)
     total = torch.zeros(2 * len(score), dtype=torch.float64, device=score.device)
-    return 1 + total.scatter_add(0, of, torch.where(there, above, 0.0)).view(-1, 2), asked
+    return 1 + total.scatter_add(0, of, torch.where(there, above, 0.0)).view(-1, 2), exists
 
 
 def per_link(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> Tree:
-    """{"mrr", "hits_at_1", …: float64 [e, 2], the sum over the queries of each link, and their number}; arguments as of
-    `ranks_of`. Works under `torch.func.vmap`."""
-    rank, asked = ranks_of(score, ranks, behind)
-    number = asked.sum(1).to(torch.float64)
-    values = {name: torch.where(asked, on_grid(of(rank)), 0.0).sum(1) for name, of in OF_RANK.items()}
+    """{"mrr", "hits_at_1", …: float64 [e, 2], the sum over the queries of each link, and their number}; arguments as
+    for `ranks_of`. Works under `torch.func.vmap`."""
+    rank, exists = ranks_of(score, ranks, behind)
+    number = exists.sum(1).to(torch.float64)
+    values = {name: torch.where(exists, on_grid(of(rank)), 0.0).sum(1) for name, of in OF_RANK.items()}
     return {name: torch.stack([value, number], 1) for name, value in values.items()}
 
 
@@ -46,8 +46,8 @@ def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
     """{"recall_at_20", "ndcg_at_20": float64 [e, 2], the share of each link in the sum over users, and in their number}
     where links lead to items, as `torch_geometric.metrics.LinkPredRecall` and `LinkPredNDCG` with k = 20.
 
-    A user's list is of the items that it has not trained on; its items of the split are to be found. Of equal scores,
-    other links come in their order. score [e]. Works under `torch.func.vmap`.
+    A user's list ranks the items that the user has no training link to; the user's items of the split should be in it.
+    Links with equal scores come in their order. score [e]. Works under `torch.func.vmap`.
     """
     user, link = graph.pairs[SOURCE], (graph.y == 1) & graph.masks[VAL:].any(0)  # type: ignore[index]
     rank, _ = ranks_of(score, graph.ranks, behind)  # type: ignore[arg-type]
@@ -74,8 +74,8 @@ def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
 
 
 def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
-    """All that is measured of ranks, of each link of a graph: {name: float64 [e, 2]}; {} where no ranks are asked for.
-    logits [e, 2]; behind: of `core.model.behind`."""
+    """All rank metrics of each link of a graph: {name: float64 [e, 2]}; {} where the data has no ranks. logits [e, 2];
+    behind: from `core.model.behind`."""
     if graph.ranks is None:
         return {}
     score = logits[:, 1]
@@ -84,8 +84,8 @@ def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
 
 
 def added(each: Tree, masks: Tensor) -> Tree:
-    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]. Shares of a user that are all in the set
-    count as one user, to the bit."""
+    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]. If all shares of a user are in the set,
+    they count as one user, to the bit."""
     chosen = masks.to(torch.float64)
     return {name: _counted(chosen @ pair) for name, pair in each.items()}
 

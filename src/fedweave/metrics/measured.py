@@ -1,4 +1,4 @@
-"""What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
+"""The result of an evaluation, as rows of metrics.parquet and as the summary of a round."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import (
     Classes,
     Measured,
-    Pairs,
     judged_known,
     kind_by,
     mean,
@@ -39,19 +38,19 @@ METRICS_SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-GLOBAL = "global"  # in the place of a client: of all examples together
+GLOBAL = "global"  # stands for a client: all examples together
 UNCOUNTED = "scores/uncounted"
-ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
-SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
-MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
+ROUNDED_SCORES = "scores/coarse"  # number of clients that sent only hits, or no losses where others did
+SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that the server asked, and of all clients
+MISSING = "scores/missing"  # number of clients that the server asked for scores and that sent none
 _KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/", f"{CROSSING}/"), "server/"
 TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
 class Measurement(NamedTuple):
-    """What an evaluation measured: rows of `METRICS_SCHEMA`, the summary of the test split and, on validation examples,
-    the mean over clients of the metric that judges, if any has it, and `between_groups.selection`."""
+    """The result of an evaluation: rows of `METRICS_SCHEMA`, the summary of the test split and, on validation examples,
+    the mean over clients of the selection metric, if a client has it, and `between_groups.selection`."""
 
     rows: pa.Table
     summary: dict[str, float]
@@ -68,30 +67,36 @@ def measure(
 ) -> Measurement:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
-    "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
-    training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
-    all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
-    training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
-    have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
-    there are any, who are in no metric by class (their hits are rounded, or of drawn labels), or in no loss;
-    "scores/missing" those that sent none. "within/auc" compares examples of the same member alone, whatever "global" is
-    of; "within/members" counts the members with both positives and negatives, whom it and "local/auc" are of.
-    "scores/rarest" is the share of the rarest class of the training examples, where it is small (`reference.rarest`);
-    "scores/diverged" a mean loss on some split's examples that no model has that learns. "crossing/…" is of all
-    clients' links to other members' nodes, which are in no other metric. Where scores are known as sums
-    alone (`Evaluation.total`), nothing is said of single clients; "scores/uncounted" is then the share of the examples
-    that are in no histogram, if there are any.
+    "local" is the mean over clients of their own test examples, and "trained" this mean for the models that clients
+    have right after local training. "global" is the global test set (the mean over clients where each has its own
+    model) or, without one, all clients' test examples pooled. "…/majority" is the accuracy of always predicting the
+    most frequent class of the training examples; in "local", of the client's own. Some clients with test examples may
+    have no training examples: "local/matched_accuracy" is then the mean over the others, as "local/majority" is.
 
-    Where a metric of the positive class judges and members tell their counts, "positives/test" and "positives/val" say
-    how many examples are of that class, "positives/test_fewest" and "positives/val_fewest" at the member with the
-    fewest of them, "positives/alerts" how many a hundredth of all test examples is and "positives/alerts_within"
-    of each member's own; "fairness/undefined_<metric>" counts members where it is not defined.
+    "within/auc" compares only examples of the same client, also where "global" does not; "within/members" counts the
+    clients with both positives and negatives, over which it and "local/auc" are means. "crossing/…" covers all clients'
+    links to other clients' nodes, which are in no other metric. If the server knows only sums of scores
+    (`Evaluation.total`), there are no metrics of single clients.
 
-    judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
-    "judged/…" (`judging.Judging.verdict`). last: whether "per_class/…" is told, on the examples of "global".
+    Further entries, each left out where it does not apply:
+
+    "scores/coarse":    clients in no metric by class (their hits are rounded, or of randomized labels), or in no loss.
+    "scores/missing":   clients that sent no scores.
+    "scores/rarest":    the share of the rarest class of the training examples, where it is small (`reference.rarest`).
+    "scores/diverged":  a mean loss on a split's examples that is too large for a model that learns.
+    "scores/uncounted": the share of the examples that are in no histogram.
+    "positives/test", "positives/val":   the number of examples of the positive class; like the next two lines, where a
+                        metric of that class selects and clients send their counts.
+    "positives/test_fewest", "positives/val_fewest": the number at the client with the fewest.
+    "positives/alerts", "positives/alerts_within":   a hundredth of all test examples, and of each client's own.
+    "fairness/undefined_<metric>":       clients where the metric is not defined.
+
+    judging: how the selection metric is chosen; the entry "judged/…" (`judging.Judging.verdict`) names it. before: the
+    summary of the evaluation before, which has chosen it already. last: whether to add "per_class/…", on the examples
+    of "global".
 
     Raises:
-        FedweaveError: a client's loss is not finite; names it.
+        FedweaveError: a client's loss is not finite; names the client.
     """
     replies = evaluation.clients
     scores, server = _scores(replies, evaluation.server)
@@ -100,7 +105,7 @@ def measure(
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
-    judging, kind = judging or Judging(), kind_by(everyone or _first(server, global_test_pairs))
+    judging, kind = judging or Judging(), kind_by(everyone or (global_test_pairs if server is None else server))
     by = judged_known(before or {}) or kind.verdict(everyone, judging)
     positive = positive_class(judging, by)
     per_client, of_groups = kind.measured(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
@@ -145,13 +150,8 @@ def measure(
     return Measurement(rows, defined, _validated(per_client, means, judged_by(by)), selection)
 
 
-def _first(server: Mapping[str, np.ndarray] | None, of_clients: Pairs) -> Pairs:
-    """The pairs on the global test set, of whom there are any."""
-    return of_clients if server is None else server
-
-
 def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
-    """The mean over clients of a metric on validation examples; `mean` is known where single clients' is not."""
+    """The mean over clients of a metric on validation examples; `mean` has it where single clients' is unknown."""
     each = [metrics[metric][..., VAL].reshape(-1) for metrics in (per_client, mean) if metric in metrics]
     known = np.concatenate([np.zeros(0), *each])
     value: float | None = pc.mean(pa.array(known[~np.isnan(known)])).as_py()
@@ -159,14 +159,14 @@ def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarr
 
 
 def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
-    """Refuse models that have diverged, which the server may never see: losses [P, 3, 2] that are not finite."""
+    """Raise an error if losses [P, 3, 2] are not finite: such models have diverged, and the server may not see them."""
     if losses is not None and not np.isfinite(losses).all():
         apart = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
 
 
 def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
-    """The class that metrics of one class are of; summary: what says by what is judged."""
+    """The class that metrics of one class describe; summary: with the entry "judged/…"."""
     known = positive_of(summary)
     return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
 
@@ -174,7 +174,7 @@ def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
 def _of_each(
     kind: Classes, server: Tree | None, client_pairs: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
 ) -> dict[str, float]:
-    """What is said of each class, or target, on the test examples of "global": of clients' own models added up."""
+    """Metrics of each class, or target, on the test examples of "global"; clients' own models are added up."""
     pairs = {name: pair.cpu().numpy() for name, pair in server.items()} if server is not None else everyone
     if server is None and client_pairs:
         pairs = {name: pair.sum(0) for name, pair in client_pairs.items()}
@@ -183,8 +183,8 @@ def _of_each(
 
 
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
-    """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
-    waits for a device. In memory clients follow each other, so that NumPy passes over all at once."""
+    """What clients replied, {path: [P, …]}, and the server's own scores, on the host. This is the one place of a round
+    that waits for a device. In memory clients follow each other, so that NumPy passes over all at once."""
     paths = [path for path in replies.readable if path.startswith(_KINDS)]
     client_leaves = {path: replies.stack(path).movedim(0, -1) for path in paths}
     server_leaves = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
@@ -205,7 +205,7 @@ def _outside(
     constant: np.ndarray | None,
     positive: int,
 ) -> Measured | None:
-    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `client_pairs`."""
+    """Metrics on the global test set: of the server's model, or the mean over clients' own, by `client_pairs`."""
     if server is not None:
         return kind.measured(server, constant, positive)
     if not client_pairs:
@@ -226,7 +226,7 @@ def _rows(
     each: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
-    those of "global" alone, `single`, and those of `each` client alone."""
+    the `single` values that only "global" has and the values that only `each` client has."""
     others = [*pooled.values(), np.array([*single.values()], float), *each.values()]
     first = len(per_client) * len(clients) * len(SPLITS)
     flat = np.empty(first + sum(map(len, others)))
@@ -243,7 +243,7 @@ def _rows(
 
 
 def of_splits(round: int, metrics: Mapping[str, np.ndarray]) -> pa.Table:
-    """Rows of what is said of all examples together: {metric: float64 [3]}, of every split where it is defined."""
+    """Rows of metrics of all examples together: {metric: float64 [3]}, for every split where it is defined."""
     rows = [
         (round, GLOBAL, split, name, float(value))
         for name, each in metrics.items()
@@ -265,7 +265,7 @@ def _labels(
     each: tuple[tuple[str, str], ...],
     defined: bytes,
 ) -> tuple[pa.Array, ...]:
-    """The columns client, split and metric of the rows that are `defined`, bits, which are the same in most rounds."""
+    """The columns client, split and metric of the rows that are `defined`, as bits; cached, as they rarely change."""
     count, three = len(clients), len(SPLITS)
     everyone = np.arange(count)
     metrics = [*per_client, *pooled, *(name for _, name in single), *(name for _, name in each)]
@@ -285,7 +285,7 @@ def _labels(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which of a run's rounds were best on validation examples, and what they reach on test examples.
+# The rounds of a run that were best on validation examples, and their values on test examples.
 
 
 FAIREST = "best_fair"
@@ -296,7 +296,7 @@ _OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "loc
 def validated(metrics: pa.Table, by: str) -> float | None:
     """The mean over clients of the metric `by` on validation examples, by an evaluation's rows; None without any."""
     mask = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
-    mask = pc.or_(mask, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' are not known
+    mask = pc.or_(mask, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' values are unknown
     mean: float | None = pc.mean(metrics.filter(pc.and_(mask, pc.equal(metrics["split"], "val")))["value"]).as_py()
     return mean
 
@@ -312,13 +312,14 @@ def best_validated(
 ) -> dict[str, float]:
     """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
     "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
-    the first. Where another metric judges (`judging.judged_by`), that takes the place of the accuracy, and is there on
-    test examples, too, with others of the positive class. Rounds that lack clients' scores are compared with others
-    that lack as many, "best_val/missing" if any, and count only where no round lacks fewer: a mean rises by itself
-    where the worst client is missing. Empty without validation examples.
+    the first. Empty without validation examples.
 
-    score: that mean (`validated`). summary: of this round's evaluation. before: what the summary of the evaluation
-    before said.
+    Another selection metric (`judging.judged_by`) replaces the accuracy, and its test values are added, with other
+    metrics of the positive class. Rounds that lack clients' scores ("best_val/missing") are compared only with rounds
+    that lack the same number, and count only while no round lacks fewer. Otherwise the mean would rise because the
+    worst client is missing.
+
+    score: that mean (`validated`). summary: of this round's evaluation. before: the summary of the evaluation before.
     """
     by = judged_by(summary)
     validation = f"{BEST}/val/{by}"
@@ -348,21 +349,20 @@ def fairest(
 ) -> dict[str, float]:
     """The fairest round so far, as "best_fair/…": its number, and its test accuracies, AUC and gaps between groups.
 
-    It has the lowest SP + EO on all clients' validation examples together ("val/gaps") among the rounds whose accuracy
-    there ("val/accuracy"), or what else judges ("val/score"), is more than `margin` above that of the better constant
-    prediction ("val/constant", "val/chance"), and that do not predict one class for nearly everybody ("val/alike").
-    While none is, it is the most accurate round (`between_groups.fairer`). Rounds that lack scores
-    ("best_fair/missing") are compared as in `best_validated`. Empty without groups.
+    It has the lowest SP + EO ("val/gaps") on all clients' validation examples together, among the rounds that pass two
+    bounds. Their accuracy there ("val/accuracy"), or another selection metric ("val/score"), is more than `margin`
+    above the better constant prediction ("val/constant", "val/chance"), and they do not give nearly all people one
+    prediction ("val/alike"). While no round passes, it is the most accurate round (`between_groups.fairer`). Rounds
+    that lack scores ("best_fair/missing") are compared as in `best_validated`. Empty without groups.
 
-    selected: `between_groups.selection` of this round, what is not a number left out. summary, before: as in
-    `best_validated`.
+    selected: `between_groups.selection` of this round, without NaN. summary, before: as in `best_validated`.
     """
     if "accuracy" not in selected:
         return _carry_over(FAIREST, before)
     scores = {"gaps": math.nan, **selected}
     last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in _SELECTION}
     missing, first = summary.get(MISSING, 0.0), f"{FAIREST}/round" not in before
-    lacking = missing - _missing(before, FAIREST)  # clients than at the fairest round so far
+    lacking = missing - _missing(before, FAIREST)  # more clients than at the fairest round so far
     better = first or lacking < 0 or (lacking == 0 and groups.fairer(scores, last, margin))
     if not better:
         return _carry_over(FAIREST, before)

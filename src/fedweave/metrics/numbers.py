@@ -1,9 +1,9 @@
 """Metrics of predicted numbers as additive sums, in the data's units: adding them over clients gives the error, R² and
-Pearson's correlation of all examples together. Ranks are compared within a client alone, so that Spearman's correlation
-of several is the mean of theirs, weighted by their numbers.
+Pearson's correlation of all examples together. Ranks are compared only within a client, so Spearman's correlation over
+several clients is the mean of theirs, weighted by their numbers.
 
-Several numbers per example, t of them, are judged one by one; a metric is the mean over them, as scikit-learn's
-`multioutput="uniform_average"` has it.
+Several numbers per example, t of them, are evaluated one by one; a metric is the mean over them, as in scikit-learn's
+`multioutput="uniform_average"`.
 """
 
 import math
@@ -20,18 +20,18 @@ from fedweave.core.types import Record, Values
 from fedweave.metrics.classification import average_ranks, mean_of_classes, on_grid, ratio
 from fedweave.metrics.selection import NRMSE, RMSE, RMSE_OF_MEAN
 
-ALWAYS = ("loss", "squared")  # what `counts` counts in any case
+ALWAYS = ("loss", "squared")  # always in the result of `counts`
 Y, P, YY, PP, YP = range(5)  # rows of "moments"
-_CONSTANT = 1e-12  # of the sum of squares is no spread
+_CONSTANT = 1e-12  # a smaller share of the sum of squares is rounding, no spread
 _PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")
 
 
 def counts(
     outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sens: Tensor | None = None, whole: bool = True
 ) -> Tree:
-    """What one client contributes to every metric, for S sets of examples.
+    """One client's additive counts for every metric, for S sets of examples.
 
-    outputs [n, t], in units of `scale` [3, t] (`core.target`); y float64 [n, t], NaN where it is not known; masks bool
+    outputs [n, t], in units of `scale` [3, t] (`core.target`); y float64 [n, t], NaN where unknown; masks bool
     [S, n]; sens int64 [n]. Returns float64, over the known numbers, of errors e = p − y in the data's units:
 
     "loss" [S, 2]:        sum of squared errors in units of `scale`, and how many.
@@ -41,7 +41,7 @@ def counts(
     "spearman" [S, 2, t]: Spearman's correlation times how many, and how many, 0 where it is not defined.
     "group_errors" [S, 3, 2, t]: with `sens`, by group, sums of |e| and e, and how many.
 
-    From "absolute" on they are left out with `whole=False`. Works under `torch.func.vmap`.
+    With `whole=False` everything from "absolute" on is left out. Works under `torch.func.vmap`.
     """
     there = ~y.isnan()
     known = masks[:, :, None] & there  # [S, n, t]
@@ -89,8 +89,8 @@ def _spearman(y: Tensor, p: Tensor, known: Tensor, many: Tensor) -> Tensor:
 
 
 def per_target(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The metrics of `counts`' pairs, merged or not, with any leading axes, of each number [..., t]; NaN where there is
-    nothing to count, or what they divide by is constant. Metrics without pairs are left out.
+    """The metrics of `counts`' pairs, merged or not, with any leading axes, of each number [..., t]. NaN where there is
+    nothing to count, or the spread in a divisor is 0. Metrics without pairs are left out.
 
     "rmse", "mae":  root of the mean squared, and mean absolute error.
     "r2":           1 − Σ(y − p)² / Σ(y − mean y)².
@@ -116,15 +116,15 @@ def per_target(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def values(pairs: Values) -> Record:
-    """The metrics of `counts`' pairs, merged or not, with any leading axes: "loss" and, averaged over the numbers,
-    those of `per_target`; a float or a NumPy array for each."""
+    """The metrics of `counts`' pairs, merged or not, with any leading axes: "loss" and the metrics of `per_target`,
+    averaged over the numbers; a float or a NumPy array for each."""
     metrics = {name: value.numpy() for name, value in _values(_tensors(pairs)).items()}
     return {name: value if value.ndim else float(value) for name, value in metrics.items()}
 
 
 def means(pairs: Tree) -> Tree:
-    """What `values` says of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not
-    defined; so that sums of them over clients give means. Works under `vmap`."""
+    """`values` of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not defined. Sums
+    of them over clients give means. Works under `vmap`."""
     return {
         name: torch.stack([value.nan_to_num(0.0), (~value.isnan()).to(torch.float64)], 1)
         for name, value in _values(pairs).items()
@@ -132,7 +132,7 @@ def means(pairs: Tree) -> Tree:
 
 
 def of_each(pairs: Values) -> dict[str, float]:
-    """{"rmse/0", "r2/0", …: …} of every number, by pairs of one set; {} without them."""
+    """{"rmse/0", "r2/0", …: …} of every number, from pairs of one set; {} without them."""
     metrics = per_target(_tensors(pairs))
     return {
         f"{name}/{at}": float(value)
@@ -143,7 +143,7 @@ def of_each(pairs: Values) -> dict[str, float]:
 
 
 def train_means(pairs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The mean [..., t] of the training examples, NaN without any; None where it is not known. pairs: with the axes
+    """The mean [..., t] of the training examples, NaN without any; None where it is unknown. pairs: with the axes
     [..., 3, …]."""
     if "moments" not in pairs:
         return None
@@ -151,7 +151,7 @@ def train_means(pairs: Mapping[str, np.ndarray]) -> np.ndarray | None:
 
 
 def references(pairs: Mapping[str, np.ndarray], mean: np.ndarray) -> dict[str, np.ndarray]:
-    """{"rmse_of_mean": the RMSE of always predicting `mean` [..., t], of every set, float64 [..., S]}."""
+    """{"rmse_of_mean": the RMSE of always predicting `mean` [..., t], for every set, float64 [..., S]}."""
     y, yy, n = pairs["moments"][..., Y, :], pairs["moments"][..., YY, :], pairs["squared"][..., 1, :]
     m = np.broadcast_to(mean[..., None, :], y.shape)
     errors = np.maximum(yy - 2 * m * y + n * m * m, 0)
@@ -159,8 +159,8 @@ def references(pairs: Mapping[str, np.ndarray], mean: np.ndarray) -> dict[str, n
 
 
 def between_groups(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """{"groups/…": by group and as group 1 less group 0, the mean absolute error "mae" and the mean error "bias" of
-    predictions}, averaged over the numbers; {} where nothing was counted by group."""
+    """{"groups/…": by group and as group 1 minus group 0, the mean absolute error "mae" and the mean error "bias" of
+    predictions}, averaged over the numbers; {} without counts by group."""
     if "group_errors" not in pairs:
         return {}
     absolute, error, n = np.moveaxis(pairs["group_errors"], -3, 0)  # [..., 2, t]
@@ -173,7 +173,7 @@ def between_groups(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """{"global_test/rmse": of every client's own model on the global test set, float64 [P]}, {} without pairs."""
+    """{"global_test/rmse": RMSE of every client's own model on the global test set, float64 [P]}, {} without pairs."""
     if "squared" not in pairs:
         return {}
     return {f"global_test/{RMSE}": mean_of_classes(np.sqrt(ratio(*np.moveaxis(pairs["squared"][:, TEST], 1, 0))))}
@@ -181,7 +181,7 @@ def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _values(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     out = {"loss": _ratio(*pairs["loss"].unbind(-1))} if "loss" in pairs else {}
-    return out | {name: _mean(each) for name, each in per_target(pairs).items()}
+    return out | {name: each.nanmean(-1) for name, each in per_target(pairs).items()}
 
 
 def _tensors(pairs: Values) -> dict[str, Tensor]:
@@ -189,15 +189,10 @@ def _tensors(pairs: Values) -> dict[str, Tensor]:
 
 
 def _spread(total: Tensor, squares: Tensor, n: Tensor) -> Tensor:
-    """Σ (v − mean v)², 0 where that is nothing but rounding."""
+    """Σ (v − mean v)², 0 where it is only rounding."""
     spread = squares - total.square() / n.clamp(min=1)
     return torch.where(spread > _CONSTANT * squares, spread, 0.0)
 
 
 def _ratio(total: Tensor, count: Tensor) -> Tensor:
     return torch.where(count > 0, total / torch.where(count > 0, count, 1.0), math.nan)
-
-
-def _mean(each: Tensor) -> Tensor:
-    """Over the numbers, of those where it is defined."""
-    return each.nanmean(-1)

@@ -1,5 +1,5 @@
-"""How well scores find a positive class: what a share of alerts catches, how true probabilities are, and from which
-score on an example is flagged. All of it on the host, from the scores of examples side by side.
+"""How well scores find a positive class: recall among a share of alerts, calibration of probabilities, and the
+threshold from which an example is flagged. All of it on the host, from the scores of examples side by side.
 """
 
 import math
@@ -26,17 +26,17 @@ CALIBRATION_BINS = 15
 
 
 def probabilities(margin: np.ndarray) -> np.ndarray:
-    """Of the positive class, float64 [n], from its logits less the other's."""
+    """Probabilities of the positive class, float64 [n], from its logits minus the other's."""
     result: np.ndarray = expit(np.asarray(margin, np.float64))
     return result
 
 
 def scores(margin: np.ndarray, truth: np.ndarray, at: float) -> dict[str, float]:
-    """Of n examples: "average_precision", "recall_at_1", "recall_at_5", "precision_at_1", "brier",
-    "calibration_error", and "recall", "precision", "f1_positive" and "flagged" (a share) of those whose probability is
-    `at` or more; NaN where there is nothing to count.
+    """Metrics of n examples: "average_precision", "recall_at_1", "recall_at_5", "precision_at_1", "brier",
+    "calibration_error", and "recall", "precision", "f1_positive" and "flagged" (a share) of the examples whose
+    probability is at least `at`; NaN where there is nothing to count.
 
-    margin float64 [n]: logits of the positive class less those of the other. truth bool [n]: which are positive.
+    margin float64 [n]: logits of the positive class minus logits of the other. truth bool [n]: which are positive.
     """
     from sklearn.metrics import average_precision_score  # takes long to import
 
@@ -54,13 +54,13 @@ def scores(margin: np.ndarray, truth: np.ndarray, at: float) -> dict[str, float]
 
 
 def of_alerts(caught: Mapping[str, float], positives: float, n: int) -> dict[str, float]:
-    """Recall and precision of the alerts of n examples, by how many positives are among each share of them."""
+    """Recall and precision of the alerts of n examples, by the number of positives in each share of alerts."""
     recall = {name: share_of(hits, positives) for name, hits in caught.items()}
     return recall | {"precision_at_1": share_of(caught["recall_at_1"], alerts(n, ALERTED["recall_at_1"]))}
 
 
 def of_flagged(hits: float, flagged: float, positives: float, n: float) -> dict[str, float]:
-    """The "recall", "precision", "f1_positive" and "flagged", a share of n examples, by counts."""
+    """ "recall", "precision", "f1_positive" and "flagged", a share of n examples, from counts."""
     return {
         "recall": share_of(hits, positives),
         "precision": share_of(hits, flagged),
@@ -70,13 +70,13 @@ def of_flagged(hits: float, flagged: float, positives: float, n: float) -> dict[
 
 
 def alerts(n: int, share: float) -> int:
-    """How many of n examples a share of them is, at least one of any."""
+    """The number of alerts that are a `share` of n examples, at least one unless n is 0."""
     return math.ceil(share * n - 1e-9)
 
 
 def hits_of_alerts(margin: np.ndarray, truth: np.ndarray, share: float) -> float:
-    """How many positives are among the `share` of highest scores; of equal scores at the border each counts by its
-    chance to be among them."""
+    """The number of positives among the `share` of highest scores; equal scores at the border count by their chance to
+    be among them."""
     count = alerts(len(truth), share)
     if not count:
         return 0.0
@@ -97,8 +97,8 @@ def calibration_error(p: np.ndarray, truth: np.ndarray, bins: int = CALIBRATION_
 
 
 def threshold(p: np.ndarray, truth: np.ndarray, how: Threshold) -> float:
-    """From which probability on an example is flagged, by validation examples (`judging.Judging.threshold`); halfway
-    between two of them. 0.5 where no example is positive, or nothing is asked for."""
+    """The probability from which an example is flagged, by validation examples (`judging.Judging.threshold`); halfway
+    between two of them. 0.5 where no example is positive, or with "auto"."""
     if isinstance(how, float | int):
         return float(how)
     if how == "auto" or not truth.any():
@@ -121,8 +121,8 @@ def by_validation(judging: Judging, metrics: Mapping[str, float | None], p: np.n
 
 
 def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Threshold) -> int:
-    """The first flagged bin of examples that are counted by bins of rising scores [b], the middle one where no example
-    is positive, or nothing is asked for; `how` as `threshold` has it, a number apart."""
+    """The first flagged bin of examples that are counted by bins of rising scores [b]; the middle bin where no example
+    is positive, or with "auto". how: as in `threshold`, but no number."""
     hits = np.cumsum(positive[::-1])
     if how == "auto" or not hits[-1]:
         return len(positive) // 2
@@ -131,7 +131,8 @@ def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Thresho
 
 
 def _worth(hits: np.ndarray, count: np.ndarray, how: Threshold) -> np.ndarray:
-    """Of flagging so many examples, falling by score, the last of which are all."""
+    """The worth of flagging the `count` examples with the highest scores, `hits` of them positive; the last entry flags
+    all examples."""
     positives, n = hits[-1], count[-1]
     if not isinstance(how, Mapping):
         result: np.ndarray = 2 * hits / (count + positives)
@@ -143,7 +144,7 @@ def _worth(hits: np.ndarray, count: np.ndarray, how: Threshold) -> np.ndarray:
 
 
 def _of_none(positives: int, how: object) -> float:
-    """What it is worth to flag nothing, where that may be the cheapest."""
+    """The worth of flagging nothing, which can be the cheapest choice."""
     return -how["cost"]["miss"] * positives if isinstance(how, Mapping) and "cost" in how else -math.inf
 
 
@@ -153,9 +154,9 @@ def share_of(total: float, count: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How one model's scores order the examples of all members, from histograms that add up over members: what somebody
-# knows who learns no score, and no member's own numbers. Scores are margins: the logit of a class less the logarithm
-# of the sum of the others' exponentials. The edges between bins are fixed beforehand, evenly over asinh of 16
+# How one model's scores order the examples of all clients, from histograms that add up over clients. A server can learn
+# their sum without learning a score, or one client's counts. Scores are margins: the logit of a class minus the
+# logarithm of the sum of the others' exponentials. The edges between bins are fixed beforehand, evenly over asinh of 16
 # margins, and one of them is 0: bins are 0.0014 wide there, and from a margin of 1 on 2.3 % of it.
 
 
@@ -164,17 +165,17 @@ FARTHEST = 4096.0  # the margin from which on all examples are in the last bin
 _FINE = 16.0
 _SPAN = math.asinh(_FINE * FARTHEST)
 MARGINS, BRIER, CALIBRATION = "margins", "brier", "calibration"
-ERROR = "_error"  # of a metric's name: how far it may be from that of the scores themselves
+ERROR = "_error"  # suffix of a metric's name: how far it may be from the metric of the scores themselves
 
 
 def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
-    """What one client's scores add to those of all, for S sets of examples; arguments as `classification.counts` has
-    them. float64:
+    """One client's additive counts of scores, for S sets of examples; arguments as for
+    `classification.counts`. float64:
 
-    "margins" [S, k, 2, BINS]: how many examples that are not and that are of a class have a margin in each bin; of two
-                               classes the second alone (k = 1), else of each.
-    "brier" [S, 2]:            of two classes, the sum of squared errors of the second's probability, and examples.
-    "calibration" [S, 3, 15]:  and by 15 equal bins of that probability its sum, examples, and those of the class.
+    "margins" [S, k, 2, BINS]: how many examples outside and inside a class have a margin in each bin; with two classes
+                               only for the second (k = 1), else for each.
+    "brier" [S, 2]:            with two classes, the sum of squared errors of the second's probability, and examples.
+    "calibration" [S, 3, 15]:  likewise, by 15 equal bins of that probability, its sum, examples, and positives.
 
     Works under `torch.func.vmap`.
     """
@@ -197,7 +198,7 @@ def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
 
 
 def _margins(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """[n, k] and whether each example is of the class, int64."""
+    """Margins [n, k], and whether each example belongs to the class, int64."""
     if logits.shape[-1] == 2:
         return logits[:, 1:] - logits[:, :1], (y == 1).long()[:, None]
     identity = torch.eye(logits.shape[-1], dtype=torch.bool, device=y.device)
@@ -213,19 +214,21 @@ def _scattered(at: Tensor, weight: Tensor, size: int) -> Tensor:
 
 
 def edges() -> np.ndarray:
-    """The margins between the bins, float64 [BINS + 1], the first and the last of them without end."""
+    """The margins between the bins, float64 [BINS + 1]; the first and the last are infinite."""
     inner = np.sinh((np.arange(1, BINS) / (BINS / 2) - 1) * _SPAN) / _FINE
     return np.concatenate([[-np.inf], inner, [np.inf]])
 
 
 def pooled_from_histograms(sums: Mapping[str, np.ndarray], positive: int, how: Threshold) -> dict[str, np.ndarray]:
-    """Of all members' examples float64 [3], by split: "auc", the mean over classes where there are more than two, and
-    of two classes "average_precision", each with how far it may be off, "auc_error" and "average_precision_error";
-    "recall_at_1" and so on, and what `flagging.scores` says from the "threshold" on that `how` chooses of the edges on
-    validation examples. "brier" and "calibration_error" are exact. NaN where there is nothing to count.
+    """Metrics of all clients' examples, float64 [3] by split; NaN where there is nothing to count.
 
-    sums: sums of `histograms`. positive: the class, of two; what lies on an edge counts as below it for class 0, for
-    which a chosen threshold is the next number above the edge's.
+    "auc" (the mean over classes where there are more than two) and, for two classes, "average_precision", each with its
+    possible error, "auc_error" and "average_precision_error". For two classes also "recall_at_1" and so on, and the
+    metrics of `flagging.scores` from the "threshold" on, an edge that `how` chooses on validation examples. "brier" and
+    "calibration_error" are exact.
+
+    sums: sums of `histograms`. positive: the class, of two. For class 0 a score on an edge counts as below it, so a
+    chosen threshold is the next number above the edge.
     """
     margins = sums[MARGINS]
     if BRIER not in sums:
@@ -246,8 +249,8 @@ def pooled_from_histograms(sums: Mapping[str, np.ndarray], positive: int, how: T
 
 
 def _probability(where: int, closed: bool) -> float:
-    """From which on the bins from `where` on are flagged; above 1 for none. closed: whether what lies on an edge is in
-    the bin above it, as it is not where bins are reversed."""
+    """The probability from which on the bins from `where` on are flagged; above 1 for none. closed: whether a score on
+    an edge is in the bin above it; where bins are reversed, it is in the bin below."""
     if where == BINS:
         return float(np.nextafter(1, 2))
     edge = expit(edges()[where])
@@ -255,14 +258,14 @@ def _probability(where: int, closed: bool) -> float:
 
 
 def _nearest(p: float) -> int:
-    """The bin whose lower edge is nearest to that of a probability."""
+    """The bin whose lower edge is nearest to the margin of a probability."""
     with np.errstate(divide="ignore"):
         place = (np.arcsinh(_FINE * logit(p)) / _SPAN + 1) * (BINS / 2)
     return int(np.clip(np.round(place), 0, BINS))
 
 
 def _of_split(negative: np.ndarray, positive: np.ndarray, where: int) -> dict[str, float]:
-    """What the examples of one split say, by rising bins; those from the bin `where` on are flagged."""
+    """The metrics of the examples of one split, by rising bins; examples from the bin `where` on are flagged."""
     area, off = auc(negative, positive)
     precision, far = average_precision(negative, positive)
     positives, n = positive.sum(), positive.sum() + negative.sum()
@@ -279,8 +282,8 @@ def _of_split(negative: np.ndarray, positive: np.ndarray, where: int) -> dict[st
 
 
 def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Of counts by rising bins, ties counted half, and how far that of the scores may be from it: half the sum over
-    bins of p_b q_b, their shares of the positives and the negatives."""
+    """The AUC by counts of rising bins, ties counted half, and how far it may be from the AUC of the scores: half the
+    sum over bins of p_b q_b, their shares of the positives and the negatives."""
     pairs = positive.sum() * negative.sum()
     below = np.cumsum(negative) - negative
     tied = float((positive * negative).sum())
@@ -288,46 +291,46 @@ def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 
 def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Of counts by rising bins, each bin's examples at once, and how far that of the scores may be from it: they lie
-    between those with a bin's positives first, all of one score, and with its positives last."""
+    """The average precision by counts of rising bins, each bin's examples at once, and its largest error. The extremes
+    of the scores' average precision are all positives of a bin first, with one score, and all last."""
     p, q = positive[::-1], negative[::-1]
     tp, fp, count = np.cumsum(p), np.cumsum(q), p.astype(np.int64)
     total = p.sum()
     together = float((p * ratio(tp, tp + fp))[p > 0].sum())
-    number = np.arange(1, int(total) + 1)  # of each positive by falling scores
+    number = np.arange(1, int(total) + 1)  # the place of each positive by falling scores
     first = float((p * ratio(tp, tp + fp - q))[p > 0].sum())
     last = float((number / (number + np.repeat(fp, count))).sum())
     return share_of(together, total), share_of(max(first - together, together - last), total)
 
 
 def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
-    """Positives among the `share` of highest scores; of the bin at the border each counts by its chance to be there."""
+    """Positives among the `share` of highest scores; in the bin at the border each counts by its chance to be there."""
     n = positive + negative
-    left = alerts(int(n.sum()), share) - (np.cumsum(n[::-1])[::-1] - n)  # for a bin, once those above are alerts
+    left = alerts(int(n.sum()), share) - (np.cumsum(n[::-1])[::-1] - n)  # alerts that the bins above a bin leave
     return float((positive * np.clip(ratio(left, n), 0, 1))[n > 0].sum())
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scores of one model over the examples of all members together: where somebody holds them all, in a simulation, or
-# from sums of histograms. Examples of different members are compared with each other there, so that these numbers are
-# no sums over members. What orders examples (AUC) needs their logits side by side, which no member sends; members
-# send how many have which score, in a sum over all (`histograms`).
+# Scores of one model over the examples of all clients together: in a simulation, which holds all of them, or from sums
+# of histograms. Examples of different clients are compared with each other here, so these numbers are no sums over
+# clients. An order of examples (AUC) needs their logits side by side, which no client sends; clients send how many
+# examples have which score, in a sum over all (`histograms`).
 
 
-POOLED = "pooled"  # of all metrics' names
+POOLED = "pooled"  # prefix of all metrics' names
 _OF_LABELS = ("auc", "average_precision")
 
 
 class Alarm(NamedTuple):
-    """Which of two classes is looked for, and by what it is decided which examples are flagged."""
+    """The positive one of two classes, and the setting of the threshold from which examples are flagged."""
 
     positive: int
     threshold: Threshold
 
 
 def evaluated_examples(model: Model, w: Tree, graph: Graph) -> Tree:
-    """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]; of
-    numbers, in their place, predictions in the data's units."""
+    """The model's outputs for a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]. For
+    numbers, "logits" are predictions in the data's units."""
     graph = graph.to(device_of(w))
     used = graph.masks.any(0)
     with torch.no_grad():
@@ -335,31 +338,32 @@ def evaluated_examples(model: Model, w: Tree, graph: Graph) -> Tree:
 
 
 def judged_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """What the model says of a graph's examples, [e, c]; of numbers, in the data's units."""
+    """The model's outputs for a graph's examples, [e, c]; numbers are in the data's units."""
     outputs = models.judged(model, w, graph)
     return from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
 
 
 def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
     """`evaluated_examples` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are
-    stacked. Rows that only fill a client's examples up are in no split."""
+    stacked. Padding rows are in no split."""
     used = masks.any(1)
     sizes = used.sum(1).tolist()
     columns = (torch.split(tensor[used], sizes) for tensor in (outputs, y, masks.movedim(1, -1)))
     return [{"logits": logits, "y": truth, "masks": split.T} for logits, truth, split in zip(*columns, strict=True)]
 
 
-def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
-    """{"pooled/auc": float64 [3]} of one model on the train, val and test examples of all clients (`evaluated_examples`
-    of each), NaN where a split lacks positives or negatives; an example that two of them hold counts twice. With an
-    `alarm`, where there are two classes, also what `scores` says, from the "pooled/threshold" on that validation
-    examples decide. Of several labels also "pooled/average_precision"; of numbers "pooled/spearman" and, where a
-    `share` of examples is asked for, the `intervals` that cover it."""
-    if (target := kind_of(found[0]["y"])) != CLASS:
-        return _of_targets(found, target, share)
+def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
+    """Metrics of one model on the train, val and test examples of all clients together, float64 [3] each.
+
+    "pooled/auc", NaN where a split lacks positives or negatives; an example that two clients hold counts twice. With an
+    `alarm` and two classes also the metrics of `scores`, from the "pooled/threshold" on, which validation examples
+    decide. For several labels also "pooled/average_precision". For numbers "pooled/spearman" and, with a `share`, the
+    `intervals` that cover this share of examples. clients: `evaluated_examples` of each client."""
+    if (target := kind_of(clients[0]["y"])) != CLASS:
+        return _of_targets(clients, target, share)
     with torch.no_grad():
         named = (("logits", 0), ("y", 0), ("masks", 1))
-        logits, y, masks = (torch.cat([own[name] for own in found], dim) for name, dim in named)
+        logits, y, masks = (torch.cat([one[name] for one in clients], dim) for name, dim in named)
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
     whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
     if alarm is not None and logits.shape[-1] == 2:
@@ -387,8 +391,8 @@ def _of_targets(clients: Sequence[Tree], target: Kind, share: float) -> dict[str
 
 
 def pooled_sums(total: Tree, alarm: Alarm, share: float = 0.0) -> dict[str, np.ndarray]:
-    """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
-    client has any."""
+    """`pooled_examples` from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {}
+    where no client has any."""
     sums = {name: tensor.cpu().numpy() for name, tensor in total.get("histogram", {}).items()}
     if "residuals" in sums:
         return intervals_of_counts(sums["residuals"], share) if share else {}
@@ -400,7 +404,7 @@ def pooled_sums(total: Tree, alarm: Alarm, share: float = 0.0) -> dict[str, np.n
 
 
 def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:
-    """What `flagging.scores` says of each split."""
+    """The metrics of `scores` for each split."""
     margin, truth = (logits[:, alarm.positive] - logits[:, 1 - alarm.positive]).double().numpy(), y == alarm.positive
     p = probabilities(margin)
     at = threshold(p[masks[VAL]], truth[masks[VAL]], alarm.threshold)

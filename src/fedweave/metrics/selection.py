@@ -1,5 +1,5 @@
-"""Which metrics there are, by which of them runs are judged, which class is the positive one, and from which score on
-an example is flagged.
+"""The metrics, the choice of the metric that selects rounds and models, the positive class, and the threshold from
+which an example is flagged.
 
 Nothing here needs torch, so that the command line starts quickly.
 """
@@ -14,17 +14,17 @@ from fedweave.errors import ConfigError
 
 HITS = (1, 3, 10, 50, 100)
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
-BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
-JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
+BEST = "best_val"  # "best_val/<metric>" in a summary: value at the round that was best on validation examples
+JUDGED = "judged"  # "judged/<metric>" in a summary: number of the positive class, or NONE for a metric without one
 NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
-RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+RAREST = "scores/rarest"  # share of the rarest class among the training examples, where accuracy says little
 TARGETS_APART = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
-WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
-REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: of a score of links that knows no model
-CROSSING = "crossing"  # "crossing/<metric>" in a summary: of links between members
-POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
+WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
+REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
+CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
+POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Metric:
     """One number of a result, described once for settings, terminal, pages, sweeps, sites, payments and docs.
 
     title:    name in prose; "" for the words of its key.
-    of:       the kinds of targets that it judges models of (`core.target`); () for what only some place of a result
-              has (`report.result_names`).
+    of:       the kinds of targets whose models it evaluates (`core.target`); () for a metric in only some part of a
+              result (`report.result_names`).
     better:   which values are better, "high" or "low"; "" where neither are.
-    note:     what it is, in a few words.
+    note:     its meaning in a few words.
     positive: whether it describes one of two classes.
-    judges:   whether it may decide ([evaluation] metric).
-    fair:     the metric by which members are compared where this one judges; "" for itself.
+    judges:   whether it may be the selection metric ([evaluation] metric).
+    fair:     the metric that compares members where this one selects; "" for itself.
     measure:  the entry of a site's policy.measures that lets it leave; "" for its own name.
-    beside:   whether the terminal shows it below the metric that judges.
-    shown:    whether reports show the note beside the number.
+    beside:   whether the terminal shows it below the selection metric.
+    shown:    whether reports show the note next to the number.
     whole:    whether it counts something, so that it has no decimals.
     """
 
@@ -169,20 +169,20 @@ METRICS: dict[str, Metric] = {
 OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
 OF_LISTS = ("recall_at_20", "ndcg_at_20")  # of all items for each user
 OF_RANKS = tuple(name for name, metric in METRICS.items() if metric.measure == "ranks")  # of links
-OF_SCORES = tuple(name for name in OF_POSITIVE if not METRICS[name].measure)  # whatever the threshold
+OF_SCORES = tuple(name for name in OF_POSITIVE if not METRICS[name].measure)  # independent of the threshold
 JUDGES = tuple(name for name, metric in METRICS.items() if metric.judges)
 BESIDE = tuple(name for name, metric in METRICS.items() if metric.beside)
-AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # what judges if nobody says; of classes see `Judging`
+AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # the default selection metric; for classes see `Judging`
 
 
 def title_of(metric: str) -> str:
-    """What a metric is called in prose: by its own name if that is no built-in one's, "result" without a name."""
+    """A metric's name in prose: its key in words if it is not built in, "result" if it has no key."""
     return METRICS[metric].title if metric in METRICS else metric.replace("_", " ") or "result"
 
 
 def measured_of(target: Kind, classes: int) -> tuple[str, ...]:
-    """The metrics of models that predict such targets, without losses, ranks and references; `classes`: how many there
-    are."""
+    """The metrics of models that predict such targets, without losses, ranks and references; `classes`: their
+    number."""
     return tuple(
         name
         for name, metric in METRICS.items()
@@ -192,18 +192,18 @@ def measured_of(target: Kind, classes: int) -> tuple[str, ...]:
 
 
 def lower(name: str) -> bool:
-    """Whether lower values are better of a metric, such as "rmse", or of what a summary has of it, "global/rmse"."""
+    """Whether lower values are better for a metric, such as "rmse", or for its entry in a summary, "global/rmse"."""
     metric = METRICS.get(name.rpartition("/")[2])
     return metric is not None and metric.better == "low"
 
 
 def rank(name: str, value: float) -> float:
-    """A value that is larger where that of the metric `name` is better."""
+    """A value that is larger where the metric `name` is better."""
     return -value if lower(name) else value
 
 
 def of_members(metric: str) -> str:
-    """The metric by which members are compared where `metric` judges."""
+    """The metric that compares members where `metric` selects."""
     return METRICS[metric].fair or metric if metric in METRICS else metric
 
 
@@ -212,18 +212,18 @@ Threshold = float | str | Values  # see `Judging`
 
 @dataclass(frozen=True)
 class Judging:
-    """By what a run is judged: the section [evaluation] of a configuration.
+    """How a run selects and evaluates: the section [evaluation] of a configuration.
 
-    metric:    what everything that judges follows: best rounds, gains, stars, notes, sweeps. "auto" is the accuracy or,
+    metric:    selection metric, which best rounds, gains, stars, notes and sweeps follow. "auto" is the accuracy or,
                where a class is rare in training (`metrics.classification.rarest`), average precision of the rarer of
-               two classes, macro F1 of more. Of numbers it is the RMSE, of several labels the mean AUC.
-    positive:  the class, by name or number, that metrics of one class are of; without it the rarer of two in training
+               two classes, macro F1 of more. For numbers it is the RMSE, for several labels the mean AUC.
+    positive:  class, by name or number, that metrics of one class describe; without it the rarer of two in training
                where that is rare, else class 1.
-    threshold: from which probability of the positive class on an example is flagged. "f1": the one with the highest F1
-               on validation examples; {recall_at = 0.01}: the one that flags so many of these; {cost = {miss = 50,
+    threshold: probability of the positive class from which on an example is flagged. "f1": the one with the highest F1
+               on validation examples; {recall_at = 0.01}: the one that flags this share of them; {cost = {miss = 50,
                alarm = 1}}: the one with the lowest cost there; "auto": "f1" where a metric of the positive class
-               judges, else 0.5.
-    intervals: the share of examples that prediction intervals of numbers are to cover, such as 0.9; 0 for none.
+               selects, else 0.5.
+    intervals: share of examples that prediction intervals of numbers are to cover, such as 0.9; 0 for none.
     """
 
     metric: str = "auto"
@@ -232,17 +232,17 @@ class Judging:
     intervals: float = 0.0
 
     def plain(self) -> Record:
-        """The TOML table that resolves to it."""
+        """The TOML table that produces these settings."""
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def of(self, labels: Sequence[str], classes: int, target: Kind = CLASS) -> "Judging":
-        """The same with the number of the positive class.
+        """These settings with the number of the positive class.
 
-        labels: what the classes are called, () where nobody said. target: what is predicted.
+        labels: the classes' names, () if unknown. target: the kind of target.
 
         Raises:
-            ConfigError: there is no such class, the metric is of one class, and there are not two, or it is of another
-                kind of target.
+            ConfigError: there is no such class; the metric needs two classes, and the data has another number; or the
+                metric is for another kind of target.
         """
         if self.metric != "auto" and target not in METRICS[self.metric].of:
             fits = ", ".join(name for name, metric in METRICS.items() if target in metric.of and metric.judges)
@@ -287,13 +287,13 @@ class Judging:
         return Judging(self.metric, number, self.threshold, self.intervals)
 
     def verdict_of(self, target: Kind) -> dict[str, float]:
-        """{"judged/<metric>": NONE} of what is no class."""
+        """{"judged/<metric>": NONE} for targets that are no classes."""
         return {f"{JUDGED}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
 
     def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:
         """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy.
 
-        rarest: the share of a class that is rare in training, NaN without one. rarer: the rarer class there.
+        rarest: the share of the rarest class in training if it is rare, else NaN. rarer: the number of that class.
         """
         positive = float(self.positive if isinstance(self.positive, int) else rarer)
         if self.metric != "auto":
@@ -306,16 +306,16 @@ class Judging:
 
 
 class Flagging(NamedTuple):
-    """Which examples of two classes are flagged: those whose probability of the class `positive` is the `threshold` or
-    more."""
+    """Which examples of two classes are flagged: those whose probability of the class `positive` is at least
+    `threshold`."""
 
     positive: int
     threshold: float
 
 
 def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging | None:
-    """By what a run of two classes flags examples; None where no class of it is looked for, or where a threshold was to
-    be chosen on validation examples and none was: no one model served all of them.
+    """How a run of two classes flags examples. None if it has no positive class to look for. None also if validation
+    examples should choose a threshold and did not, because no single model served all of them.
 
     judging: with the number of the positive class. metrics: of the run's summary.
     """
@@ -330,25 +330,25 @@ def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging 
 
 
 def looks_for(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
-    """Whether a class is looked for."""
+    """Whether a run looks for a positive class."""
     return positive_of(metrics) is not None or judging.positive is not None or judging.threshold != "auto"
 
 
 def chooses(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
-    """Whether a threshold is to be chosen on validation examples."""
+    """Whether a run chooses a threshold on validation examples."""
     is_number = isinstance(judging.threshold, float | int)
     return not is_number and (judging.threshold != "auto" or positive_of(metrics) is not None)
 
 
 def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
-    """The number of the class that is looked for; `judging` with the number of the positive class."""
+    """The number of the positive class; `judging` with its number where it names one."""
     positive = positive_of(metrics)
     default = judging.positive if isinstance(judging.positive, int) else 1
     return default if positive is None else positive
 
 
 def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
-    """What a summary says of the round that was best on validation examples, and by what it was judged."""
+    """A summary's entries for the round that was best on validation examples, and for its selection metric."""
     prefixes = (f"{JUDGED}/", RAREST)
     entries = {name: value for name, value in metrics.items() if name.startswith(prefixes)}
     best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
@@ -356,13 +356,13 @@ def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def near_constant(predicted: float, true: float) -> bool:
-    """Whether a prediction is one class for nearly everybody: one of two classes is predicted for fewer than a tenth as
-    many as are of it. predicted, true: shares of the one class."""
+    """Whether nearly all examples get one prediction: one of two classes is predicted for fewer than a tenth of the
+    number of its examples. predicted, true: shares of the one class."""
     return predicted < NEARLY * true or 1 - predicted < NEARLY * (1 - true)
 
 
 def judged_by(metrics: Mapping[str, float | None]) -> str:
-    """The metric that a summary says a run is judged by."""
+    """The selection metric of a run, by its summary."""
     for name in metrics:
         if name.startswith(f"{JUDGED}/"):
             return name.removeprefix(f"{JUDGED}/")
@@ -370,6 +370,6 @@ def judged_by(metrics: Mapping[str, float | None]) -> str:
 
 
 def positive_of(metrics: Mapping[str, float | None]) -> int | None:
-    """The number of the class that the metric judging a run is of; None where it is of none."""
+    """The number of the class that the selection metric describes; None where it describes none."""
     number = metrics.get(f"{JUDGED}/{judged_by(metrics)}")
     return None if number is None or number < 0 else int(number)

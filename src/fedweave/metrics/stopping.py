@@ -9,16 +9,16 @@ from fedweave.core.settings import Beside, Settings
 from fedweave.errors import UserError
 from fedweave.metrics.selection import judged_by, rank, title_of
 
-STOPPING = "stopping"  # "stopping/round" and "stopping/score" in a summary: of the last improvement on validation
+STOPPING = "stopping"  # "stopping/round" and "stopping/score" in a summary: the last improvement on validation
 
 
 @dataclass(frozen=True)
 class Stopping(Settings):
-    """When a run ends before its last round: once the metric that decides has not improved on validation examples, as
-    the mean over clients, by more than `min_delta` for `patience` rounds.
+    """When a run ends before its last round: once the selection metric, as the mean over clients on validation
+    examples, has not improved by more than `min_delta` for `patience` rounds.
 
-    patience:  in rounds; 0 never stops. Only rounds that are evaluated count.
-    min_delta: what an improvement must exceed.
+    patience:  rounds without an improvement until the run stops; 0 never stops. Only evaluated rounds count.
+    min_delta: improvement of the selection metric that a round must exceed.
     """
 
     patience: CountOrNone = 0
@@ -29,13 +29,13 @@ class Stopping(Settings):
         return rank(metric, score) - rank(metric, best) > self.min_delta
 
     def watched(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
-        """What the summary of the evaluation after a round says of the last improvement.
+        """The summary's entries for the last improvement, after a round's evaluation.
 
         score: the mean on validation examples (`measured.Measurement.validated`). summary: of the evaluation before,
-        with what says by which metric the run is judged.
+        with the entry for the selection metric.
 
         Raises:
-            UserError: no evaluation has had a score.
+            UserError: no evaluation had a score.
         """
         if not self.patience:
             return {}
@@ -51,11 +51,11 @@ class Stopping(Settings):
         return {f"{STOPPING}/round": float(number), f"{STOPPING}/score": score}
 
     def stops(self, number: int, summary: Mapping[str, float]) -> bool:
-        """Whether the run ends after a round with such a summary."""
+        """Whether the run ends after a round with this summary."""
         return self.patience > 0 and number - summary.get(f"{STOPPING}/round", number) >= self.patience
 
     def sentence(self, number: int, summary: Mapping[str, float]) -> str:
-        """Why it does, as a sentence."""
+        """Why the run stops, as a sentence."""
         best, score = int(summary[f"{STOPPING}/round"]), summary[f"{STOPPING}/score"]
         return (
             f"stopped after round {number}: {title_of(judged_by(summary))} on validation examples "

@@ -189,7 +189,7 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 @dataclass(frozen=True)
 class H2GCN(Settings):
-    """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
+    """The embeddings of a node, its neighbors and its neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W). Each round makes [S1 H | S2 H] of the previous round's H, without weights: S1 over neighbors and S2
     over nodes at distance two, neither with self-loops. The logits are linear in [H0 | H1 | …] after dropout.

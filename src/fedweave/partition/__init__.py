@@ -82,8 +82,8 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     """`partition.cut(data, seed)`, if it can cut such data.
 
     Raises:
-        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names those that fit. It
-            comes from outside the package and fails, or what it returns is no cut of `data`.
+        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names partitions that fit.
+            A partition from outside the package fails, or returns no partition of `data`.
     """
     fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
     if data.example not in _examples(type(partition)):
@@ -102,11 +102,11 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     return note(result, Maker(partition, (data, seed)))
 
 
-def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
-    """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
-    cut `found`, which `partition` made (None where that is not known), does not go by."""
-    owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
-    return [*data.notes, *_unused_split(partition, data, found), *_unused_ratios(partition, data), *owners]
+def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
+    """Notes on what came with the data and is not used: its reader's notes, and a split or owners that the partition
+    `result` does not follow. `partition` made it, or is None where that is unknown."""
+    owners = [] if data.owner is None or result.names == data.owners else [OWNERS]
+    return [*data.notes, *_unused_split(partition, data, result), *_unused_ratios(partition, data), *owners]
 
 
 def _unused_ratios(partition: object, data: Dataset) -> list[str]:
@@ -141,7 +141,7 @@ def _unused_split(partition: object, data: Dataset, result: Partition) -> list[s
 
 
 def _goes_by(public: np.ndarray, result: Partition) -> bool:
-    """Whether all examples are used as the split bool [3, e] says, except that those outside it may train."""
+    """Whether all examples are used as the split bool [3, e] says; examples outside it may also train."""
     free = np.asarray(~public.any(0))
     for part in result.parts:
         allowed = public[:, part.examples].copy()

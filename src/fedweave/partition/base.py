@@ -1,4 +1,4 @@
-"""What a cut did to a dataset: sizes, edges kept and lost, label distributions."""
+"""The effect of a partition on a dataset: sizes, edges kept and lost, label distributions."""
 
 import hmac
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ SHOWN = (
     "val",
     "test",
 )
-_COUNTED = {"graph": "graphs", "edge": "examples"}  # what examples that are no nodes are called in columns
-SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
+_COUNTED = {"graph": "graphs", "edge": "examples"}  # columns that count examples, where these are no nodes
+SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices whose means they are
 
 
 class Cut(Protocol):
-    """What is looked at of a `base.Partition`."""
+    """The fields of a `base.Partition` that statistics read."""
 
     @property
     def parts(self) -> Sequence[Any]:
@@ -51,24 +51,24 @@ class Cut(Protocol):
 
     @property
     def pairs(self) -> Mapping[str, np.ndarray]:
-        """What is known of every two clients."""
+        """Facts about every two clients."""
         ...
 
 
 def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     """Columns with one entry per client.
 
-    client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
-    ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
-    between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
-    the examples whose label it sees, of several labels those that are 1, of numbers those that are known. Only where
-    there are such: means, deviations: lists of t, of the numbers; graphs: small graphs held; examples: edges held,
-    where these are the examples; features: feature columns held, of some; edges_added: undirected edges that it sees
-    and the dataset does not have; shared_nodes: of its nodes those that another client holds, too, where clients hold
-    edges; overlap, overlap_links: the mean share of its nodes and links that another client has too, where the
-    partition says so. Where the data has a
-    sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
-    test_groups_class1: of its test examples of class 1.
+    client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: ends, at
+    own nodes, of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an
+    edge between own nodes that a vertical partition withholds has two); train, val, test: mask sizes; labels: list of c
+    counts of the examples whose label it sees (several labels: of the labels that are 1; numbers: of the known ones).
+
+    Only where they apply: means, deviations: lists of t, of the numbers; graphs: small graphs held; examples: edges
+    held, where these are the examples; features: feature columns held, if not all; edges_added: undirected edges that
+    it sees and the dataset does not have; shared_nodes: nodes that another client holds too, where clients hold edges;
+    overlap, overlap_links: the mean share of its nodes and links that another client has too, where the partition
+    states it. With a sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its
+    test examples; test_groups_class1: of its test examples of class 1.
     """
     parts = partition.parts
     holders = _holders([part.nodes for part in parts], data.nodes)
@@ -103,7 +103,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
 
 
 def _counted(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [k]: examples, and the class, label or number of each that the column labels of `statistics` counts."""
+    """int64 [k]: examples, and the class, label or number of each that `statistics` counts in the column labels."""
     if data.target == CLASS:
         rows = np.flatnonzero(data.labeled)
         return rows, data.y[rows]
@@ -125,12 +125,11 @@ def _moments(data: Dataset, parts: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def totals(data: Dataset, partition: Cut) -> dict[str, int]:
-    """Numbers of the whole cut.
+    """Numbers of the whole partition.
 
     nodes, edges (undirected), graphs or examples (where small graphs or edges are these): the dataset's; held: examples
     with at least one client; global_test: examples of the global test set; edges_kept: undirected edges that at least
-    one client sees;
-    edges_lost: those that no client does.
+    one client sees; edges_lost: all other edges.
     Where the data has a sensitive attribute, without_sp: clients that have no test example of one of the first two
     groups, so that statistical parity is not defined there; without_eo: none of class 1 of one (equal opportunity).
     """
@@ -158,10 +157,11 @@ def realized(pairs: np.ndarray) -> np.ndarray:
 
 def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
     """The results of `statistics` and `totals` as plain text: a line per client, `MOST` at most, then the mean.
-    classes: what the classes, or other targets, are called."""
+    classes: names of the classes, or of other targets."""
     shown = [name for name in SHOWN if name in columns]
     clients = len(columns["client"])
-    rows = [[*(name.replace("_", " ") for name in shown), *(classes or _numbered(columns["labels"]))]]
+    targets = classes or [f"class {at}" for at in range(len(columns["labels"][0]))]
+    rows = [[*(name.replace("_", " ") for name in shown), *targets]]
     for at in range(min(clients, MOST)):
         rows.append([_text(columns[name][at]) for name in shown] + target_cells(columns, at))
     if clients > MOST:
@@ -176,7 +176,7 @@ def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], clas
 
 
 def target_cells(columns: Mapping[str, Sequence[Any]], at: int) -> list[str]:
-    """What a client holds of each class or label, their count, or of each number, its mean ± deviation."""
+    """A client's cell for each class or label, their count, or for each number, its mean ± deviation."""
     if "means" not in columns:
         return [str(count) for count in columns["labels"][at]]
     pairs = zip(columns["means"][at], columns["deviations"][at], strict=True)
@@ -184,14 +184,10 @@ def target_cells(columns: Mapping[str, Sequence[Any]], at: int) -> list[str]:
 
 
 def mean_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The mean over all clients of each count of `target_cells`; of numbers nothing, whose mean that is not."""
+    """The mean over all clients of each count of `target_cells`; empty for numbers, whose mean it would not be."""
     if "means" in columns:
         return [""] * len(columns["labels"][0])
     return [f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)]
-
-
-def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
-    return [f"class {at}" for at in range(len(labels[0]))]
 
 
 def _text(value: object) -> str:
@@ -199,7 +195,7 @@ def _text(value: object) -> str:
 
 
 def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
-    """The columns about the sensitive attribute, one entry per client."""
+    """The columns for the sensitive attribute, one entry per client."""
     sens = np.asarray(data.sens)
     many = max(2, int(sens.max(initial=-1)) + 1)
 
@@ -223,20 +219,20 @@ def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
 
 
 def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
-    """int64 [count, P]: 1 where one of `count` nodes or examples is among those that the client holds."""
+    """int64 [count, P]: 1 where the client holds that one of `count` nodes or examples."""
     clients = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     ones = np.ones(len(clients), dtype=np.int64)
     return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
 
 
 def _shared(holders: sp.csr_matrix) -> dict[str, list[int]]:
-    """How many of each client's nodes another client holds, too; {} where none is shared."""
+    """How many of each client's nodes another client holds too; {} where none is shared."""
     several = (np.diff(holders.indptr) > 1).astype(np.int64)
     return {"shared_nodes": (holders.T @ several).tolist()} if several.any() else {}
 
 
 def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matrix:
-    """int64 [undirected edges, P]: 1 where the client has the edge: its own, or those with both ends at it."""
+    """int64 [undirected edges, P]: 1 where the client has the edge: among its own edges, or by both of its ends."""
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
     if all(part.edges is None for part in partition.parts):
         return holders[first].multiply(holders[second]).tocsr()
@@ -254,8 +250,8 @@ def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matri
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a partition says: which nodes or small graphs each client holds and how it uses them; looked at (`check`) where
-# it comes from outside the package.
+# The result of a partition: the nodes or small graphs of each client, and how the client uses them. `check` tests a
+# result from outside the package.
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,13 +263,13 @@ class Part(Shown):
     columns: int64 [d_i], sorted numbers of the feature columns that the client holds; None is all.
     edges:   int64 [2, E_i], its own edges among its nodes, global numbers, both directions; None is all the dataset's.
     labels:  whether it sees the labels of its examples; the masks say how these are used either way.
-    graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where these are not the
-             examples.
-    edge_rows: int64 [e_i], sorted numbers of all edges of `Dataset.edge_attrs` among `nodes`, or of its own where it
-             has `edges`; None where these are not the examples.
+    graphs:  int64 [e_i], sorted numbers of the small graphs whose nodes `nodes` are; None where small graphs are not
+             the examples.
+    edge_rows: int64 [e_i], sorted numbers of all edges of `Dataset.edge_attrs` among `nodes`, or of its own edges
+             where it has `edges`; None where edges are not the examples.
     until:   the last times of training and of validation, beyond which their examples get no messages
              (`EdgeAttributes.until`); None where the split is not by time.
-    groups:  whether it sees of which group its examples are (sens).
+    groups:  whether it sees the group of its examples (sens).
     """
 
     nodes: np.ndarray
@@ -306,21 +302,21 @@ class Part(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Partition(Shown):
-    """A cut of a dataset into clients.
+    """A partition of a dataset into clients.
 
-    parts: one per client, in client order. Clients may share nodes (label skew, vertical cuts); a client keeps the
-           edges among its own.
+    parts: one per client, in client order. Clients may share nodes (label skew, vertical partitions); a client keeps
+           the edges among its own.
     test:  int64 [m] sorted examples of the global test set, or None. No client trains on them, and none holds them
            unless there is `judged`.
     names: the clients' own names, distinct, in client order; None numbers them.
-    judged: the graph on which a global model is judged, where it is more than the one that `test` induces; its test
-           nodes are `test`.
+    judged: the graph on which a global model is evaluated, where it is larger than the one that `test` induces; its
+           test nodes are `test`.
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
-    pairs:  what is known of every two clients, {name: float64 [P, P]}, such as how much they share; kept with a run.
-    members: of a union (`client_data.pooled`), {member: int64, which of the one client's examples are its own}.
+    pairs:  facts about every two clients, {name: float64 [P, P]}, such as how much they share; stored with a run.
+    members: for a union (`client_data.pooled`), {member: int64, which of the one client's examples are its own}.
     member_nodes: likewise {member: int64, which of the one client's nodes}, where links are the examples.
-    maker:  the plug-in, data and seed that it was cut by; None where nobody said.
+    maker:  the plug-in, data and seed that made it; None if unknown.
     """
 
     parts: tuple[Part, ...]
@@ -334,7 +330,7 @@ class Partition(Shown):
     maker: Maker | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
-        """How many clients there are, of how many nodes, and what cut them."""
+        """How many clients there are, of how many nodes, and the plug-in that made the partition."""
         sizes = [len(part.nodes) for part in self.parts]
         by = {} if self.maker is None else {"by": self.maker.plugin}
         few, many = min(sizes, default=0), max(sizes, default=0)
@@ -347,16 +343,16 @@ class Partition(Shown):
 
     def table(self, data: Dataset | None = None) -> pa.Table:
         """A row per client: its name, how many nodes it holds, edges it keeps and loses, examples of each split and of
-        each class (`statistics`). data: what was cut, which a partition of fedweave's own knows.
+        each class (`statistics`). data: the dataset; a built-in partition knows it.
 
         Raises:
-            UserError: it does not know it, and none is given.
+            UserError: the partition does not know its dataset, and `data` is None.
         """
         columns = statistics(self._data(data), self)
         return pa.table(columns | {"client": client_ids(len(self.parts), self.names)})
 
     def __str__(self) -> str:
-        """The table for readers, and what edges were lost, if it is known what was cut."""
+        """The table for readers, and the lost edges, if the partition knows its dataset."""
         try:
             data = self._data(None)
         except UserError:
@@ -380,13 +376,13 @@ class Partitioner(Protocol):
     """A plug-in of [partition]: a frozen dataclass whose fields are its parameters."""
 
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """The cut that it makes of a dataset."""
+        """The partition of a dataset."""
         ...
 
 
 @runtime_checkable
 class SaysExamples(Protocol):
-    """A class of such plug-ins that does not cut the nodes of a graph alone."""
+    """A class of such plug-ins that names the examples it divides, if not only the nodes of a graph."""
 
     examples: tuple[str, ...]
 
@@ -407,25 +403,25 @@ def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:
     return [f"client-{i:0{digits}}" for i in range(count)] if names is None else list(names)
 
 
-def check(found: object, data: Dataset, name: str) -> Partition:
-    """Return `found` if the parts' examples and masks and the global test are as `Partition` has them; `name` is the
-    plug-in's.
+def check(result: object, data: Dataset, name: str) -> Partition:
+    """Return `result` if the parts' examples and masks and the global test are as `Partition` defines them; `name` is
+    the plug-in's.
 
     Raises:
-        ConfigError: it does not; names the client and what is wrong.
+        ConfigError: they are not; names the client and what is wrong.
     """
-    if not isinstance(found, Partition) or not found.parts:
-        raise ConfigError(f"partition {name!r}: cut returned {type(found).__name__}, not a Partition with parts.")
-    for client, part in enumerate(found.parts):
+    if not isinstance(result, Partition) or not result.parts:
+        raise ConfigError(f"partition {name!r}: cut returned {type(result).__name__}, not a Partition with parts.")
+    for client, part in enumerate(result.parts):
         if fault := _fault(part, data):
             raise ConfigError(f"partition {name!r}: client {client}: {fault}.")
-    if found.test is not None:
-        if fault := _of_numbers(found.test, data.examples):
+    if result.test is not None:
+        if fault := _of_numbers(result.test, data.examples):
             raise ConfigError(f"partition {name!r}: test {fault}.")
-        trained = [part.examples[part.masks[TRAIN]] for part in found.parts]
-        if np.isin(np.concatenate(trained), found.test).any():
+        trained = [part.examples[part.masks[TRAIN]] for part in result.parts]
+        if np.isin(np.concatenate(trained), result.test).any():
             raise ConfigError(f"partition {name!r}: a client trains on the global test.")
-    return found
+    return result
 
 
 def _fault(part: object, data: Dataset) -> str:
@@ -476,32 +472,32 @@ def check_enough(count: int, clients: int, each: int = 1, example: str = "node")
     """Raise ConfigError if `count` examples cannot give every client `each` of them."""
     if count < clients * each:
         raise ConfigError(
-            f"[partition] clients = {clients} of at least {each} {example}(s) cannot share {count} {example}s; "
-            f"set clients to at most {count // each}, or take a larger dataset.",
+            f"partition.clients = {clients}: {count} {example}s are too few for at least {each} {example}(s) each. "
+            f"Set clients to at most {count // each}, or take a larger dataset.",
             code="config.too-few",
         )
 
 
 def need_classes(data: Dataset, what: str) -> None:
-    """Raise ConfigError unless a class is predicted, by which a cut goes; `what` says how, "dirichlet deals …"."""
+    """Raise ConfigError unless the data has classes, which a partition needs; `what` says why, "dirichlet deals …"."""
     if data.target != CLASS:
         raise ConfigError(
-            f"[partition] {what}; of {data.name!r} {data.target_summary} are predicted. Choose another cut, such as "
-            "random, column, louvain or metis.",
+            f"partition: {what}, but the targets of {data.name!r} are {data.target_summary}. Choose another partition, "
+            "such as random, column, louvain or metis.",
             code="config.target",
         )
 
 
 def strata(data: Dataset) -> tuple[np.ndarray, int]:
-    """int64 [e]: of which kind examples are that splits draw in equal shares, their class, -1 where unlabeled; and how
-    many kinds there are. Numbers and several labels are of one: examples are drawn at random."""
+    """int64 [e]: the stratum of each example, from which splits draw in equal shares: its class, -1 where unlabeled;
+    and the number of strata. Numbers and several labels have a single stratum: examples are drawn at random."""
     if data.target == CLASS:
         return data.y, data.classes
     return np.where(data.labeled, 0, -1), 1
 
 
 def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The sorted examples (int64) of every client, where `owner` int [e] is each one's client."""
+    """The sorted examples (int64) of every client; `owner` int [e] is the client of each example."""
     order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
     return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
 
@@ -509,8 +505,8 @@ def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
 def divide(
     data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], use_dataset_split: bool, seed: int
 ) -> tuple[Part, ...]:
-    """Parts over `held` (sorted examples per client), masks in the given train/val/test ratios, stratified by class if
-    one is predicted (`strata`).
+    """Parts over `held` (sorted examples per client), masks in the train/val/test `ratios`, stratified by class where
+    the data has classes (`strata`).
 
     Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
     every class that it holds as long as its train examples suffice. `use_dataset_split` takes the published masks
@@ -519,7 +515,7 @@ def divide(
     Raises:
         ConfigError: `use_dataset_split`, and the dataset publishes none.
     """
-    if use_dataset_split or data.links is not None:  # the split of links is decided before the cut
+    if use_dataset_split or data.links is not None:  # the split of links is decided before the partition
         return published(data, held)
     return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
 
@@ -532,8 +528,8 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
     """
     if data.public is None:
         raise ConfigError(
-            f"[partition] use_dataset_split = true, but {data.name!r} has no published split; "
-            "set it to false and give train, val and test, or give your own data a split: tables a column split, "
+            f"partition.use_dataset_split = true: {data.name!r} has no published split. "
+            "Set it to false and give train, val and test, or give your own data a split: tables a column split, "
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",
         )
@@ -556,7 +552,7 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     Raises:
         ConfigError: a class has fewer examples, or too few are left to validate and test.
     """
-    need_classes(data, "train_per_class takes as many of each class")
+    need_classes(data, "train_per_class takes this number of examples of each class")
     rng, labelled = generator(seed, "partition/per_class"), np.flatnonzero(data.y >= 0)
     order = rng.permutation(labelled)
     rank = np.empty(len(data.y), dtype=np.int64)
@@ -568,8 +564,8 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     fewest = int(np.bincount(data.y[labelled], minlength=data.classes).min())
     if fewest < train or sum(sizes) > len(rest):
         raise ConfigError(
-            f"[partition] train_per_class = {train}, val = {val} and test = {test}: the smallest class of "
-            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one.",
+            f"partition.train_per_class = {train}, val = {val}, test = {test}: the smallest class of {data.name!r} has "
+            f"{fewest} examples, and {len(rest)} others are left to validate and test. Lower one of the three.",
             code="config.too-few",
         )
     masks = np.zeros((3, len(data.y)), dtype=bool)
@@ -580,11 +576,11 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
 
 
 def hashed(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
-    """Masks bool [3, n] by a keyed hash of each id alone: whoever has the key and an id finds the same split, and it
-    tells nothing of labels. A share of about `ratios` is in train, val and test (HMAC-SHA256, as a number in [0, 1)).
+    """Masks bool [3, n] by a keyed hash of each id only. Every holder of the key and an id computes the same split,
+    which reveals nothing about labels. About `ratios` are in train, val and test (HMAC-SHA256 as a number in [0, 1)).
     """
-    drawn = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]
-    places = np.array([int.from_bytes(own, "big") for own in drawn], np.float64) / 2.0**64
+    digests = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]
+    places = np.array([int.from_bytes(digest, "big") for digest in digests], np.float64) / 2.0**64
     ends = np.cumsum(ratios)
     return (places < ends[:, None]) & (places >= np.array([0.0, *ends[:2]])[:, None])
 
@@ -592,8 +588,8 @@ def hashed(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -
 def stratify(
     data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int, stream: str = "partition/split"
 ) -> tuple[Part, ...]:
-    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels, with
-    the generator of the seed that is called `stream`."""
+    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels.
+    stream: the name of the seed's generator."""
     rng = generator(seed, stream)
     (y, kinds), counts = strata(data), _label_counts(data, held)
     bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
@@ -605,7 +601,7 @@ def stratify(
     at, cell = at[order], cell[order]
     rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
     role = np.zeros(len(cell), np.int8)
-    for bound in bounds:  # one after the other: of millions of examples these would be the largest arrays
+    for bound in bounds:  # one at a time: for millions of examples these would be the largest arrays
         role += rank >= bound[cell]
     masks = np.zeros((3, len(examples)), dtype=bool)
     used = role < 3
@@ -624,7 +620,7 @@ def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """int64 [3, P, c]: how many examples of each class take each role; `counts` [P, c], `sizes` [P, 3]."""
+    """int64 [3, P, c]: the examples of each class in each role; `counts` [P, c], `sizes` [P, 3]."""
     known = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     left, shares = counts.copy(), []
     for role in range(3):

@@ -1,5 +1,5 @@
-"""What a partition gives each client, and the global test, as data sets of their own; and the one client that holds
-what all clients hold.
+"""Each client's share of a partition, and the global test, as datasets of their own; and the one client that holds the
+data of all clients.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from fedweave.partition.ego_networks import edges_among, induced_carried, induce
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """What a global model is judged on: `Partition.judged`, else the global test examples with every labeled one in
-    the TEST mask; None without a global test set."""
+    """The part on which a global model is evaluated: `Partition.judged`, else the global test examples with every
+    labeled one in the TEST mask; None without a global test set."""
     if partition.test is None or partition.judged is not None:
         return partition.judged
     masks = np.zeros((3, len(partition.test)), bool)
@@ -37,10 +37,10 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 
 def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
-    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
-    Features are scaled by the client's own nodes where `data` asks for that, and numbers that are predicted have the
-    scale of its own training examples (`target_scale_of`).
-    Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
+    """Each client's share as a dataset of its own, whose split is how the client uses its examples; without labels y is
+    -1. Features are scaled by the client's own nodes where `data` asks for that. Numbers as targets have the scale of
+    the client's own training examples (`target_scale_of`). Parties of a vertical partition get no ids: their nodes are
+    the same, in the same order. starts: see `induced_edges`."""
     groups = [part.nodes for part in parts]
     edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
     for part, induced, attributes in zip(parts, edges_of, carried_of, strict=True):
@@ -63,7 +63,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            edge_attrs=_edge_attrs(data, part, attributes),
+            edge_attrs=_attributes_of(data, part, attributes),
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
@@ -72,9 +72,9 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
         yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
 
 
-def _edge_attrs(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
-    """What a client's edges carry; `induced` is of all edges among its nodes, which a client with edges of its own
-    (`Part.edges`) does not have."""
+def _attributes_of(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
+    """A client's edges with their attributes. `induced` covers all edges among its nodes, also those that a client with
+    edges of its own (`Part.edges`) does not have."""
     if part.edges is None or part.edge_rows is None or data.edge_attrs is None:
         return None if induced is None or part.edges is not None else induced._replace(until=part.until)
     ends = np.searchsorted(part.nodes, data.edge_attrs.ends[:, part.edge_rows])
@@ -82,8 +82,7 @@ def _edge_attrs(data: Dataset, part: Part, induced: EdgeAttributes | None) -> Ed
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
-    """What these clients hold together, without the rest of the data, and their parts of that; edges are no examples
-    here."""
+    """A dataset of only what these clients hold together, and their parts of it; not for edges as examples."""
     nodes = distinct(np.concatenate([part.nodes for part in parts]))
     graphs = _union([part.graphs for part in parts])
     examples = nodes if graphs is None else graphs
@@ -104,12 +103,12 @@ def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]
 
 
 def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
-    """The union of all clients as one client, with the edges between them; where edges are the examples, those between
-    clients, which `data` says, are in no split.
+    """The union of all clients as one client, with the edges between them. Where edges are the examples, `data` has the
+    edges between clients, which are in no split.
 
     An example that clients use differently counts as test if any of them tests on it, else as validation if any does.
-    Of a vertical cut: all columns, the labels, and the union of the clients' own edges; its parties hold the same
-    examples, and are no members of the union, each of which is judged on its own.
+    For a vertical partition: all columns, the labels, and the union of the clients' own edges. Its parties hold the
+    same examples, so they are no members of the union, which would be evaluated separately.
     """
     parts = partition.parts
     nodes = distinct(np.concatenate([part.nodes for part in parts]))
@@ -121,7 +120,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
         masks[:, np.searchsorted(examples, part.examples)] |= part.masks
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
-    if data is not None and data.links is not None:  # the split of links between clients is decided, too
+    if data is not None and data.links is not None:  # links between clients have a split, too
         masks = split_of_links(data, parts[0].until)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
@@ -141,7 +140,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
 
 
 def split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
-    """Masks bool [3, e] of all links: by time up to the ends of training and validation, or as the data has it."""
+    """Masks bool [3, e] of all links: by time up to the ends of training and validation, or the data's own split."""
     if until is None or data.time is None:
         return np.asarray(data.public)
     masks: np.ndarray = np.searchsorted(until, data.time) == np.arange(3)[:, None]
@@ -155,35 +154,36 @@ def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What algorithms have looked for in clients' data before any step runs.
+# What algorithms precompute on clients' data before any step runs.
 
 
 class Precompute(Protocol):
-    """Looks for something in clients' data; equal ones find the same. `algorithms.parts.Needs.finder` asks for it."""
+    """A precomputation on clients' data; equal objects give equal results. See `algorithms.parts.Needs.finder`."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> Sequence[Precomputed]:
-        """What each of all clients has, in their order.
+        """The result of each client, in their order.
 
         Raises:
-            ConfigError, DataError: there is nothing like it in such data.
+            ConfigError, DataError: the data does not allow it.
         """
         ...
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
-        """What a client finds that is alone with its `data`, whose split is in `public`; it may keep files in `folder`.
+        """The result of a client that has only its own `data`, whose split is in `public`; it may store files in
+        `folder`.
 
         Raises:
-            ConfigError, DataError: there is nothing like it in such data, or nobody who is alone can know it.
+            ConfigError, DataError: the data does not allow it, or it needs other clients.
         """
         ...
 
-    def tables(self, found: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
-        """{file: a table for readers} of what clients have, by their ids."""
+    def tables(self, results: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
+        """{file: a table for readers} of the clients' results, by their ids."""
         ...
 
 
 def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partition) -> list[Precomputed]:
-    """What each client has of all that is looked for; lists of one length."""
+    """The results of all precomputations for each client, with lists of one length."""
     each = [finder.everywhere(data, partition) for finder in finders]
     results = (
         [Precomputed.joined(pieces) for pieces in zip(*each, strict=True)]
@@ -195,14 +195,13 @@ def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partitio
 
 
 # ----------------------------------------------------------------------------------------------------
-# What clients would send to scale features by numbers over all of their nodes. A simulation loads and scales the
-# whole data before it cuts it (`datasets.features`). Members who each hold a part would get such a mean, deviation
-# and range, of the nodes that they hold, from one exchange, which stands in the ledger. Between organizations each
-# site scales by its own nodes, and nothing is exchanged; nor is it anywhere with "auto", by which every client scales
-# by its own.
+# The exchange by which clients would scale features by numbers over all of their nodes. A simulation loads and scales
+# the whole data before it divides it (`datasets.features`). Members who each hold a part would need one exchange for
+# such a mean, deviation and range over the nodes that they hold; the ledger records it. Between organizations each site
+# scales by its own nodes, without an exchange. With "auto" every client scales by its own nodes everywhere.
 
 
-Numbers = tuple[np.ndarray, np.ndarray]  # (shift, divisor) of every column, as `datasets.features.scaling` has them
+Numbers = tuple[np.ndarray, np.ndarray]  # (shift, divisor) of every column, as in `datasets.features.scaling`
 
 
 def of_part(data: Dataset, part: Part) -> Numbers:
@@ -211,8 +210,8 @@ def of_part(data: Dataset, part: Part) -> Numbers:
 
 
 def of_typical(data: Dataset, partition: Partition) -> Numbers:
-    """Those by which a model of all clients is given new data: the mean over nodes of the clients' shifts, and the root
-    of the mean of their squared divisors; a client with a constant column has no say in its divisor."""
+    """The numbers by which a model of all clients scales new data: the mean over nodes of the clients' shifts, and the
+    root of the mean of their squared divisors. A client with a constant column does not count in its divisor."""
     sizes = np.array([len(part.nodes) for part in partition.parts], np.float64)[:, None]
     shifts, divisors = map(np.stack, zip(*(of_part(data, part) for part in partition.parts), strict=True))
     known = np.where(np.isfinite(divisors), sizes, 0.0)
@@ -223,8 +222,9 @@ def of_typical(data: Dataset, partition: Partition) -> Numbers:
 
 
 def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:
-    """The units of a client's model, where numbers are predicted (`Dataset.target_scale`): by its own training examples
-    where each member has its own; of a number that none of these has, those of `data` (`scaled_targets`)."""
+    """The units of a client's model, where it predicts numbers (`Dataset.target_scale`). With scales of their own,
+    clients take their training examples; a number that none of these has keeps the units of `data`
+    (`scaled_targets`)."""
     if data.target_scale is None or data.target_scaling != "own":
         return data.target_scale
     y = data.y[part.examples[part.masks[TRAIN]]] if part.labels else data.y[:0]
@@ -236,9 +236,9 @@ def scaled_targets(data: Dataset, partition: Partition) -> Dataset:
     """The data with the units in which a model of all clients predicts numbers.
 
     target_scaling "all": by all clients' training examples; one that several clients hold counts for each. "own": a
-    typical client's, which also whoever has no training example takes, such as the global test: the mean over clients
-    of the shifts, and the root of the mean of the squared divisors, by how many training examples have the number; a
-    client with one and the same number has no say in its divisor. "none": the data's.
+    typical client's, also for clients without training examples and the global test: the mean over clients of the
+    shifts, and the root of the mean of the squared divisors, weighted by the training examples that have the number. A
+    client whose numbers are all equal does not count in the divisor. "none": the data's.
     """
     if data.target_scale is None or data.target_scaling == "none":
         return data
@@ -260,7 +260,7 @@ def scaled_targets(data: Dataset, partition: Partition) -> Dataset:
 
 def targets_apart(data: Dataset, partition: Partition) -> float | None:
     """How far the means of numbers are apart between members that each scale by their own: the deviation of these means
-    over the typical deviation of a member's numbers, the largest over numbers; None where fewer than two members do."""
+    over the typical deviation of a member's numbers, the largest over numbers; None with fewer than two members."""
     if data.target_scale is None or data.target_scaling != "own":
         return None
     parts = [part for part in partition.parts if len(data.y[part.examples[part.masks[TRAIN]]])]
@@ -299,12 +299,12 @@ _TARGET_BACK = {
 def meter_scaling(
     ledger: Ledger, clients: Sequence[str], partition: Partition, features: int, how: str, of: str = "node"
 ) -> None:
-    """Note in a `ledger` the exchange by which `clients` scale `features` columns of nodes or edges, if any.
+    """Record in a `ledger` the exchange by which `clients` scale `features` columns of nodes or edges, if any.
 
-    None is needed where columns are not scaled over nodes, where there is one client, or where each holds columns of
-    its own for the same nodes. A node that several clients hold counts for each of them, and once in the simulation.
+    There is no exchange if columns are not scaled over nodes, for one client, and for clients with columns of their own
+    for the same nodes. A node that several clients hold counts for each; in the simulation once.
 
-    how: of `datasets.features.NORMALIZE`.
+    how: one of `datasets.features.NORMALIZE`.
     """
     exempt = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
     if how not in OVER_NODES or exempt:
@@ -318,18 +318,18 @@ def meter_scaling(
 
 
 def meter_target_scaling(ledger: Ledger, clients: Sequence[str], data: Dataset) -> None:
-    """Note in a `ledger` the exchange by which `clients` scale the numbers that are predicted, if there is any: none
-    where each has its own scale, and of one client."""
+    """Record in a `ledger` the exchange by which `clients` scale the numbers to predict. There is none where each has
+    its own scale, or for one client."""
     if data.target != NUMBER or data.target_scaling != "all" or len(clients) < 2:
         return
     up, down = _messages(torch.zeros(data.outputs, dtype=torch.float64, device="cpu"), "standard")
     ledger.purpose = SETUP
-    up = {**up, "n": up["sum"]}  # of each number, which some examples may lack
+    up = {**up, "n": up["sum"]}  # for each number, which some examples may lack
     ledger.record(0, 0, TARGET_SCALE, clients, "up", up, 0.0, StepInfo.of(_TARGET_MOMENTS))
     ledger.record(0, 0, TARGET_SCALE, clients, "down", down, 0.0, StepInfo.of(_TARGET_BACK))
 
 
 def _messages(column: torch.Tensor, how: str) -> tuple[Tree, Tree]:
-    """Of the shapes of what goes up and down; "scale" needs no shift."""
+    """Messages with the shapes of what goes up and down; "scale" needs no shift."""
     up: Tree = {"low": column, "high": column} if how == "minmax" else {"n": 0, "sum": column, "squares": column}
     return up, {"divisor": column} if how == "scale" else {"shift": column, "divisor": column}

@@ -24,7 +24,7 @@ def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
 
     With equal shares of n / parts nodes, communities above (1 - slack) of one are chopped into pieces of that size, in
     the order of nodes. Then, largest first, each piece goes to the next part in turn that it fills to (1 + slack) of a
-    share at most; where none has room, to the smallest. No part is empty if there are that many nodes.
+    share at most; where none has room, to the smallest. No part is empty if there are at least `parts` nodes.
     """
     share = len(labels) / parts
     piece, most = max(1, int(share * (1 - slack) + 1e-9)), int(share * (1 + slack) + 1e-9)
@@ -43,7 +43,7 @@ def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
 
 _FINER = 1.3  # least growth of the resolution per level; 2 keeps 1 % fewer of Cora's edges
 _HASTE = 1 / 3  # further growth by the power of (largest / allowed size); loses no edges, 1/2 would, 0 is half as fast
-_LEVELS = 40  # _FINER ** 40 = 36,000; what still holds together then is cut along a breadth-first order
+_LEVELS = 40  # _FINER ** 40 = 36,000; larger communities are then cut along a breadth-first order
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Louvain(Divided):
     without edges are spread so that sizes even out. No client is empty or holds above ceil(n / P (1 + slack)) nodes.
 
     clients:          number of clients, P.
-    slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
-    packing:          "linked" as above, or "in_turn": too large communities are chopped in the order of nodes, and
-                      all dealt to the clients in turn, largest first, as in FedEgo's released code and in
+    slack:            largest relative deviation of sizes from n / P; more slack keeps more edges.
+    packing:          "linked" as above, or "in_turn": communities that are too large are chopped in the order of nodes.
+                      Then all are dealt to the clients in turn, largest first, as in FedEgo's released code and in
                       FederatedScope (`dealt`). Clients are more alike then, and more edges are cut.
-    holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no
-                      client; of it, only the labeled nodes are kept. In turn, it is what the first of P + 1 gets.
+    holdout:          whether the community whose size is closest to n / (P + 1) becomes the global test set, which no
+                      client holds and which keeps only labeled nodes. With "in_turn" it is the first of P + 1 shares.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
@@ -136,7 +136,7 @@ def _balance(
     """int64 [n]: client of every node, given communities `labels` int64 [n]."""
     degree = np.diff(graph.indptr)
     linked, isolated = np.flatnonzero(degree), rng.permutation(np.flatnonzero(degree == 0))
-    mean, slack = len(linked) / clients, min(slack, clients)  # of more room than for all nodes, nothing is used
+    mean, slack = len(linked) / clients, min(slack, clients)  # more slack than room for all nodes changes nothing
     most = math.ceil(mean * (1 + slack) - 1e-9) if mean >= 1 else 1
     least = max(1, math.floor(mean * (1 - slack) + 1e-9)) if mean >= 1 else 0
     owner = np.empty(len(labels), dtype=np.int64)
@@ -202,14 +202,14 @@ def _pack(graph: sp.csr_matrix, labels: np.ndarray, clients: int, least: int, mo
 
 # ----------------------------------------------------------------------------------------------------
 # Clients of equal size between which METIS cuts as few edges as it can (Karypis and Kumar 1998, "A fast and high
-# quality multilevel scheme for partitioning irregular graphs"), and clients of communities that are alike in labels,
-# as "louvain_plus" and "metis_plus" of OpenFGL (Li et al. 2025, "OpenFGL: a comprehensive benchmark for federated
-# graph learning").
+# quality multilevel scheme for partitioning irregular graphs"), and clients of communities with similar labels, as
+# "louvain_plus" and "metis_plus" of OpenFGL (Li et al. 2025, "OpenFGL: a comprehensive benchmark for federated graph
+# learning").
 
 
 @dataclass(frozen=True)
 class Metis(Divided):
-    """Disjoint clients by METIS: sizes within a few per cent, few edges cut, as in FED-PUB and what follows it. Needs
+    """Disjoint clients by METIS: sizes within a few per cent, few edges cut, as in FED-PUB and later work. Needs
     `pip install 'fedweave[metis]'`.
 
     clients:          number of clients, P.
@@ -252,21 +252,21 @@ def parts_of(data: Dataset, parts: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def held(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The sorted nodes of every client, given each node's.
+    """The sorted nodes of every client, from the client of each node.
 
     Raises:
-        ConfigError: a client has none.
+        ConfigError: a client has no node.
     """
     nodes = group(owner, clients)
     if empty := sum(not len(members) for members in nodes):
-        raise ConfigError(f"[partition] clients = {clients}: {empty} of them would hold no node; lower clients.")
+        raise ConfigError(f"partition.clients = {clients}: {empty} of them would hold no node. Lower clients.")
     return nodes
 
 
 @dataclass(frozen=True)
 class LouvainPlus(Divided):
-    """Disjoint clients, each of the Louvain communities whose shares of labels k-means puts together. Sizes differ
-    much, and labels more than by `louvain`.
+    """Disjoint clients; k-means joins Louvain communities with similar shares of labels into one client. Sizes differ
+    much, and labels more than with `louvain`.
 
     clients:          number of clients, P.
     resolution:       resolution of Louvain; more gives more and smaller communities.
@@ -291,7 +291,7 @@ class LouvainPlus(Divided):
 
 @dataclass(frozen=True)
 class MetisPlus(Metis):
-    """Disjoint clients, each of the METIS parts whose shares of labels k-means puts together. Needs `pip install
+    """Disjoint clients; k-means joins METIS parts with similar shares of labels into one client. Needs `pip install
     'fedweave[metis]'`.
 
     communities: number of parts that METIS makes.
@@ -327,7 +327,7 @@ def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Ge
     """int64 [n]: the client of every node; k-means joins communities by the shares of labels among their nodes.
 
     Raises:
-        ConfigError: there are fewer different ones than clients.
+        ConfigError: there are fewer different communities than clients.
     """
     from sklearn.cluster import KMeans
 
@@ -339,8 +339,7 @@ def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Ge
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     if (different := len(np.unique(shares, axis=0))) < clients:
         raise ConfigError(
-            f"[partition] clients = {clients}, but only {different} communities differ in labels; lower clients or "
-            f"{remedy}.",
+            f"partition.clients = {clients}: only {different} communities differ in labels. Lower clients or {remedy}.",
             code="config.communities",
         )
     seed = int(rng.integers(2**31))

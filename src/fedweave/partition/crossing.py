@@ -1,9 +1,9 @@
-"""Links between members: what each member knows of pairs of which another holds one end (`[data] external =
-"predict"`), before any step runs.
+"""Links between members: what each member knows, before any step runs, of pairs with one end at another member (`[data]
+external = "predict"`).
 
 A member knows the links that its own records name. Where a partition cuts a link, both files have it; a link of
-`Dataset.outside` is in one file alone. Such a pair is an example of each member that knows it, in the split that the
-hash of its names decides, as that of any link. No crossing pair carries a message.
+`Dataset.outside` is in one file only. Such a pair is an example of each member that knows it. The hash of its names
+decides its split, as for any link. No crossing pair carries a message.
 """
 
 from collections.abc import Mapping
@@ -53,10 +53,10 @@ class KnownPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class CrossingLinks:
-    """Finds the links between members that each of them knows, and pairs that are none to judge models on."""
+    """Finds the links between members that each of them knows, and pairs that are no links for evaluation."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """What each client knows, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on).
+        """Each client's pairs, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on).
 
         Raises:
             ConfigError: links are no examples, lead to items, or members share nodes.
@@ -64,7 +64,7 @@ class CrossingLinks:
         links = data.links
         if links is None or data.edge_attrs is None or links.items is not None:
             raise ConfigError(
-                "data.external = 'predict': it is of links between members' nodes of one kind. Set data.task = "
+                "data.external = 'predict': needs links between nodes of one kind. Set data.task = "
                 "'links', and leave users and items out.",
                 code=UNLIKE,
             )
@@ -76,16 +76,16 @@ class CrossingLinks:
             _Member(links, hashes, part.nodes, KnownPairs(*(column[holder[every.near] == at] for column in every)))
             for at, part in enumerate(parts)
         ]
-        asked = [np.bincount(holder[member.foreign], minlength=1).max() for member in known if len(member.foreign)]
-        room = np.zeros(int(max(asked, default=1)), np.int64)
+        counts = [np.bincount(holder[member.foreign], minlength=1).max() for member in known if len(member.foreign)]
+        room = np.zeros(int(max(counts, default=1)), np.int64)
         return [member.arrays(room) for member in known]
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
-        """Nothing yet: between organizations nobody matches the ends of links."""
+        """Raise ConfigError: between organizations no process matches the ends of links yet."""
         raise ConfigError("data.external = 'predict': links between members are predicted in simulations.", code=UNLIKE)
 
     def tables(self, known: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
-        """None."""
+        """No tables."""
         return {}
 
 
@@ -102,8 +102,8 @@ def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:
 
 
 def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
-    """All links, once from each end that knows it: both ends of the data's own, and of those in one file (`outside`)
-    the end that is its owner's."""
+    """All links, once from each end that knows it: both ends of the data's own links, and the owner's end of links in
+    one file (`outside`)."""
     attributes, masks = data.edge_attrs, split_of_links(data, until)
     if attributes is None:
         raise ValueError(f"the examples of {data.name} are no links")
@@ -117,7 +117,7 @@ def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> Kn
 
 
 def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
-    """The links of one member's file alone, to nodes that some member holds."""
+    """The links that are in one member's file only, to nodes that some member holds."""
     outside, place = data.outside, known_ends(data)
     if outside is None:
         raise ValueError(f"{data.name} has no edges to nodes elsewhere")
@@ -140,7 +140,7 @@ def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> 
 
 
 class _Member:
-    """What one member knows: links as `known`, of its `nodes`; hashes: keyed ones of all nodes' names."""
+    """One member's links `known`, with one end among its `nodes`; hashes: keyed hashes of all nodes' names."""
 
     def __init__(self, links: Links, hashes: np.ndarray, nodes: np.ndarray, known: KnownPairs) -> None:
         _, first = np.unique(np.stack([known.near, known.far, known.relation, known.leads]), axis=1, return_index=True)
@@ -149,7 +149,7 @@ class _Member:
         self.foreign = np.unique(self._known.far)
 
     def arrays(self, room: np.ndarray) -> Precomputed:
-        """Everything, as the steps see it."""
+        """All arrays that the steps read."""
         known, count = self._known, len(self._known.near)
         near, slot = np.searchsorted(self._nodes, known.near), np.searchsorted(self.foreign, known.far)
         codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.foreign)) + slot)
@@ -170,9 +170,9 @@ class _Member:
         return Precomputed(arrays, along=along)
 
     def _no_links(self, links: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """One pair that is no link for each that is one and in a split: any of the member's nodes, or of several
-        relations the same one, and the foreign end of a link of the same split. So a foreign end is drawn as often as
-        links have it, and whether it occurs in training says nothing."""
+        """One pair that is no link for each link in a split. Its near end is any of the member's nodes, or with several
+        relations the link's own; its foreign end is from a link of the same split. So pairs have each foreign end as
+        often as links have it, and whether the end occurs in training says nothing."""
         rows = links[links[:, 4] >= 0]
         rows = rows[np.argsort(rows[:, 4], kind="stable")]
         many = np.bincount(rows[:, 4], minlength=3)

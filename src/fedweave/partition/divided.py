@@ -1,7 +1,7 @@
-"""How clients' examples are divided into train, val and test, where the cut itself does not say: by ratios, by the
+"""How clients' examples are divided into train, val and test, where the partition itself does not: by ratios, by the
 data's own split, by time, or by the scaffolds of molecules.
 
-`Column` is the cut that the data itself says: every node, or small graph, is its owner's.
+`Column` is the partition by the data's own column: every node, or small graph, belongs to its owner.
 """
 
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ _DAY = 86_400e6  # microseconds
 
 @dataclass(frozen=True, kw_only=True)
 class Divided(Settings):
-    """A cut whose clients' examples are divided.
+    """A partition whose clients' examples are divided.
 
     train, val, test: ratios of every client's labeled examples, stratified by label.
-    use_dataset_split:     take the data's own split instead of the ratios.
-    split:            "random" draws by the ratios; "time" trains on examples up to `train_until`, validates on those up
-                      to `val_until` and tests on later ones, and no message for an example goes along an edge that is
+    use_dataset_split:     whether to take the data's own split instead of the ratios.
+    split:            "random" draws by the ratios. "time" trains on examples up to `train_until`, validates on examples
+                      up to `val_until` and tests on later ones; no message for an example goes along an edge that is
                       later than the end of its split. "scaffold" is for molecules: all with one scaffold are in one
                       of the three. By ratios, the scaffolds that are frequent at a client train and rare ones test.
-    train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labeled examples
-                      of the data, those that no client holds included, below 1; by default .6 and .8.
+    train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share below 1 of the data's
+                      labeled examples, with or without a client; by default .6 and .8.
     """
 
     train: Share = 0.2
@@ -55,14 +55,14 @@ class Divided(Settings):
                 code="config.public-split",
             )
         for name in ("train_until", "val_until"):
-            moment(name, getattr(self, name))  # refuses what is no date
+            moment(name, getattr(self, name))  # raises an error unless it is a date
 
     def divided(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
-        """Parts over `held`, the sorted nodes of each client, or small graphs where these are the examples. Edges as
-        examples are of the client that holds both ends.
+        """Parts over `held`, the sorted nodes of each client, or small graphs where these are the examples. An edge as
+        an example belongs to the client that holds both ends.
 
         Raises:
-            ConfigError: the data has no split, no times or no scaffolds, although these are asked for.
+            ConfigError: the settings need a split, times or scaffolds, and the data has none.
         """
         examples = edges_among(data, list(held)) if data.example == "edge" else held
         if self.split == "time":
@@ -80,14 +80,14 @@ class Divided(Settings):
         if data.time is None:
             what = "edge_time" if data.example == "edge" else "node_time"
             raise ConfigError(
-                f'[partition] split = "time", but nobody says when the {data.example}s of {data.name!r} are; name the '
-                f"column in [data] {what}.",
+                f'partition.split = "time": the {data.example}s of {data.name!r} have no times. Name their column by '
+                f"data.{what}.",
                 code="config.no-times",
             )
         if data.edge_attrs is None or data.edge_attrs.time is None:
             raise ConfigError(
-                f'[partition] split = "time", but nobody says when the edges of {data.name!r} are, along which '
-                "messages go; name the column in [data] edge_time."
+                f'partition.split = "time": the edges of {data.name!r}, along which messages go, have no times. Name '
+                "their column by data.edge_time.",
             )
         times = np.sort(data.time[data.labeled])
         bounds = (self.train_until, self.val_until)
@@ -99,17 +99,17 @@ class Divided(Settings):
         if first >= second or counts[0] == 0:
             counts_text = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
             raise ConfigError(
-                f"[partition] train_until = {first:.10g}, val_until = {second:.10g} of times {times[0]:.10g} to "
-                f"{times[-1]:.10g} ({counts_text}): give two times or shares, the second later."
+                f"partition.train_until = {first:.10g}, val_until = {second:.10g}: divide times {times[0]:.10g} to "
+                f"{times[-1]:.10g} badly ({counts_text}). Give two times or shares, the second later."
             )
         return first, second
 
 
 def moment(name: str, value: float | str | None) -> float:
-    """A number as it is, a date or time as days since 1970; NaN of None.
+    """A number unchanged, a date or time as days since 1970; NaN for None.
 
     Raises:
-        ConfigError: it is no date.
+        ConfigError: the text is no date.
     """
     if not isinstance(value, str):
         return float("nan") if value is None else float(value)
@@ -122,7 +122,7 @@ def moment(name: str, value: float | str | None) -> float:
 
 
 def _at(until: float, times: np.ndarray) -> float:
-    """The time `until`, or until which there is such a share of the sorted `times`."""
+    """The time `until`; if it is a share, the time up to which this share of the sorted `times` lies."""
     if not 0 < until < 1 or not len(times):
         return until
     return float(times[max(0, int(np.ceil(until * len(times) - 1e-9)) - 1)])
@@ -131,7 +131,7 @@ def _at(until: float, times: np.ndarray) -> float:
 def by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
     """Parts over `held` examples (int64, sorted), split by the last times of training and of validation."""
     time = np.asarray(data.time)
-    split = np.searchsorted(until, time)  # an example at an end is before it
+    split = np.searchsorted(until, time)  # an example at the end of a split is in that split
     masks = (split == np.arange(3)[:, None]) & data.labeled
     return tuple(replace(Part.of(data, examples, masks[:, examples]), until=until) for examples in held)
 
@@ -147,9 +147,9 @@ def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[i
 def _by_scaffold(
     data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], seed: int
 ) -> tuple[Part, ...]:
-    """The split of MoleculeNet (Wu et al. 2018) inside each client: scaffolds, the largest first, go to the first of
-    train, val and test that has room for all their molecules, and to the test, or to none of the three where the
-    ratios leave some over, if none has. A client that would not train trains on its smallest scaffold."""
+    """The split of MoleculeNet (Wu et al. 2018) inside each client. Scaffolds, the largest first, go to the first of
+    train, val and test that has room for all their molecules. If none has, they go to the test, or to none of the three
+    where the ratios leave some over. A client that would not train trains on its smallest scaffold."""
     scaffolds, rng = scaffolds_of(data), generator(seed, "partition/split/scaffold")
     parts = list[Part]()
     for examples in held:
@@ -176,19 +176,19 @@ class Column(Divided):
     """A client for each owner that the data names, in order of name; edges between owners are lost."""
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
-    remedy: ClassVar[str] = 'name the column of {}s that says whose they are, such as [data] owner = "branch"'
+    remedy: ClassVar[str] = 'Name the column of {}s that has it, such as data.owner = "branch"'
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into its owners' parts.
 
         Raises:
-            ConfigError: the data names no owners, or has no split although one is asked for.
+            ConfigError: the data names no owners, or lacks the split that the settings ask for.
         """
         if data.owner is None:
             remedy = self.remedy.format(data.dealt_as)
             raise ConfigError(
-                f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.",
+                f"partition: the {data.dealt_as}s of {data.name!r} have no owner. {remedy}.",
                 code="config.no-owners",
             )
         held = group(data.owner, len(data.owners))
@@ -201,4 +201,4 @@ class Folders(Column):
     """A client for each sub-folder of the data set "members", in order of name."""
 
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
-    remedy: ClassVar[str] = 'set [data] name = "members" and path to a folder with a sub-folder for each member'
+    remedy: ClassVar[str] = 'Set data.name = "members" and data.path to a folder with a sub-folder for each member'

@@ -1,4 +1,4 @@
-"""F²GNN's cut: every client is the neighborhood of one node."""
+"""The partition of F²GNN: every client is the neighborhood of one node."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_ratios, divide
 
-_FEW = 16  # of so many nodes one is looked up by halving; of more a table of all is quicker
+_FEW = 16  # binary search finds the nodes of a group below 1 / 16 of all; for larger groups a table is faster
 
 
 def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
     """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group. starts:
-    `edge_starts` of the data, where they are known."""
+    `edge_starts` of the data, if they are known."""
     for source, _, place in _touching(data, groups, starts):
         yield np.stack([source, place])[:, place >= 0]
 
@@ -31,9 +31,9 @@ def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | 
 def induced_together(
     data: Dataset, nodes: np.ndarray, sizes: np.ndarray, starts: np.ndarray, slots: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`induced_edges` of P groups in one piece: int64 [2, E], group after group, and int64 [P + 1], where each one's
-    begin. nodes: of all groups, one after the other, each sorted. sizes: int64 [P]. starts: `edge_starts` of the data.
-    slots: `slots_of` the groups of which these are some, where they share no nodes.
+    """`induced_edges` of P groups in one piece: int64 [2, E], group after group, and int64 [P + 1], where each group's
+    edges begin. nodes: of all groups, one after another, each sorted. sizes: int64 [P]. starts: `edge_starts` of the
+    data. slots: `slots_of` all groups, if they share no nodes; the P groups are some of them.
     """
     group, first = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
     at, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
@@ -44,7 +44,7 @@ def induced_together(
         codes, wanted = group * data.nodes + nodes, group[source] * data.nodes + target
         position = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
         inside, place = codes[position] == wanted, position - first[group[source]]
-    else:  # a group's nodes stand next to each other there, so that nothing is searched for
+    else:  # a group's nodes have consecutive slots, so nothing needs a search
         begin = slots[nodes] - (np.arange(len(nodes)) - first[group])
         place = slots[target] - np.repeat(begin, degree)
         inside = (place >= 0) & (place < np.repeat(sizes[group], degree))
@@ -55,7 +55,7 @@ def induced_together(
 
 
 def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
-    """Where each of `total` nodes stands in the groups, one after the other: int [n], -1 in none; None where groups
+    """The place of each of `total` nodes in the groups, one after another: int [n], -1 in none; None where groups
     share nodes."""
     nodes = np.concatenate(groups)
     slots = np.full(total, -1, np.int32 if total < 1 << 31 else np.int64)
@@ -64,8 +64,8 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
 
 
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
-    """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
-    positions within the group; None where edges carry nothing."""
+    """For each group of sorted node numbers, the edges among them with their attributes, in the data's order, between
+    positions within the group; None where edges have no attributes."""
     attributes = data.edge_attrs
     if attributes is None:
         yield from (None for _ in groups)
@@ -99,7 +99,7 @@ def _induced(
 
 
 def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """For each group of sorted node numbers, the edges to nodes of other groups that are not its own: int64 [2, C_i], a
+    """For each group of sorted node numbers, the edges from it to nodes that only other groups hold: int64 [2, C_i], a
     position within the group and a node number."""
     held = np.zeros(data.nodes, bool)
     for nodes in groups:
@@ -116,10 +116,10 @@ def edge_starts(data: Dataset) -> np.ndarray:
 def _touching(
     data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each group the edges from its nodes: position of the source, number of the target and its position, -1 in no
-    place of the group.
+    """For each group the edges from its nodes: the position of the source, and the number and position of the target;
+    -1 if the target is not in the group.
 
-    Takes time in the edges that touch a group's nodes, not in all edges, so that many clients are cheap.
+    The time depends on the edges that touch a group's nodes, not on all edges, so that many clients are cheap.
     """
     starts = edge_starts(data) if starts is None else starts
     for nodes in groups:
@@ -131,7 +131,7 @@ def _touching(
 
 
 def _places(nodes: np.ndarray, wanted: np.ndarray, total: int) -> np.ndarray:
-    """The positions of `wanted` nodes among sorted `nodes`, of `total` in all; -1 of those that are not there."""
+    """The positions of `wanted` nodes among sorted `nodes`, of `total` in all; -1 for nodes that are not there."""
     if len(nodes) * _FEW > total:
         place = np.full(total, -1)
         place[nodes] = np.arange(len(nodes))
@@ -157,13 +157,13 @@ class EgoNetworks(Settings):
     (F²GNN, section VI-A).
 
     The split is drawn on the whole graph first, so that a node has the same role at every client and the global test
-    nodes train nowhere; a global model is judged on the whole graph. Centers are distinct and lie in the largest
+    nodes train nowhere; a global model is evaluated on the whole graph. Centers are distinct and lie in the largest
     connected component. (The released code draws them with replacement and restricts the whole graph to the component.)
 
     hops:             radius. Three hops are nearly all of a small graph: 1 suits nba and german, 2 bail, 3 credit.
     clients:          number of clients, P.
     train, val, test: ratios of all labeled nodes, stratified by label.
-    use_dataset_split:     take the dataset's published masks instead of the ratios.
+    use_dataset_split:     whether to take the dataset's published masks instead of the ratios.
     incomplete:       "drop" the nodes whose label or sensitive attribute is unknown first, as in the released code, or
                       "keep" them as neighbors without a role.
     """
@@ -193,8 +193,8 @@ class EgoNetworks(Settings):
         pool = np.flatnonzero(whole.masks[TRAIN] & (component == np.bincount(component).argmax()))
         if len(pool) < self.clients:
             raise ConfigError(
-                f"[partition] clients = {self.clients} ego-networks need as many train nodes as centers, but the "
-                f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train.",
+                f"partition.clients = {self.clients}: each ego-network needs a train node as its center, but the "
+                f"largest component of {data.name!r} has {len(pool)}. Lower clients or raise train.",
                 code="config.too-few",
             )
         centers = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
@@ -215,7 +215,7 @@ def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:
 
 
 def _within(graph: sp.csr_matrix, centers: np.ndarray, hops: int) -> list[np.ndarray]:
-    """For each of the P centers the sorted nodes at most `hops` edges away, itself included."""
+    """For each of the P centers the sorted nodes at most `hops` edges away, the center included."""
     rows = np.arange(len(centers))
     reached = sp.csr_matrix((np.ones(len(centers), bool), (rows, centers)), shape=(len(centers), graph.shape[0]))
     for _ in range(hops):

@@ -1,13 +1,13 @@
-"""Edges between members: columns of features made of them, before any algorithm runs.
+"""Edges between members: columns of features derived from them, before any algorithm runs.
 
-`"features"` are what a member can say of its own edges (`datasets.base.summary`). `"exchange"` adds what FedGCN
-exchanges (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own records join
+`"features"` are what a member can compute from its own edges (`datasets.base.summary`). `"exchange"` adds the exchange
+of FedGCN (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own records join
 to it, as their number and mean for each direction. A member adds up the features of its own nodes at every end that it
-does not hold; the members' sums are added up as words of a secure sum, and each total goes to who holds that end. So
-the member whose records name an edge decides what of its nodes is told of it, and who holds the other end hears it.
+does not hold. Secure aggregation adds up the members' sums, and each total goes to the member that holds the end. So
+the member whose records name an edge decides what it sends about its nodes, and the holder of the other end gets it.
 
-Here the partition knows all edges. Between organizations ends are matched by a private set intersection
-(`deploy.flare.parties.exchange`), with the same sums and the same rounding.
+Here the partition knows all edges. Between organizations a private set intersection (`deploy.flare.parties.exchange`)
+matches the ends, with the same sums and the same rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,13 +41,13 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
 
-ADD = "exchange"  # what the step is called by which members add up
-SUMS, TOTALS, TELLERS = "sums", "totals", 1  # words of a row that count who told of it
+ADD = "exchange"  # the name of the step by which members add up
+SUMS, TOTALS, TELLERS = "sums", "totals", 1  # how many masked integers of a row count the senders
 SUM = SecureSum(everyone=True, bits=64, fraction=24)
 ADDING: Declaration = {
     SUMS: Sends(
         "for each node that some member holds and others have edges to: how many of its nodes these edges join to it, "
-        "and the sum of their features, of which the member that holds the node hears the total over all members",
+        "and the sum of their features; the member that holds the node receives only the total over all members",
         SUM,
     )
 }
@@ -59,7 +59,7 @@ WORDS = FixedPoint.of(SUM)
 
 
 class Appended(NamedTuple):
-    """Data with its further columns. shared: the nodes that others told of; words: in what was told of each."""
+    """Data with its further columns. shared: the nodes that others sent sums for; words: the integers in a sum."""
 
     data: Dataset
     shared: int = 0
@@ -67,12 +67,12 @@ class Appended(NamedTuple):
 
 
 def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> Appended:
-    """The data with columns made of edges between the parts of a partition, and to nodes that the data does not have.
+    """The data with columns derived from edges between the parts of a partition, and to nodes that the data lacks.
 
-    how: "features" or "exchange". least: the fewest nodes of a member of which it tells a sum.
+    how: "features" or "exchange". least: the fewest nodes of a member whose sum it sends.
 
     Raises:
-        ConfigError: these are no parts of one graph, each of nodes of its own. DataError: two members hold one id.
+        ConfigError: the parts do not divide the nodes of one graph. DataError: two members hold one id.
     """
     holder = holders_of(data, partition)
     every = _every(data, [part.until for part in partition.parts])
@@ -98,10 +98,10 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
 
 
 def check_inside(data: Dataset) -> None:
-    """Refuse edges to nodes that the data does not have, where nobody says what becomes of them.
+    """Reject edges to nodes that the data does not have, for settings that do not use them.
 
     Raises:
-        DataError: there are such.
+        DataError: there are such edges.
     """
     if data.outside is not None and data.outside.edge_attrs.total:
         raise DataError(
@@ -111,8 +111,8 @@ def check_inside(data: Dataset) -> None:
 
 
 def member_data(data: Dataset, how: str) -> Dataset:
-    """What one member holds of it by itself: columns made of its edges to nodes that it does not have; those that are
-    to be exchanged are 0."""
+    """A member's own data, with columns derived from its edges to nodes that it does not have; columns from an exchange
+    are 0."""
     ends = [None if data.edge_attrs is None else data.edge_attrs.until]
     none = Outside(_both(data).taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
     outside = before(data.outside or none, data.nodes, _last(ends))
@@ -127,7 +127,7 @@ def member_data(data: Dataset, how: str) -> Dataset:
 
 
 def columns_told(data: Dataset) -> int:
-    """Of data that `member_data` made for an exchange: how many of its first columns others are told sums of."""
+    """For data that `member_data` made for an exchange: how many of its first columns enter the sums for others."""
     none = np.empty(0, np.int64)
     every = _every(data).taken(none, np.empty((2, 0), np.int64))
     many, width = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
@@ -135,25 +135,25 @@ def columns_told(data: Dataset) -> int:
 
 
 def own_holder(nodes: int, outside: Outside) -> np.ndarray:
-    """int64 [n + F]: 0 of a member's own nodes, -1 of those elsewhere."""
+    """int64 [n + F]: 0 for a member's own nodes, -1 for nodes elsewhere."""
     return np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
 
 
 def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
-    """What the columns are called that come of an exchange of those called `names`."""
+    """The names of the columns that an exchange derives from the columns `names`."""
     each = ("log neighbors", *(f"mean of {name}" for name in names))
     return tuple(f"exchanged {way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
 
 
 def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], least: int) -> np.ndarray:
-    """float64 [S, w (1 + d)]: for S nodes elsewhere and each of w directions that an edge has for them, how many nodes
-    are joined to them, and the sum of these nodes' features; 0 where they are fewer than `least`.
+    """float64 [S, w (1 + d)]: for S nodes elsewhere and each of the w directions of an edge from their side, how many
+    nodes are joined to them, and the sum of these nodes' features; 0 where they are fewer than `least`.
 
     x: [n, d]. ends: of edges at a member's nodes, `far` the places of the other ends. form: S and w.
     """
     slots, many = form
-    way = ends.way if many == 1 else 1 - ends.way  # what leaves here arrives there
-    codes = np.unique((ends.far * many + way) * x.shape[0] + ends.near)  # a node counts once, however many edges
+    way = ends.way if many == 1 else 1 - ends.way  # an edge that leaves here arrives there
+    codes = np.unique((ends.far * many + way) * x.shape[0] + ends.near)  # a node counts once, with any number of edges
     row, near = np.divmod(codes, x.shape[0])
     count = np.bincount(row, minlength=slots * many)
     enough = count[row] >= least
@@ -166,23 +166,23 @@ def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], le
 
 
 def words(values: np.ndarray, members: int) -> np.ndarray:
-    """int64: the words that stand for float64 values in a sum of so many members.
+    """int64: float64 values as integers, for a sum over this number of members.
 
     Raises:
-        DataError: one is too large.
+        DataError: a value is too large.
     """
     most, tensor = ((1 << 62) - 1) // members, torch.from_numpy(values)
     if WORDS.beyond(tensor, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
-            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalize)."
+            f"data.external: sums of features beyond {bound:.3g} cannot be exchanged. Scale them by data.normalize."
         )
     return WORDS.encode(tensor, float(most)).numpy()
 
 
 def means(total: np.ndarray, many: int) -> np.ndarray:
-    """float32 [S, w (1 + d)]: logarithms of numbers and 1, and means, of what int64 words [S, w (1 + d)] add up, in
-    `many` directions."""
+    """float32 [S, w (1 + d)]: in each of `many` directions, log(1 + number) and means, from sums of integers
+    int64 [S, w (1 + d)]."""
     rows, wide = total.shape
     result = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
     result[..., 1:] /= result[..., :1].clip(1)
@@ -215,7 +215,7 @@ def named(data: Dataset) -> Dataset:
 
 
 def meter_exchange(ledger: Ledger, clients: Sequence[str], exchange: Appended) -> None:
-    """Note in a `ledger` what `clients` would send and hear in an exchange."""
+    """Record in a `ledger` what `clients` would send and receive in an exchange."""
     if exchange.words:
         row = torch.zeros((exchange.shared, TELLERS + exchange.words), dtype=torch.int64, device="cpu")
         ledger.purpose = SETUP
@@ -224,7 +224,7 @@ def meter_exchange(ledger: Ledger, clients: Sequence[str], exchange: Appended) -
 
 
 def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
-    """int64 [n]: which part has each node, then which of the sets that the server judges or holds; -1 is none.
+    """int64 [n]: the part that has each node, then the node set of the server (test or held); -1 is none.
 
     Raises:
         ConfigError: see `appended`.
@@ -232,14 +232,14 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     parts = partition.parts
     if data.example == "graph" or any(part.columns is not None or part.edges is not None for part in parts):
         raise ConfigError(
-            "external: columns are made of edges to other members' nodes where nodes or edges of one graph are the "
-            "examples, and each member holds all columns of its own."
+            "data.external: needs nodes or edges of one graph as examples, and members that hold all columns of their "
+            "nodes. Leave it out."
         )
     tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
     if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
         raise ConfigError(
-            "external: members share nodes here, and no edge is known to lead elsewhere; leave it out.",
+            "data.external: members share nodes here, so no edge leads to another member. Leave it out.",
             code="config.external",
         )
     holder = np.full(data.nodes, -1)
@@ -249,14 +249,14 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
 
 
 def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
-    """All edges: those between the data's nodes, and those to others, which have the numbers from n on; where any of
-    `until` ends training at a time (`Part.until`), those up to the first such time."""
+    """All edges: edges between the data's nodes, and edges to others, which have the numbers from n on; if `until` ends
+    a training at a time (`Part.until`), only edges up to the first such time."""
     every, limit = _both(data), _last(until)
     return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
 
 
 def _last(until: Sequence[tuple[float, float] | None]) -> float:
-    """The first of the times at which training ends; infinity where it ends at none."""
+    """The first of the times at which training ends; infinity if none is set."""
     return min((ends[0] for ends in until if ends is not None), default=np.inf)
 
 
@@ -274,7 +274,7 @@ def _both(data: Dataset) -> EdgeAttributes:
 
 
 def known_ends(data: Dataset) -> np.ndarray:
-    """int64 [n + F]: which of the data's nodes each end is, of those that it has by name; -1 is none.
+    """int64 [n + F]: the node of the data that each end is, for ends whose name the data has; -1 is none.
 
     Raises:
         DataError: two members hold the same id.
@@ -288,7 +288,7 @@ def known_ends(data: Dataset) -> np.ndarray:
     if len(place) < len(ids):
         twice = next(name for at, name in enumerate(ids) if place[name] != at)
         raise DataError(
-            f"external: two members hold the node {twice!r}, which is one's alone; give it to one of them.",
+            f"data.external: two members hold the node {twice!r}, but a node belongs to one. Give it to one of them.",
             code="data.held-twice",
         )
     return np.append(nodes, np.array([place.get(name, -1) for name in data.outside.names], np.int64))

@@ -1,8 +1,8 @@
-"""Cuts of a collection of small graphs: at random, with perturbed edges (FairGraphFL, section "Experiments"), and by
-what the graphs are like (OpenFGL's feature and topology skew).
+"""Partitions of a collection of small graphs: at random, with perturbed edges (FairGraphFL, section "Experiments"), and
+by a property of the graphs (OpenFGL's feature and topology skew).
 """
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -20,13 +20,13 @@ from fedweave.partition.base import Part, Partition, check_enough, check_ratios,
 
 @dataclass(frozen=True)
 class GraphSkew(Settings):
-    """Small graphs in the order of one number, in pieces of equal size: the first client holds those with the least.
+    """Small graphs in the order of one number, in pieces of equal size: the first client holds the smallest numbers.
 
     by:               "features", the mean over a graph's nodes and columns, or "degree", the mean over its nodes
                       (feature skew and topology skew). Equal graphs stay in the order of the data.
     clients:          number of clients, P.
     train, val, test: ratios of every client's labeled graphs, stratified by label.
-    use_dataset_split:     take the dataset's published masks instead of the ratios.
+    use_dataset_split:     whether to take the dataset's published masks instead of the ratios.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
@@ -68,7 +68,7 @@ class GraphsIID(Settings):
 
     With `protocol = "paper"` a share `global_test` of the graphs is the server's, uniformly drawn; the rest goes to the
     clients uniformly, sizes differing by at most one; masks are stratified by label. With "script" client i first takes
-    graphs 50 i … 50 i + 49 in file order, which in published collections is by class, the rest goes to the clients
+    graphs 50 i … 50 i + 49 in file order, which in published collections is by class, and the rest goes to the clients
     uniformly; masks are not stratified, and there is no global test set.
 
     protocol:         "paper" or "script".
@@ -77,7 +77,7 @@ class GraphsIID(Settings):
     server_val:       share of the graphs that the server validates on, for algorithms that need it (cffl); only for
         "paper".
     train, val, test: ratios of every client's labeled graphs; left out, .9, 0 and .1 ("paper") or .8, .1 and .1.
-    split_seed:       seed of the cut, so that runs of several seeds share it; left out, the run's own.
+    split_seed:       seed of the partition, so that runs of several seeds share it; left out, the run's own.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
@@ -147,9 +147,9 @@ class GraphsIID(Settings):
 class Perturbed(GraphsIID):
     """`graphs_iid`, with some edges of the clients' training graphs flipped (FairGraphFL's perturbed setting).
 
-    Each client draws a ratio uniformly from the range of its quality. Of every training graph with m edges,
-    round(ratio m) random ones are deleted and as many of the pairs that were not joined are joined at random (fewer if
-    there are fewer). Features stay, also degrees. Clients are called low-0, …, medium-0, …, high-0, ….
+    Each client draws a ratio uniformly from the range of its quality. In every training graph with m edges,
+    round(ratio m) random edges are deleted, and the same number of unjoined pairs are joined at random (fewer if there
+    are fewer). Features and degree features stay as they are. Clients are called low-0, …, medium-0, …, high-0, ….
 
     low:    number of clients of low quality, ratio in [.7, 1).
     medium: number of clients of medium quality, ratio in [.3, .7); the others are of high quality, ratio in [0, .3).
@@ -181,13 +181,8 @@ class Perturbed(GraphsIID):
             replace(part, edges=_flipped(data, part, rng.uniform(least, below), rng))
             for part, (_, least, below) in zip(whole.parts, kinds, strict=True)
         ]
-        names = (f"{kind}-{i}" for kind, count in _counted(kinds) for i in range(count))
+        names = (f"{kind}-{i}" for kind, count in Counter(kind for kind, *_ in kinds).items() for i in range(count))
         return replace(whole, parts=tuple(parts), names=tuple(names))
-
-
-def _counted(kinds: list[tuple[str, float, float]]) -> Iterator[tuple[str, int]]:
-    for name in dict.fromkeys(kind for kind, *_ in kinds):
-        yield name, sum(kind == name for kind, *_ in kinds)
 
 
 def _unstratified(
@@ -206,7 +201,7 @@ def _unstratified(
 
 
 def _flipped(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) -> np.ndarray:
-    """int64 [2, E]: the part's edges, both directions, sorted, those of its training graphs flipped."""
+    """int64 [2, E]: the part's edges, both directions, sorted; the edges of its training graphs are flipped."""
     graph_of = np.asarray(data.graph_of)
     bounds = np.searchsorted(graph_of, np.arange(data.examples + 1))  # each graph's first node
     one_way = data.edges[:, data.edges[0] < data.edges[1]]
@@ -220,12 +215,12 @@ def _flipped(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) 
 
 
 def _flip(edges: np.ndarray, nodes: int, ratio: float, rng: np.random.Generator) -> np.ndarray:
-    """Of edges int64 [2, m], first end below the second, sorted, round(ratio m) replaced by pairs that are no edges."""
+    """Edges int64 [2, m], first end below the second, sorted; round(ratio m) are replaced by pairs without an edge."""
     m, pairs = edges.shape[1], nodes * (nodes - 1) // 2
     count = round(ratio * m)
     remaining = np.sort(rng.choice(m, m - count, replace=False))
     before = np.arange(nodes) * (2 * nodes - np.arange(nodes) - 1) // 2  # pairs whose first end is a lower node
-    numbers = before[edges[0]] + edges[1] - edges[0] - 1  # of the edges among all pairs, rising
+    numbers = before[edges[0]] + edges[1] - edges[0] - 1  # the edges' places among all pairs, rising
     free = rng.choice(pairs - m, min(count, pairs - m), replace=False)
     free = free + np.searchsorted(numbers - np.arange(m), free, side="right")  # skips the edges
     first = np.searchsorted(before, free, side="right") - 1

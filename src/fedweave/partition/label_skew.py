@@ -1,4 +1,4 @@
-"""FedEgo's label-skew cut: every client prefers a few labels."""
+"""The label-skew partition of FedEgo: every client prefers a few labels."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
@@ -24,7 +24,7 @@ from fedweave.partition.base import (
 )
 from fedweave.partition.divided import Divided
 
-_DRAWS = 1000  # on Cora one draw of major labels in four is refused
+_DRAWS = 1000  # on Cora one draw of major labels in four is rejected
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class LabelSkew(Settings):
 
     What the paper leaves open, as resolved here:
     - The global test is drawn uniformly from the labeled nodes and held by no client.
-    - `share` is of all labeled nodes, those of the global test included (as in the released code), and so is
-      `global_test`; numbers are rounded to the nearest.
+    - `share` and `global_test` refer to all labeled nodes, including the global test (as in the released code); numbers
+      are rounded to the nearest.
     - Major nodes are drawn uniformly from the union of the major labels, not evenly per label; the rest uniformly from
-      the union of the other labels, so that the rate is exact. With `rest = "all"` it is uniform from all nodes not yet
-      drawn, left-over major ones among them (another reading of "random unselected nodes", and the released code's).
-    - Major labels are drawn uniformly from those with nodes, and drawn again while they, or the others, have too few
-      nodes left; so size and rate are exact. With `short = "fill"` they are kept, and other nodes fill the gap, so that
-      the rate falls, and the size where all nodes are too few (as in the released code).
+      the union of the other labels, so that the rate is exact. With `rest = "all"` the rest is uniform over all nodes
+      not yet drawn, also of major labels (another reading of "random unselected nodes", and the released code's).
+    - Major labels are drawn uniformly from the labels with nodes, and drawn again while they, or the others, have too
+      few nodes left; so size and rate are exact. With `short = "fill"` the first draw counts, and other nodes fill the
+      gap, so that the rate falls, and the size where all nodes are too few (as in the released code).
     - Nodes are drawn without replacement within a client; clients overlap, and one client's test node may be another's
-      train node. With `reserved` a client's test nodes are out of the choice of those after it, so that fewer of them
-      train elsewhere (as in the released code). With `exclusive` none does: where a client validates or tests on a
-      node, the others that hold it for training keep it without using its label.
+      train node. With `reserved` later clients do not choose a client's test nodes, so that fewer of them train
+      elsewhere (as in the released code). With `exclusive` no test node trains elsewhere: where a client validates or
+      tests on a node, other holders keep it without using its label.
     - Nodes without an edge inside their client are kept, or dropped with `isolated = "drop"` (as in the released code).
-    - `test_nodes` and `val` are of the client's own nodes, stratified by label; the remaining ones train. Too few nodes
+    - `test_nodes` and `val` count the client's own nodes, stratified by label; the remaining ones train. Too few nodes
       for that is an error, not a smaller test set.
     - Unlabeled nodes are held by no client.
 
@@ -57,12 +57,12 @@ class LabelSkew(Settings):
     global_test:  share of the global test set.
     test_nodes:   test nodes per client.
     val:          validation share of a client's nodes.
-    rest:         where the other nodes come from: "others" (the labels that are not major) or "all".
+    rest:         source of the other nodes: "others" (the labels that are not major) or "all".
     short:        "redraw" or "fill", when the major labels have too few nodes.
     isolated:     "keep" or "drop" nodes that have no edge inside their client; dropping makes clients smaller.
-    reserved:     no client holds a test node of one before it.
-    exclusive:    no client trains on a validation or test node of another.
-    use_dataset_split: take the dataset's published masks instead of `test_nodes` and `val`.
+    reserved:     whether later clients cannot hold the test nodes of earlier ones.
+    exclusive:    whether no client trains on a validation or test node of another.
+    use_dataset_split: whether to take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
     clients: Clients = 10
@@ -100,7 +100,7 @@ class LabelSkew(Settings):
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
-        self._roles(size)  # refuses what cannot work before anything is drawn
+        self._roles(size)  # raises an error for sizes that cannot work, before any draw
         rest = np.sort(labelled[tested:])
         parts = (
             self._reserving(data, rest, size, rng, seed) if self.reserved else self._alike(data, rest, size, rng, seed)
@@ -110,7 +110,7 @@ class LabelSkew(Settings):
     def _alike(
         self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
     ) -> tuple[Part, ...]:
-        """The clients' parts, all drawn out of the same nodes."""
+        """The clients' parts, all drawn from the same nodes."""
         held = [self._held(data, rest, size, rng) for _ in range(self.clients)]
         if self.use_dataset_split:
             return published(data, held)
@@ -119,7 +119,7 @@ class LabelSkew(Settings):
     def _reserving(
         self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
     ) -> tuple[Part, ...]:
-        """The clients' parts, one after the other out of the nodes that test nowhere yet."""
+        """The clients' parts, one after another from the nodes that no earlier client tests on."""
         parts: list[Part] = []
         for client in range(self.clients):
             nodes = self._held(data, rest, size, rng)
@@ -138,15 +138,15 @@ class LabelSkew(Settings):
         val = round(self.val * size)
         if size < 1 or (not self.use_dataset_split and size - val - self.test_nodes < 1):
             raise ConfigError(
-                f"[partition] test_nodes = {self.test_nodes} and val = {self.val} leave no train node of the {size} "
-                f"that share = {self.share} gives a client; "
-                f"set test_nodes to at most {max(0, size - val - 1)}, or raise share.",
+                f"partition.test_nodes = {self.test_nodes}, val = {self.val}: leave no train node of the {size} nodes "
+                f"that share = {self.share} gives a client. "
+                f"Set test_nodes to at most {max(0, size - val - 1)}, or raise share.",
                 code="config.no-train",
             )
         return np.array([size - val - self.test_nodes, val, self.test_nodes])
 
     def _draw(self, nodes: np.ndarray, labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """One client's `size` nodes out of `nodes`, whose labels are `labels`; fewer if "fill" finds no more."""
+        """One client's `size` nodes from `nodes`, whose labels are `labels`; fewer if "fill" has no more."""
         wanted = major = round(self.major_rate * size)
         present = np.unique(labels)
         for _ in range(_DRAWS if self.majors <= len(present) else 0):
@@ -160,20 +160,21 @@ class LabelSkew(Settings):
                 left = ~mine if self.rest == "others" else ~np.isin(nodes, first)
                 return np.concatenate([first, rng.choice(nodes[left], other, replace=False)])
         raise ConfigError(
-            f"[partition] no majors = {self.majors} of the {len(present)} labels have {wanted} nodes and the others "
-            f"{size - wanted} (major_rate = {self.major_rate} of share = {self.share}) among the {len(nodes)} outside "
-            "the global test; lower share or global_test, or change majors or major_rate."
+            f"partition.majors = {self.majors}: no choice among the {len(present)} labels has {wanted} nodes and "
+            f"{size - wanted} of others (major_rate = {self.major_rate} of share = {self.share}) among the "
+            f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate.",
+            code="config.majors",
         )
 
 
 def _linked(data: Dataset, nodes: np.ndarray) -> np.ndarray:
-    """Those of the sorted `nodes` that have an edge to another of them."""
+    """The sorted `nodes` that have an edge to another one of `nodes`."""
     inside = np.isin(data.edges, nodes).all(0)
     return nodes[np.isin(nodes, data.edges[0, inside])]
 
 
 def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts, none of which trains on a validation or test node of another."""
+    """The parts, changed so that no client trains on a validation or test node of another."""
     evaluated = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
     result = []
     for client, part in enumerate(parts):
@@ -181,8 +182,8 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         masks[TRAIN] &= ~np.isin(part.nodes, evaluated)
         if not masks[TRAIN].any():
             raise ConfigError(
-                f"[partition] exclusive = true leaves client {client} no train node: others validate or test on all "
-                "of them; lower clients, share, val or test_nodes.",
+                f"partition.exclusive = true: client {client} has no train node, because others validate or test on "
+                "all of them. Lower clients, share, val or test_nodes.",
                 code="config.exclusive",
             )
         result.append(replace(part, masks=masks))
@@ -190,7 +191,7 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Nodes or small graphs dealt to clients at random: alike to all, or each class in shares of its own.
+# Nodes or small graphs dealt to clients at random: uniformly, or each class in shares of its own.
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Random(Divided):
         """Cut `data` into `clients` parts.
 
         Raises:
-            ConfigError: fewer examples than clients, or no published split although one is asked for.
+            ConfigError: fewer examples than clients, or no published split although the settings ask for one.
         """
         check_enough(data.dealt, self.clients, example=data.dealt_as)
         order = generator(seed, "partition/random").permutation(data.dealt)
@@ -216,19 +217,21 @@ class Random(Divided):
         return Partition(self.divided(data, held, seed))
 
 
-_DIRICHLET_DRAWS = 100  # a setting that fails this often is asking for the improbable
-_MOST_ALPHA = 1e9  # concentration far above which shares are the same, and some are no numbers
+_DIRICHLET_DRAWS = 100  # settings that fail this often are too improbable
+_MOST_ALPHA = 1e9  # far above this concentration all shares are equal, and some are NaN
 
 
 @dataclass(frozen=True)
 class Dirichlet(Divided):
     """Disjoint clients; each label's nodes, or small graphs, spread over them in proportions ~ Dirichlet(alpha).
 
-    The cut of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the per-label
-    form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabeled examples are spread uniformly.
+    The partition of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the
+    per-label form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabeled examples are spread
+    uniformly.
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
-    min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
+    min_nodes:        smallest number of examples per client; proportions that give a client fewer are drawn again, at
+                      most 100 times.
     clients:          number of clients, P.
     """
 
@@ -266,7 +269,7 @@ class Dirichlet(Divided):
             if counts.sum(axis=0).min() >= self.min_nodes:
                 return counts
         raise ConfigError(
-            f"[partition] none of {_DIRICHLET_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} "
-            f"clients min_nodes = {self.min_nodes} of {sizes.sum()}; raise alpha, or lower min_nodes or clients.",
+            f"partition.alpha = {self.alpha}: none of {_DIRICHLET_DRAWS} draws gave each of {self.clients} clients "
+            f"min_nodes = {self.min_nodes} of {sizes.sum()}. Raise alpha, or lower min_nodes or clients.",
             code="config.draws",
         )

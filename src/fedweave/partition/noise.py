@@ -1,4 +1,4 @@
-"""Noise on what clients hold: features, edges and training labels, each at a rate, for studies of robustness."""
+"""Noise on clients' data: features, edges and training labels, each at a rate, for studies of robustness."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,17 +19,17 @@ from fedweave.partition.ego_networks import induced_edges, labels_of
 
 @dataclass(frozen=True)
 class Noise(Settings):
-    """What becomes of the data once it is cut. What the server alone holds, and all labels that anybody validates or
-    tests on, stay as they are.
+    """Changes of the data after the partition. The server's own data, and all labels for validation or test, stay as
+    they are.
 
-    features:    rate. By "mask", the share of the clients' nonzero entries that become 0; by "gauss", the standard
-                 deviation of what is added to every entry, in standard deviations of its column.
+    features:    rate of changed features. By "mask", the share of the clients' nonzero entries that become 0; by
+                 "gauss", the standard deviation of the noise on every entry, in standard deviations of its column.
     features_by: "mask" or "gauss".
-    edges:       the share of the edges inside clients that are changed.
+    edges:       share of the edges inside clients that are changed.
     edges_by:    "drop", or "rewire": one end stays, and the other becomes a random node of the same client, or of the
                  same small graph.
-    labels:      the share of every client's training examples whose label is changed.
-    labels_by:   "flip", to another class at random, or "remove": the example trains nobody.
+    labels:      share of every client's training examples whose label is changed.
+    labels_by:   "flip", to another class at random, or "remove": no client trains on the example.
     """
 
     features: NonNegative = 0.0
@@ -47,11 +47,11 @@ class Noise(Settings):
             )
 
     def applied(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
-        """The data as the clients of `partition`, a cut of it, hold it, and what they use of it.
+        """The data with noise for the clients of `partition`, and the partition with the labels that are left.
 
         Raises:
-            ConfigError: edges that carry something, edges of clients that have edges of their own, or features of
-                clients with columns of their own, are to be changed; or labels, of one class.
+            ConfigError: the noise would change edges with attributes, clients' own edges or columns, or the labels of a
+                single class.
         """
         if self.features:
             data = replace(data, x=self._features(data, partition, generator(seed, "noise/features")))
@@ -63,7 +63,7 @@ class Noise(Settings):
 
     def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         if any(part.columns is not None for part in partition.parts):
-            raise ConfigError("noise.features: clients with columns of their own keep these; leave it out")
+            raise ConfigError(f"noise.features = {self.features}: does not work with columns per client. Leave it out.")
         nodes = _held(data, partition)
         if self.features_by == "gauss":
             x: np.ndarray = sp.csr_matrix(data.x).toarray()
@@ -80,18 +80,21 @@ class Noise(Settings):
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
             raise ConfigError(
-                "noise.edges: this partition gives clients edges of their own, which stay; leave it out",
+                f"noise.edges = {self.edges}: does not work with a partition that gives clients their own edges. "
+                "Leave it out.",
                 code="config.noise-edges",
             )
         if data.edge_attrs is not None:
             raise ConfigError(
-                "noise.edges: edges with a direction, weight, features or time stay; leave it out",
+                f"noise.edges = {self.edges}: does not work with edges that have a direction, weight, features or "
+                "time. Leave it out.",
                 code="config.noise-edges",
             )
         held = [part.nodes for part in partition.parts]
         if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
             raise ConfigError(
-                "noise.edges_by: clients share nodes, and 'rewire' keeps edges in one; take 'drop'",
+                'noise.edges_by = "rewire": needs clients that share no nodes, because edges stay in one client. Take '
+                '"drop".',
                 code="config.rewire",
             )
         inner = np.zeros(data.edges.shape[1], bool)
@@ -115,7 +118,9 @@ class Noise(Settings):
                 code="config.target",
             )
         if data.classes < 2 and self.labels_by == "flip":
-            raise ConfigError("noise.labels: there is no other class to flip to")
+            raise ConfigError(
+                f"noise.labels = {self.labels}: the data has one class, so no label can flip. Leave it out."
+            )
         evaluated = np.zeros(data.examples, bool)
         for part in (*partition.parts, *partition.held.values()):
             evaluated[part.examples[part.masks[VAL] | part.masks[TEST]]] = True
@@ -123,7 +128,7 @@ class Noise(Settings):
         for part in partition.parts:
             train = part.examples[part.masks[TRAIN]]
             mine = train[~evaluated[train]]
-            left = round(self.labels * len(mine)) - int(changed[mine].sum())  # others hold some of them, too
+            left = round(self.labels * len(mine)) - int(changed[mine].sum())  # another client may have changed some
             changed[rng.choice(mine[~changed[mine]], max(0, left), replace=False)] = True
         y, at = data.y.copy(), np.flatnonzero(changed)
         if self.labels_by == "flip":
@@ -134,7 +139,7 @@ class Noise(Settings):
 
 
 def _chosen(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """That share of them, rounded, sorted."""
+    """A share `rate` of the places at random, rounded, sorted."""
     return np.sort(rng.choice(places, round(rate * len(places)), replace=False))
 
 
@@ -146,7 +151,7 @@ def _held(data: Dataset, partition: Partition) -> np.ndarray:
 
 
 def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
-    """bool [E]: which of the dataset's edges these are."""
+    """bool [E]: which of the dataset's edges are among `edges`."""
     mask = np.zeros(data.edges.shape[1], bool)
     codes = data.edges[0] * data.nodes + data.edges[1]
     mask[np.searchsorted(codes, edges[0] * data.nodes + edges[1])] = True
@@ -154,8 +159,8 @@ def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
 
 
 def _groups(data: Dataset, partition: Partition) -> np.ndarray:
-    """int64 [n]: within what an edge of a node stays: its small graph, or the client that holds it, -1 if nobody
-    does."""
+    """int64 [n]: the group within which a node's edge stays: its small graph, or the client that holds it; -1 if no
+    client does."""
     if data.graph_of is not None:
         return data.graph_of
     group = np.full(data.nodes, -1)

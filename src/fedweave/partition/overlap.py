@@ -21,26 +21,26 @@ NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
 @dataclass(frozen=True)
 class Overlap(Settings):
-    """A third of the clients shares no node, a third few, a third many: a node of theirs is on average held by a share
-    of 0, 𝐍 and 2𝐍 of the other clients (eq. 8).
+    """A third of the clients share no node, a third few, a third many: on average a share of 0, 𝐍 or 2𝐍 of the other
+    clients holds one of their nodes (eq. 8).
 
     Deviations: the printed generator gives its low and high group the same overlap (on Cora .21 and .22 at 𝐍 = .1), so
-    that "exact" is the default. The groups' sizes, the shares of test, public and validation nodes, and that a node has
-    one role at all its holders are ours.
+    that "exact" is the default. The paper does not state the groups' sizes and the shares of test, public and
+    validation nodes. It does not say that a node has one role at all its holders.
 
     overlap:     𝐍, mean share of the other clients that hold a node of the middle third.
-    generator:   "exact": of n nodes r n are a pool, from which every sharing client draws m at random; m further ones,
-                 each its own, go to every client without high overlap; r and m follow from 𝐍 and the number of clients.
-                 "as_printed": a share `pool` of the nodes, of which clients draw numbers of each label given by
-                 Dirichlet(pool_alpha) scaled by 𝐍 / (r − 𝐍 r), with 2𝐍 for 𝐍 in the high group; the others are spread
-                 by Dirichlet(alpha) over all clients.
+    generator:   "exact": r n of n nodes are a pool, from which every sharing client draws m at random; every client
+                 without high overlap gets m further nodes of its own; r and m follow from 𝐍 and the number of clients.
+                 "as_printed": a share `pool` of the nodes is the pool. A client draws numbers of each label from it by
+                 Dirichlet(pool_alpha) scaled by 𝐍 / (r − 𝐍 r), with 2𝐍 for 𝐍 in the high group; Dirichlet(alpha)
+                 spreads the other nodes over all clients.
     clients:     number of clients, P, the first third without overlap, the last third with a high one.
     alpha:       concentration of the labels of the nodes that are not shared, over clients; small is heterogeneous.
-    pool:        r, as printed only.
-    pool_alpha:  concentration of the labels of shared nodes, as printed only.
+    pool:        share r of the nodes in the pool, only for "as_printed".
+    pool_alpha:  concentration of the labels of shared nodes, only for "as_printed".
     global_test: share of the labeled nodes that no client holds, stratified by label, on which the global model is
-                 judged.
-    public:      share of them that the server holds as its public sample, to train encoders on.
+                 evaluated.
+    public:      share of the labeled nodes that the server holds as its public sample, to train encoders on.
     val:         share of the clients' labeled nodes that they validate on; they train on the others.
     """
 
@@ -79,7 +79,7 @@ class Overlap(Settings):
 
     @property
     def _most(self) -> float:
-        """The largest 𝐍; of the exact one, where the high group holds the whole pool."""
+        """The largest 𝐍; with "exact", the one where the high group holds the whole pool."""
         if self.generator == "as_printed":
             return 0.49  # at .5 the scale 2𝐍 / (r − 2𝐍 r) is infinite
         return (self._sharing - 1) / (2 * max(self.clients - 1, 1))
@@ -98,11 +98,11 @@ class Overlap(Settings):
         held = [np.sort(nodes) for nodes in draw(data.y, rest, rng)]
         if min(map(len, held)) < 2:
             raise ConfigError(
-                f"[partition] clients = {self.clients}, overlap = {self.overlap}: of {len(rest)} nodes some client "
-                "gets fewer than 2; take fewer clients, more overlap or a larger dataset.",
+                f"partition.clients = {self.clients}, overlap = {self.overlap}: a client gets fewer than 2 of "
+                f"{len(rest)} nodes. Take fewer clients, more overlap or a larger dataset.",
                 code="config.overlap",
             )
-        [roles] = _drawn(data, rest, (1 - self.val, self.val), seed)
+        [roles] = _masked(data, rest, (1 - self.val, self.val), seed)
         parts = tuple(_part(data, nodes, rest, roles.masks) for nodes in held)
         test, public = aside
         server = {"public": Part.of(data, public, np.zeros((3, len(public)), bool))} if len(public) else {}
@@ -110,30 +110,32 @@ class Overlap(Settings):
         return Partition(parts, test, held=server, pairs={"nodes": nodes, "links": links})
 
     def _aside(self, data: Dataset, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-        """The test nodes and the public ones, and those that are left for clients."""
-        [drawn] = _drawn(data, np.arange(data.nodes), (self.global_test, self.public), seed)
-        test, public = (drawn.nodes[mask] for mask in drawn.masks[:2])
-        return (test, public), drawn.nodes[~drawn.masks.any(0)]
+        """The test nodes and the public ones, and the nodes that are left for clients."""
+        [whole] = _masked(data, np.arange(data.nodes), (self.global_test, self.public), seed)
+        test, public = (whole.nodes[mask] for mask in whole.masks[:2])
+        return (test, public), whole.nodes[~whole.masks.any(0)]
 
     def _exact(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """The nodes of every client.
 
-        Each of the h sharing clients draws m nodes, a share f of the pool, so that two of them have f m in common: of a
-        high client's m that is f, of a low one's 2 m it is f / 2. 𝐍_i is a mean over P − 1 others, of which h − 1
-        share. The P − h and the low clients, h together, have m other nodes each.
+        Each of the h sharing clients draws m nodes, a share f of the pool, so that two of them have f m in common. This
+        is a share f of a high client's m nodes, and f / 2 of a low client's 2 m. 𝐍_i is a mean over P − 1 others, and
+        h − 1 of them share. The P − h clients without overlap and the low ones, h together, have m other nodes each.
         """
         if self.overlap == 0:
-            return self._own(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
+            return self._disjoint(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
         h = self._sharing
         f = 2 * self.overlap * (self.clients - 1) / (h - 1)
         pool, others = _split(nodes, round(len(nodes) / (1 + h * f)), rng)
         m = round(f * len(pool))
         size = np.where(self.groups == HIGH, 0, min(m, len(others) // h))
         shared = [rng.choice(pool, m * (group > NONE), replace=False) for group in self.groups]
-        return [np.concatenate(both) for both in zip(shared, self._own(y, others, size, rng), strict=True)]
+        return [np.concatenate(both) for both in zip(shared, self._disjoint(y, others, size, rng), strict=True)]
 
-    def _own(self, y: np.ndarray, nodes: np.ndarray, size: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-        """`size` int64 [P] of `nodes` for every client, disjoint, its labels ~ Dirichlet(alpha) as far as they last."""
+    def _disjoint(
+        self, y: np.ndarray, nodes: np.ndarray, size: np.ndarray, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """`size` int64 [P] of `nodes` for every client, disjoint; labels ~ Dirichlet(alpha) as long as they last."""
         if not size.any():
             return [np.empty(0, np.int64)] * len(size)
         label = np.unique(y[nodes], return_inverse=True)[1]
@@ -170,9 +172,9 @@ class Overlap(Settings):
 
 
 def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Of clients that hold the sorted nodes `held` and all edges among them, float64 [P, P] each: the share of client
-    i's nodes, and of its links, that client k has too (definitions III.4 and III.5); 0 on the diagonal, and where i has
-    no link."""
+    """How much clients share, float64 [P, P] each: the share of client i's nodes, and of its links, that client k has
+    too (definitions III.4 and III.5). They hold the sorted nodes `held` and all edges among them. 0 on the diagonal,
+    and where i has no link."""
     clients = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     ones = np.ones(len(clients), np.int64)
     nodes = sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(data.nodes, len(held)))
@@ -193,7 +195,7 @@ def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.
     return order[:first], order[first:]
 
 
-def _drawn(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
+def _masked(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
     """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
     labelled = int(data.labeled[nodes].sum())
     first, second = (round(ratio * labelled) for ratio in ratios)
@@ -201,7 +203,7 @@ def _drawn(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: 
 
 
 def _part(data: Dataset, nodes: np.ndarray, rest: np.ndarray, roles: np.ndarray) -> Part:
-    """A client's part; `roles` bool [3, len(rest)] are those of all clients' nodes."""
+    """A client's part; `roles` bool [3, len(rest)] are the masks over all clients' nodes."""
     masks = np.zeros((3, len(nodes)), bool)
     masks[[TRAIN, VAL]] = roles[:2, np.searchsorted(rest, nodes)]
     return Part.of(data, nodes, masks)

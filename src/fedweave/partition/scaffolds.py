@@ -1,4 +1,4 @@
-"""Cuts of molecules by their Bemis-Murcko scaffolds: laboratories work on chemical series of their own."""
+"""Partitions of molecules by their Bemis-Murcko scaffolds: laboratories work on chemical series of their own."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,11 +22,11 @@ _DRAWS = 100
 class Scaffolds(Divided):
     """Molecules by scaffold: all with one scaffold are at one client.
 
-    The scaffold with the most molecules is dealt first, each to the client that has the fewest so far, so that sizes
-    differ by no more than the largest scaffold has. The seed draws the order of scaffolds that are equally large.
-    Molecules without a ring are one scaffold.
+    The scaffold with the most molecules is dealt first, each to the client that has the fewest so far. So sizes differ
+    by at most the size of the largest scaffold. The seed draws the order of scaffolds that are equally large. Molecules
+    without a ring are one scaffold.
 
-    clients:          how many, P.
+    clients:          number of clients, P.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
@@ -40,7 +40,7 @@ class Scaffolds(Divided):
         """Cut `data` into `clients` parts.
 
         Raises:
-            ConfigError: fewer scaffolds than clients, or nobody says them; or see `Divided.divided`.
+            ConfigError: fewer scaffolds than clients, or the data has no scaffolds; or see `Divided.divided`.
         """
         scaffolds = np.unique(scaffolds_of(data), return_inverse=True)[1]
         check_enough(int(scaffolds.max()) + 1, self.clients, example="scaffold")
@@ -55,15 +55,16 @@ class Scaffolds(Divided):
 class ScaffoldDirichlet(Dirichlet):
     """Molecules by scaffold, each scaffold spread over the clients in proportions ~ Dirichlet(alpha).
 
-    As FLIT+ (Zhu et al. 2022, "Federated learning of molecular properties with graph neural networks in a
-    heterogeneous setting") and FederatedScope's `scaffold_lda` have it, with scaffolds in the place of classes. As in
-    their code, a client that has its equal share gets nothing more. Here the largest scaffolds are dealt first, and a
-    scaffold's molecules are drawn one by one by its proportions, so that those of single molecules are not all dealt
-    to one client by rounding.
+    As in FLIT+ (Zhu et al. 2022, "Federated learning of molecular properties with graph neural networks in a
+    heterogeneous setting") and FederatedScope's `scaffold_lda`, with scaffolds instead of classes. As in their code, a
+    client that has its equal share gets nothing more. Here the largest scaffolds are dealt first, and a scaffold's
+    molecules are drawn one by one by its proportions. Otherwise rounding would deal all scaffolds with a single
+    molecule to one client.
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
-    min_nodes:        least molecules per client; all is drawn again, at most 100 times, until all have as many.
-    clients:          how many, P.
+    min_nodes:        smallest number of molecules per client; a draw that gives a client fewer is repeated, at most
+                      100 times.
+    clients:          number of clients, P.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
@@ -76,8 +77,8 @@ class ScaffoldDirichlet(Dirichlet):
         """Cut `data` into `clients` parts.
 
         Raises:
-            ConfigError: too few molecules, or nobody says their scaffolds; no draw gave every client `min_nodes`; or
-                see `Divided.divided`.
+            ConfigError: too few molecules, or the data has no scaffolds; no draw gave every client `min_nodes`; or see
+                `Divided.divided`.
         """
         check_enough(data.examples, self.clients, self.min_nodes, data.example)
         scaffolds = np.unique(scaffolds_of(data), return_inverse=True)[1]
@@ -87,19 +88,19 @@ class ScaffoldDirichlet(Dirichlet):
             if np.bincount(owner, minlength=self.clients).min() >= self.min_nodes:
                 return Partition(self.divided(data, group(owner, self.clients), seed))
         raise ConfigError(
-            f"[partition] none of {_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} clients "
-            f"min_nodes = {self.min_nodes} of {data.examples}; raise alpha, or lower min_nodes or clients.",
+            f"partition.alpha = {self.alpha}: none of {_DRAWS} draws gave each of {self.clients} clients "
+            f"min_nodes = {self.min_nodes} of {data.examples}. Raise alpha, or lower min_nodes or clients.",
             code="config.draws",
         )
 
     def _owner(self, scaffolds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [e]: each molecule's client, one draw."""
+        """int64 [e]: the client of each molecule, one draw."""
         owner, sizes = np.empty(len(scaffolds), np.int64), np.zeros(self.clients, np.int64)
         members = group(scaffolds, int(scaffolds.max()) + 1)
         for scaffold, count in largest_first(scaffolds, rng):
             below = sizes < len(scaffolds) / self.clients
             share = np.where(below, rng.dirichlet(np.full(self.clients, self.alpha)), 0.0)
-            if share.sum() == 0:  # with a small alpha nothing may be left for those below
+            if share.sum() == 0:  # with a small alpha nothing may be left for clients with room
                 share = below.astype(np.float64)
             owner[members[scaffold]] = rng.choice(self.clients, count, p=share / share.sum())
             sizes += np.bincount(owner[members[scaffold]], minlength=self.clients)

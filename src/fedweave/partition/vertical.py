@@ -1,4 +1,4 @@
-"""Vertical cuts: all clients hold the same nodes, each its own features and edges."""
+"""Vertical partitions: all clients hold the same nodes, each its own features and edges."""
 
 import logging
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class Vertical(Settings):
 
     clients:          number of clients, M.
     widths:           relative widths of the M blocks; empty makes them as equal as possible.
-    blocks:           "random" draws which columns are in which block; without it they are contiguous, in order.
+    blocks:           "random" draws the columns of each block; left out, blocks are contiguous, in order.
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.
     labels:           "all" clients see the labels, or only the "first".
     train, val, test: ratios of the labeled nodes, stratified by label; the same at all clients.
     train_per_class:  training nodes of each label, if above 0; `val` and `test` are then drawn uniformly.
-    use_dataset_split:     take the dataset's published masks instead of the ratios.
-    train_on_rest:       with `use_dataset_split`, every labeled node outside the published val and test masks trains.
+    use_dataset_split:     whether to take the dataset's published masks instead of the ratios.
+    train_on_rest:    whether, with `use_dataset_split`, labeled nodes outside the published val and test masks train.
     """
 
     clients: Clients = 3
@@ -68,7 +68,7 @@ class Vertical(Settings):
         """Cut the features and edges of `data` into `clients` parts.
 
         Raises:
-            ConfigError: a block would have no feature, or no published split although one is asked for.
+            ConfigError: a block would have no feature, or no published split although the settings ask for one.
         """
         ratios = (self.train, self.val, self.test)
         whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
@@ -95,11 +95,11 @@ class Parties(Settings):
     features and edges.
 
     labels:           "all" parties see the labels, or only the "holders", whose own tables have a label.
-    split:            "random" draws by the ratios, stratified by label; "hash" goes by a keyed hash of each id, so that
-                      the split does not depend on labels, as sites do that set it (`data.split` in site.toml).
+    split:            "random" draws by the ratios, stratified by label; "hash" uses a keyed hash of each id, so that
+                      the split does not depend on labels, as at sites with `data.split` in site.toml.
     train, val, test: ratios of the labeled nodes; the same at all parties.
-    use_dataset_split:     take the dataset's own masks instead of the ratios.
-    train_on_rest:       with `use_dataset_split`, every labeled node outside its val and test masks trains.
+    use_dataset_split:     whether to take the dataset's own masks instead of the ratios.
+    train_on_rest:       whether, with `use_dataset_split`, labeled nodes outside its val and test masks train.
     """
 
     labels: Literal["all", "holders"] = "all"
@@ -124,18 +124,18 @@ class Parties(Settings):
         """One part per party.
 
         Raises:
-            ConfigError: the dataset has no parties, or no split of its own although one is asked for.
+            ConfigError: the dataset has no parties, or no split of its own although the settings ask for one.
         """
         if data.parties is None:
             raise ConfigError(
-                f"[partition] name = 'parties', but {data.name!r} is one party's; take 'vertical' to cut its features "
-                "into blocks, or a folder of parties with [data] name = 'parties'.",
+                f"partition.name = 'parties': {data.name!r} belongs to one party. Take 'vertical' to divide its "
+                "features into blocks, or a folder of parties with data.name = 'parties'.",
                 code="config.one-party",
             )
         holders = [party.name for party in data.parties if party.labels]
         if self.labels == "all" and len(holders) < len(data.parties):
             _LOG.warning(
-                "note: labels are in the tables of %s alone, and partition.labels = 'all' lets every party see them; "
+                "note: only the tables of %s have labels, and partition.labels = 'all' lets every party see them; "
                 "'holders' is what sites would do",
                 ", ".join(holders),
             )
@@ -158,7 +158,7 @@ class Parties(Settings):
 
 
 def check_rest(train_on_rest: bool, use_dataset_split: bool) -> None:
-    """Raise ConfigError if the rest is asked to train where there is no published split to leave one."""
+    """Raise ConfigError if `train_on_rest` is set without a published split."""
     if train_on_rest and not use_dataset_split:
         raise ConfigError(
             "train_on_rest = true: needs use_dataset_split = true. Ratios say themselves who trains.",
@@ -183,13 +183,13 @@ def every_node(
 
 
 def _blocks(features: int, widths: Sequence[float]) -> list[np.ndarray]:
-    """Contiguous places 0..d-1, each block within one place of its share."""
+    """Contiguous places 0..d-1, each block within one place of its exact share."""
     ends = np.rint(np.cumsum(widths) / np.sum(widths) * features).astype(np.int64)
     blocks = np.split(np.arange(features), ends[:-1])
     if any(len(block) == 0 for block in blocks):
         raise ConfigError(
-            f"[partition] {features} feature columns cannot be cut into {len(widths)} blocks of relative widths "
-            f"{list(widths)}: one would be empty. Take fewer clients or more even widths.",
+            f"partition.widths = {list(widths)}: one of {len(widths)} blocks of {features} feature columns would be "
+            "empty. Take fewer clients or more even widths.",
             code="config.blocks",
         )
     return blocks

@@ -1,1 +1,1 @@
-"""What is done to values before they leave, and what it guarantees."""
+"""Protection of values before they leave, and its guarantees."""

@@ -2,7 +2,6 @@
 
 An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the center, and the children of position v
 are f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
-f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
 egos is one slice. Each message-passing layer removes the outermost ring, and after k layers the b centers are left.
 """
 
