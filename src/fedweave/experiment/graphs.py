@@ -1,5 +1,4 @@
-"""Clients' graphs, made of the data and its cut when somebody asks for them, so that clients that take no part cost
-nothing."""
+"""Clients' graphs, made from the data and its partition on first use: clients that take no part cost nothing."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +23,11 @@ from fedweave.partition.ego_networks import edge_starts, induced_together, slots
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
 _ENTRY = 8  # bytes of an entry of sparse features
-_OBJECTS = 12_000  # bytes of a graph's tensors and arrays besides what is in them, an estimate
+_OBJECTS = 12_000  # bytes of a graph's tensor and array objects without their content, an estimate
 
 
 class MadeGraphs(Makes):
-    """{client: its graph}, of edges that carry nothing.
+    """{client: its graph}, for data without edge attributes.
 
     held: {client: its part of `data`, and the rows that its nodes and its examples are padded to}, in client order.
     columns, dtype: of the features.
@@ -131,7 +130,7 @@ def _size(graph: Graph) -> int:
 
 
 def width(data: Dataset, partition: Partition) -> int:
-    """How many feature columns the clients' graphs have: those of the client that holds most."""
+    """The number of feature columns of all clients' graphs: the largest number of any client."""
     return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
 
 
@@ -146,8 +145,8 @@ def graph_of(
     lengths: Mapping[str, int] | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
-    padded to `rows` and `examples` (see `make_graph`); links: what its links become, if these are the examples,
-    and `lengths` of the lists beside them (`LinkExamples.lists`)."""
+    padded to `rows` and `examples` (see `make_graph`); links: the client's link examples, if links are the examples,
+    with lists padded to `lengths` (`LinkExamples.lists`)."""
     x, masks = widened(own.x, columns), np.asarray(own.public)
     if own.links is not None:
         links = links_of(own) if links is None else links
@@ -161,7 +160,7 @@ def graph_of(
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
-    """What the links of a client that holds `share` become; members: see `link_examples`."""
+    """The link examples of a client that holds `share`; members: see `link_examples`."""
     settings, attributes = share.links, share.carried
     if settings is None or attributes is None:
         raise ValueError(f"the examples of {share.name} are no links")

@@ -1,4 +1,4 @@
-"""What the sections of an experiment demand of each other: one list, which `fedweave run` and `check`, `federation`,
+"""Requirements between the sections of an experiment: one list, which `fedweave run` and `check`, `federation`,
 `fedweave sites check` and a site's admission evaluate with what each of them knows."""
 
 import os
@@ -38,25 +38,25 @@ from fedweave.sampling.neighborhoods import Minibatches, bytes_of
 
 
 class NotKnown(Exception):
-    """Somebody reads a fact that is not known yet."""
+    """A requirement reads a fact that is not known yet."""
 
 
 class ExperimentFacts:
-    """What is known of an experiment at some moment. To read a fact that is not known raises `NotKnown`.
+    """The facts of an experiment that are known at some moment. Reading another fact raises `NotKnown`.
 
     config:         the resolved configuration (`experiment.config.Config`, which checks itself by the list below, so
-                    that this module cannot import it); not known of an experiment that Python put together.
+                    that this module cannot import it); not known for an experiment that Python put together.
     name, declared: name and `Capabilities` of the algorithm before it is made.
     rounds, engine: how many rounds; the settings of [engine].
     normalise, edge_normalise: how features of examples and of edges are to be scaled (`datasets.features`).
-    member_models:  models that members have of their own, by the settings or by member.
+    member_models:  models of single members, by the settings or by member.
     members:        names of all clients or sites.
     data:           all of it, or at a site its own.
     partition:      as clients see it.
     model:          its layers. algorithm: as it is made of the model.
-    widths:         {client: how many numbers its embeddings have}; {} where they need not be alike.
-    trained:        numbers of training examples by client, None where one does not say.
-    at_site:        whether a site looks at its own data. predicts: whether a trained model predicts, and nobody trains.
+    widths:         {client: how many numbers its embeddings have}; {} where these may differ.
+    trained:        numbers of training examples by client, None where a client does not report it.
+    at_site:        whether a site looks at its own data. predicts: whether a trained model predicts, without training.
     """
 
     config: Any
@@ -89,7 +89,7 @@ class ExperimentFacts:
 
     @classmethod
     def of_config(cls, config: Any) -> "ExperimentFacts":
-        """What a configuration says by itself."""
+        """The facts in a configuration."""
         values = config.data.values
         how = ("normalise", "edge_normalise")  # at a site, site.toml says so
         scaling = {} if config.between_sites else {key: values.get(key, "none") for key in how}
@@ -105,8 +105,8 @@ class ExperimentFacts:
 
     @classmethod
     def of_algorithm(cls, algorithm: object) -> "ExperimentFacts":
-        """What an algorithm says that Python made."""
-        maker = maker_of(algorithm)  # of a preset, which says what it can do
+        """The facts of an algorithm that was made in Python."""
+        maker = maker_of(algorithm)  # of a preset, which declares its capabilities
         kind = algorithm if maker is None else maker.plugin
         return cls(name=type(algorithm).__name__, declared=capabilities(kind), algorithm=algorithm)
 
@@ -133,7 +133,7 @@ class ExperimentFacts:
         return self
 
     def more(self, **known: Any) -> "ExperimentFacts":
-        """The same facts, with those that are `known` now."""
+        """These facts and those in `known`."""
         return ExperimentFacts(**{**vars(self), **known})
 
     def knows(self, name: str) -> bool:
@@ -170,14 +170,14 @@ class ExperimentFacts:
 
     @property
     def bounded(self) -> set[str]:
-        """What the algorithm's ε is of (`mechanism.LDP.per`)."""
+        """The records that the algorithm's ε protects (`mechanism.LDP.per`)."""
         calls = self.algorithm.calls(2) or Calls()
         declared = (send for step in calls.all for send in step_info(step).sends.values())
         return {one.per for send in declared for one in send.mechanisms if isinstance(one, Gaussian | LDP)}
 
     @property
     def moved_by_others(self) -> set[str]:
-        """Records whose ε would not hold if their features were scaled by those of others. A simulation scales
+        """Records whose ε would not hold if other records determined the scaling of their features. A simulation scales
         examples; a site also the nodes around them."""
         return self.bounded & ({"example", "node"} if self.at_site else {"example"})
 
@@ -192,10 +192,10 @@ class ExperimentFacts:
 class Requirement:
     """Something that one section of an experiment demands of another.
 
-    code:    of the error; its first word says of which class the error is.
-    applies: whether these facts are about it. holds: whether it is met; asked only where it applies.
-    message: "section.key = value: problem. Remedy." It reads no fact that `applies` and `holds` do not read, besides
-             the algorithm's name, so that it is known wherever they are.
+    code:    of the error; its first word decides the class of the error.
+    applies: whether these facts are about it. holds: whether it is met; evaluated only where it applies.
+    message: "section.key = value: problem. Remedy." It reads only the facts that `applies` and `holds` read, and the
+             algorithm's name, so that it is known wherever they are.
     """
 
     code: str
@@ -223,7 +223,7 @@ def _unlike_ports(facts: ExperimentFacts) -> bool:
 
 
 def _strangers(facts: ExperimentFacts) -> list[str]:
-    """Members that have a model of their own and are not there."""
+    """Names in `member_models` that are no members."""
     models_of = facts.member_models
     named = models_of.members if isinstance(models_of, OwnModels) else models_of
     return [name for name in named if name not in facts.members]
@@ -522,8 +522,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.declared.graph_level,
         lambda f: f.data.example == "graph",
         lambda f: (
-            f"{f.named}: needs small graphs as examples, and those of {f.data.name} are {f.data.example}s. Choose "
-            'data such as data.name = "proteins" (see `fedweave list datasets`).'
+            f"{f.named}: needs small graphs as examples, but the examples of {f.data.name} are {f.data.example}s. Set "
+            'data.name = "proteins", for example (see `fedweave list datasets`).'
         ),
     ),
     Requirement(
@@ -713,9 +713,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.data.target == NUMBER and f.data.target_scaling != "none",
         lambda f: "example" not in f.bounded,
         lambda f: (
-            f'data.target_normalise = "{f.data.target_scaling}": scales a number by those of all training examples, '
-            'so that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones '
-            "before."
+            f'data.target_normalise = "{f.data.target_scaling}": scales a number by the numbers of all training '
+            'examples, so that the ε of one example would not hold. Set it to "none", and scale the numbers by public '
+            "ones before."
         ),
     ),
     # --- what clients hold ---
@@ -730,20 +730,20 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: None not in f.trained,
         lambda f: any(f.trained),
         lambda f: (
-            "no client has a labeled training example, so that nobody would train, and every score would be of a "
-            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+            "no client has a labeled training example: no client would train, and every score would come from a model "
+            "with random weights. Mark training examples (a column split), or give partition.train a share."
         ),
     ),
 )
 
 
 UNTESTED = (
-    "no client has a test example and there is no global test set: the model is trained, and nothing says how good it "
-    "is. Mark test examples (a column split), or give partition.test a share."
+    "no client has a test example and there is no global test set: the run trains a model without testing it. Mark "
+    "test examples (a column split), or give partition.test a share."
 )
 
 
 def untested(test: Sequence[int | None], has_global_test: bool) -> str:
-    """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
-    "" otherwise. test: numbers of test examples by client. has_global_test: whether there is a global test set."""
+    """The warning before a run without test examples, or "". Such a run is allowed, since you may want only its model.
+    test: numbers of test examples by client. has_global_test: whether there is a global test set."""
     return UNTESTED if not has_global_test and None not in test and not sum(filter(None, test)) else ""

@@ -1,4 +1,4 @@
-"""What can be configured: the registries of plug-ins and the parameters of each, and what stands in a configuration for
+"""What can be configured: the registries of plug-ins and the parameters of each, and the entry in a configuration for
 one that was an object in Python and that no file names.
 """
 
@@ -34,7 +34,7 @@ class InPython:
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
 
     def __call__(self, *arguments: object) -> "InPython":
-        """Itself; an algorithm, which is given its model here, is refused."""
+        """Return itself; raise an error for an algorithm, which gets its model here."""
         return self._refuse() if arguments else self
 
     def cut(self, data: object, seed: int) -> NoReturn:
@@ -55,9 +55,9 @@ class InPython:
 
     def _refuse(self) -> NoReturn:
         raise ConfigError(
-            f"{plugins.label(self.name)} was an object in Python that no file names, so that it cannot be made again: "
-            "report and compare take this run, what trains or predicts does not. Define it in a file of its own, not "
-            "in the script that is started, and train anew; of a torch.nn.Module, take "
+            f"{plugins.label(self.name)} was an object in Python without a file, so that it cannot be made again. "
+            "`report` and `compare` accept this run; commands that train or predict do not. Define the object in a "
+            "file of its own, not in the script that you start, and train again; for a torch.nn.Module, take "
             "models.ModuleKind(Net)(…).build(features, classes)."
         )
 
@@ -85,7 +85,7 @@ DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", 
 
 @runtime_checkable
 class HasFields(Protocol):
-    """What makes plug-ins and is no dataclass itself: a preset, or a class of modules."""
+    """A maker of plug-ins that is no dataclass itself: a preset, or a class of modules."""
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
@@ -99,7 +99,7 @@ class HasFields(Protocol):
 
     @property
     def documents(self) -> tuple[type, ...]:
-        """The classes whose docstrings say what they mean, the most particular first."""
+        """The classes whose docstrings explain the settings, the most particular first."""
         ...
 
 
@@ -117,11 +117,11 @@ class Parameter:
 
 
 def registry(section: str) -> Mapping[str, type]:
-    """The plug-ins that a section chooses from, by name, with those of installed packages; "part": the parts of an
+    """The plug-ins that a section chooses from, by name, also from installed packages; "part": the parts of an
     algorithm.
 
     Raises:
-        ConfigError: an installed package's has the name of another, cannot be loaded or is no plug-in.
+        ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is no plug-in.
     """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
@@ -158,7 +158,7 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
 
 
 def usable(section: str, name: str, kind: object) -> Any:
-    """What a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or what makes
+    """The object that a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or
     a model of a `torch.nn.Module`.
 
     Raises:
@@ -192,7 +192,7 @@ def usable(section: str, name: str, kind: object) -> Any:
 
 
 def _lacking(section: str, name: str, kind: object, missing: Sequence[str]) -> str:
-    """What to do about a class that is close to a plug-in."""
+    """The remedy for a class that is close to a plug-in."""
     if not isinstance(kind, type):
         return ""
     if not missing:
@@ -205,7 +205,7 @@ def _lacking(section: str, name: str, kind: object, missing: Sequence[str]) -> s
 
 
 def _no_fields(kind: type) -> list[str]:
-    """What a class annotates as a dataclass's fields though it only inherits from one."""
+    """The annotations of a class that only inherits from a dataclass, so that they are no fields."""
     annotations, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
     return [one for one, hint in annotations.items() if one not in fields and "ClassVar" not in str(hint)]
 
@@ -260,7 +260,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What results call it: the class of a plug-in from a file, else its name."""
+        """The name in results: the class of a plug-in from a file, else its name."""
         return plugins.label(self.name)
 
     def make(self, *arguments: object) -> Any:
@@ -297,8 +297,8 @@ def choose(
     more: Sequence[str] = (),
     hint: Callable[[str], str] = lambda key: "",
 ) -> Choice:
-    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are keys that the
-    table may have besides, `hint` is what to say of others (`check_keys`).
+    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are other keys that
+    the table may have, `hint` gives a remark on keys that it may not have (`check_keys`).
 
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
@@ -347,7 +347,7 @@ def accepts(parameter: Parameter, value: object) -> bool:
 
 
 def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[object], list[str]]:
-    """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
+    """The items of `parts`, a TOML value, whose class `takes` accepts, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
     chosen = _parts("algorithm.parts", listed, parameter.family or {})
     remaining = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
@@ -396,13 +396,13 @@ def _plain(value: object) -> object:
 
 EACH, MEMBERS = "each", "members"  # keys of [model]
 FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
-CODE = "model.members"  # of what is refused about them
+CODE = "model.members"  # code of errors about them
 
 
 @dataclass(frozen=True)
 class OwnModels:
-    """each: dealt to members in their order, from the first again when all are dealt. members: {name: the model of the
-    member of that name}, whatever is dealt."""
+    """each: models that members get in their order, from the first again when all are used. members: {name: the model
+    of that member}, which takes precedence over `each`."""
 
     each: tuple[Choice, ...] = ()
     members: Mapping[str, Choice] = field(default_factory=dict)
@@ -411,7 +411,7 @@ class OwnModels:
         return bool(self.each or self.members)
 
     def of(self, member: str, at: int) -> Choice | None:
-        """That of a member, the `at`-th of all; None where it has no other than the rest."""
+        """The model of a member, the `at`-th of all; None where it has the model of the others."""
         if member in self.members:
             return self.members[member]
         return self.each[at % len(self.each)] if self.each else None

@@ -42,9 +42,9 @@ def check_keys(
     owner: str = "",
     hint: Callable[[str], str] = lambda key: "",
 ) -> None:
-    """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
+    """Reject keys that are not among `valid`, the keys of `owner`; `path` is the table's, "" for the top level.
 
-    hint: what to say of a key that is valid elsewhere, such as " Did you mean …?"; "" where there is nothing.
+    hint: a remark on a key that is valid elsewhere, such as " Did you mean …?"; "" for none.
 
     Raises:
         ConfigError: names each key's path, the valid keys and, without a hint, the nearest.
@@ -116,7 +116,7 @@ _WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
 
 
 def _refuse_backslashes(path: Path, text: str, pattern: re.Pattern[str], lines_before: int = 0) -> None:
-    """Refuse a path of Windows in double quotes, of which TOML takes backslashes for escapes."""
+    """Reject a Windows path in double quotes, where TOML reads backslashes as escapes."""
     if found := pattern.search(text):
         line, own = lines_before + text.count("\n", 0, found.start(1)) + 1, found[1]
         raise ConfigError(

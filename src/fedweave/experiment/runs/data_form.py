@@ -1,6 +1,6 @@
-"""What a run's data calls its columns and classes, and how it is scaled: one record, whatever the data came as.
+"""The names of a run's columns and classes, and how its data is scaled: one record for all forms of data.
 
-It is kept in the run's directory, and `predict` and `export` go by it.
+The run's directory has it, and `predict` and `export` read it.
 """
 
 import json
@@ -44,14 +44,15 @@ _FACTS = ("numbered", "kinds")  # of a `DataForm`
 
 @dataclass(frozen=True)
 class DataForm:
-    """What data a model wants.
+    """The form of the data that a model takes.
 
-    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
+    columns, labels: names of the features and of the classes in order; () where they have none, or where only sites
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
-    nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
-    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
-    nothing. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
-    outputs, three rows (`Dataset.target_scale`); None of classes, and where sites alone know it. numbered: the data
+    nodes "shift" and "divisor" of every column; the divisor is None for columns that become 0. edges: their attributes,
+    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
+    attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
+    outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
+    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     """
 
@@ -172,7 +173,9 @@ def read_form(directory: Path) -> DataForm | None:
         known = () if all(map(contents.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
-            raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
+            raise ValueError(
+                f"it is of {example}s of {about['classes']} classes, and has {len(labels)} names of classes"
+            )
         scaling = {"how": how, **held}
         more = about.get("edges"), _read_targets(about.get("targets")), *(about.get(fact) is True for fact in _FACTS)
         return DataForm(len(names), about["classes"], known, labels, example, scaling, *more)
@@ -196,11 +199,11 @@ def _read_targets(held: Record | None) -> Record | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# New nodes or graphs in whatever form they come, as the data of a finished run: its columns, classes and scaling.
+# New nodes or graphs, in any form, as the data of a finished run: its columns, classes and scaling.
 
 
 _LOG = logging.getLogger(__name__)
-# Settings that do not say how new tables are read: what they ask for is in the form that the run noted.
+# Settings that do not affect how new tables are read: the form that the run noted has what they ask for.
 _NOTED = {
     *(field.name for field in fields(CommonSettings)),
     *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
@@ -209,15 +212,15 @@ _NOTED = {
 # Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
 _KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
 _KEPT -= _NOTED - {"edge_normalise", "targets", "labels"}
-_ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
+_ENCODED = ("label", "degree")  # kinds of columns that are made from the structure of small graphs
 
 
 @dataclass(frozen=True)
 class Before:
     """How data becomes what a run was trained on.
 
-    settings: those of [data], of a simulation or of a site, by which tables are read. external: see
-    `datasets.base.EXTERNAL`. form: as the run noted it. carried: what its edges carry, any or none of them.
+    settings: the settings of [data], of a simulation or of a site, by which tables are read. external: see
+    `datasets.base.EXTERNAL`. form: as the run noted it. carried: the edge attributes, any or none of them.
     numbered, kinds: see `DataForm`.
     """
 
@@ -230,13 +233,13 @@ class Before:
 
     @classmethod
     def of_run(cls, config: Config, form: DataForm, data: Dataset) -> "Before":
-        """Of a run's configuration, its form, and its data as read again."""
+        """From a run's configuration, its form, and its data as read again."""
         facts = data.carried, not data.columns, data.node_labels is not None
         return cls(config.data.values, config.external, form, *facts)
 
     @classmethod
     def noted(cls, settings: Values, external: str, form: DataForm, ports: bool = False) -> "Before":
-        """Of what was noted alone; ports: whether the model reads those of edges (`models.blocks.has_ports`)."""
+        """Only from what the run noted; ports: whether the model reads edge ports (`models.blocks.has_ports`)."""
         edges, attributes = form.edges, None
         if edges is not None:
             scaling = edges.get("scaling", {})
@@ -260,7 +263,7 @@ class Before:
 
     @property
     def columns(self) -> Sequence[str]:
-        """What its columns go by."""
+        """The names of its columns."""
         return self.form.columns or contents.unnamed(0, self.form.features)
 
 
@@ -287,7 +290,9 @@ def like(before: Before, path: Path) -> Dataset:
     if before.external in WIDENING:
         data = member_data(data, before.external)
     if before.external == EXCHANGE:
-        _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
+        _LOG.warning(
+            "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
+        )
     scaling = before.form.scaling
     scaling = scaling if scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as they are handed to a site
     return replace(
@@ -304,17 +309,17 @@ def like(before: Before, path: Path) -> Dataset:
 
 
 def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
-    """What the edges of `data` carry, features in the order and scaling of those `before`.
+    """The edge attributes of `data`, with features in the order and scaling of those `before`.
 
     Raises:
-        DataError: they carry other things.
+        DataError: they have other edge attributes.
     """
     was, now = before.carried, data.carried
     if was is None or (now is None and not was.width and was.weight is None):
         return None
     wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
     if now is None or now.width != was.width or (was.weight is None) != (now.weight is None):
-        refuse(path, "edges carry other things than those that the run was trained on", wanted)
+        refuse(path, "edges have other features or weights than those that the run was trained on", wanted)
     if was.columns and now.columns and was.columns != now.columns:
         if sorted(was.columns) != sorted(now.columns):
             refuse(path, f"the features of edges are {', '.join(now.columns)}", wanted)
@@ -325,7 +330,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
 
 
 def _read(before: Before, path: Path) -> Dataset:
-    """The data at `path`, which need not be labeled; tables with the classes and kinds that were known before."""
+    """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
     targets = _asked(before)
     if "npz" in kinds:
@@ -364,14 +369,14 @@ def _asked(before: Before) -> Record:
 
 
 def _targets(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
-    """The numbers or labels [e, t] of `data`, which are those of the run."""
+    """The numbers or labels [e, t] of `data`, checked against the run's."""
     if data.outputs != form.outputs:
         refuse(path, f"it has {data.target_summary}, and the run {form.outputs}", "Give the run's targets, in order.")
     return data.y
 
 
 def _seen(of: str, values: object, before: Before) -> object:
-    """The categories of a column, those that were taken from training rows as the run's columns say them."""
+    """The categories of a column; for those taken from training rows, the values that the run's columns have."""
     if values != AUTO:
         return values
     carried, bare = before.carried, of.removeprefix(OF_EDGES)
@@ -394,7 +399,7 @@ def _categories(names: Sequence[str], columns: Sequence[str]) -> dict[str, tuple
 
 
 def _encoded(before: Before) -> Record:
-    """Which one-hot columns small graphs had."""
+    """The one-hot columns of small graphs, as settings."""
     columns = [contents.column(name) for name in before.columns]
     labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)
     return ({"node_labels": tuple(labels)} if labels else {}) | ({"degrees": len(degrees)} if degrees else {})
@@ -420,7 +425,7 @@ def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_
 
 
 def _called(data: Dataset, before: Before, path: Path) -> list[str]:
-    """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
+    """The names of the columns of `data` in the run: columns without names, here or there, are taken in order; ""
     for one that encodes nodes' labels, where these were known to the run and no features."""
     wanted, numbered = before.columns, before.numbered
     if not data.columns:
@@ -452,7 +457,7 @@ def _check_count(features: int, wanted: int, path: Path) -> None:
 def _classes(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
     """int64 [e]: the labels of `data` as places among the run's classes, -1 where there is none."""
     known = list(form.labels or map(str, range(form.classes)))
-    numbered = not data.labels and path.is_file()  # an archive's numbers are places, whatever they are called
+    numbered = not data.labels and path.is_file()  # an archive's numbers are places, even if classes have names
     names = known if numbered else data.labels or [str(number) for number in range(data.classes)]
     places = np.array([known.index(name) if name in known else -2 for name in names] + [-2], np.int64)
     y = np.where(data.y < 0, -1, places[np.minimum(data.y, len(places) - 1)])

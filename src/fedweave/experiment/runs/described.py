@@ -44,8 +44,9 @@ _LOG = logging.getLogger(__name__)
 
 def described(algorithm: Algorithm, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
     """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
-    data that it names. Data without a name is saved beside `out`, called by its content, and a cut of one's own by
-    owners with it. What cannot be named stands there as such, and a warning says what the run cannot be used for.
+    data that it names. Data without a name is saved next to `out`, with its digest in the file name, and together with
+    a partition that you made yourself. Plug-ins without a name get a placeholder, and a warning lists what the run
+    cannot be used for.
 
     Raises:
         UserError: data without a name cannot be saved.
@@ -59,8 +60,8 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
     for choice in (partition, model, *member_models.members.values(), chosen):
         if not is_named(choice):
             _LOG.warning(
-                "note: no name says how the %s %s is made, so that %s can be reported and compared, but neither "
-                "predict nor be run anew (docs/comparing.md)",
+                "note: no name says how the %s %s is made, so that %s can be reported and compared, but it can neither "
+                "predict nor be trained again (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
     return Config(general, loaded, partition, model, chosen, engine, folder, own=member_models), data
@@ -71,11 +72,11 @@ def _model(layers: Model, data: Dataset) -> Choice:
     if data.carried is None:
         return model
     built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
-    return replace(model, values={**model.values, **built})  # as it was built, whatever the data's edges carry
+    return replace(model, values={**model.values, **built})  # as it was built, not fitted to the edge attributes
 
 
 def check_described(config: Config, built: Built) -> None:
-    """What `experiment.build.build` refuses and notes of the same run.
+    """Check what `experiment.build.build` checks of the same run, and write the same notes.
 
     Raises:
         ConfigError, DataError: the algorithm or the model demands other data.
@@ -87,7 +88,7 @@ def check_described(config: Config, built: Built) -> None:
 
 
 def _partition(origin: Origin) -> tuple[Choice, Dataset]:
-    """The choice that makes the partition, and the data that it makes it of."""
+    """The choice that makes the partition, and the data that it partitions."""
     data, cut, seed = origin.data, origin.partition, origin.seed
     maker = cut.maker
     if maker is not None and isinstance(maker.plugin, Partitioner) and maker.given[0] is data:
@@ -99,7 +100,7 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
 
 
 def _owned(data: Dataset, cut: Partition) -> Dataset | None:
-    """The data with its owners and its split as a cut has them; None where that does not say all of the cut."""
+    """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
     parts = cut.parts
     held = np.concatenate([part.examples for part in parts])
     plain = all(part.columns is None and part.edges is None and part.labels for part in parts)
@@ -113,7 +114,7 @@ def _owned(data: Dataset, cut: Partition) -> Dataset | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two partitions, or what they consist of, say the same."""
+    """Whether two partitions, or values in them, are equal."""
     if isinstance(one, Partition | Part):
         names = [field.name for field in fields(one) if field.init]
         return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
@@ -135,7 +136,7 @@ def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
 
 
 def _saved(data: Dataset, beside: Path) -> Record:
-    """What names the data in a file that has its content in its name."""
+    """Save the data in a file with its digest in the name; returns the settings that load it."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
     named = data.in_archive(file)
@@ -146,8 +147,8 @@ def _saved(data: Dataset, beside: Path) -> Record:
         if content(_read(named, 0)) != content(data):
             file.unlink()
             raise UserError(
-                f"{data.name} cannot be kept beside the run: read again it would be other data, such as with fewer "
-                "classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
+                f"{data.name} cannot be saved next to the run: the file would be read as other data, such as with "
+                "fewer classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
             )
     return named
 
@@ -187,7 +188,7 @@ def is_named(choice: Choice) -> bool:
 
 
 def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
-    """The choice, or what stands for it where no name or no settings in TOML make the same."""
+    """The choice, or a placeholder where no name or no settings in TOML make the same."""
     try:
         name = _name(section, kind)
         settings = parameters(section, kind)
@@ -203,7 +204,7 @@ def _unnamed(section: str, called: str) -> Choice:
 
 
 def _name(section: str, kind: object) -> str:
-    """What a configuration calls a class or preset.
+    """The name of a class or preset in a configuration.
 
     Raises:
         ConfigError: it has no name there.

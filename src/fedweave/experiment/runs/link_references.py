@@ -1,4 +1,4 @@
-"""What links are to be compared with: scores that know nothing but who is joined to whom in training, on the pairs that
+"""References for link prediction: scores that use only the training links, on the pairs that
 models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
 """
 
@@ -117,7 +117,7 @@ def _judged_across(
 def _judged(
     links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The pairs of metrics of one client's test links."""
+    """The (sum, count) pairs of metrics over one client's test links."""
     ones = np.ones(links.edges.shape[1])
     products = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
     source, target, _ = links.pairs
@@ -140,7 +140,7 @@ def _judged(
 
 
 def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
-    """How many of all nodes are above each test link."""
+    """The number of nodes that score above each test link."""
     if links.asked is None:
         raise ValueError("these links are ranked among pairs")
     queries, *rest = (torch.from_numpy(part) for part in links.asked)

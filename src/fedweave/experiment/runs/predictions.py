@@ -1,4 +1,4 @@
-"""What models predict, as a table for those who own the data."""
+"""Predictions of models, as a table for the owners of the data."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ from fedweave.partition.client_data import global_test_part, of_part, target_sca
 
 @dataclass(frozen=True)
 class Predicted:
-    """What one client's model, or the global one, predicts.
+    """The predictions of one client's model, or of the global one.
 
     client:      whose it is. probability: of the classes, [e, c], or of several labels, [e, t]; or numbers [e, t] in
                  the data's units; with padding behind the examples.
@@ -70,10 +70,10 @@ def predictions_table(
     "source" and "target", "split" ("" in none), "true" (the known class, else null), "predicted" (the most probable
     one), and a column of probabilities for each class, "p_low", "p_high".
 
-    ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
-    then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
-    unknown; without it, or where none is known, there is no column "true". flagging: of two classes, which examples are
-    flagged, of all clients or of each, from 0.5 on of one that is not named; then there are "score", the probability of
+    ids: the names of the examples, () without. labels: the names of the classes, () for their numbers; then these are
+    predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where unknown;
+    without it, or where none is known, there is no column "true". flagging: of two classes, which examples are flagged,
+    for all clients or for each, from 0.5 on for a client that is not in it; then there are "score", the probability of
     the positive class, "flagged" and the "threshold". ends: [2, e] of all data, see `ends_of`.
 
     Where `y` [n, t] has numbers, called `targets`: "true", "predicted" and, with a half-width of each prediction
@@ -139,7 +139,7 @@ def _of_labels(p: np.ndarray, y: np.ndarray, targets: Sequence[str]) -> Record:
 
 
 def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[str]) -> tuple[int, np.ndarray]:
-    """The positive class, and the threshold of each client."""
+    """The positive class, and the threshold of each of `clients`."""
     if isinstance(flagging, Flagging):
         return flagging.positive, np.full(len(clients), flagging.threshold)
     positive = next((rule.positive for rule in flagging.values()), 1)
@@ -147,7 +147,7 @@ def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[st
 
 
 def ends_of(data: Dataset) -> np.ndarray | None:
-    """[2, e], what the nodes at the ends of edges are called, or their numbers, where edges are the examples."""
+    """[2, e], the names of the nodes at the ends of edges, or their numbers, where edges are the examples."""
     if data.carried is None or not data.carried.examples:
         return None
     ends: np.ndarray = np.array(data.node_ids)[data.carried.ends] if data.node_ids else data.carried.ends
@@ -202,8 +202,8 @@ def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """Predictions of the run's own examples: each client's by its model, by default the one that it uses; and, unless
-    another is asked for, those of the global test graph by the global one.
+    """Predictions of the run's own examples: each client's by its model, by default the one that it uses. Without
+    `client`, and unless `model` is another, also predictions of the global test graph by the global model.
 
     Raises:
         UserError: there is no such model or client.
@@ -247,7 +247,7 @@ def _without_intervals(table: pa.Table, client: str) -> pa.Table:
 
 
 def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """A row for each link of a client, and for each pair that was drawn beside it: "client", "source", "target",
+    """A row for each link of a client, and for each pair that was drawn for it: "client", "source", "target",
     "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
 
     Raises:
@@ -262,7 +262,7 @@ def of_own_links(run: Trained, model: str | None = None, client: str | None = No
 
 
 def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarray) -> pa.Table:
-    """The rows of `of_own_links` of one client; probability: of the two classes of its examples, [e, 2]. called: its
+    """The rows of `of_own_links` for one client; probability: of the two classes of its examples, [e, 2]. called: its
     nodes' names."""
     if graph.pairs is None:
         raise ValueError(f"the examples of {client} are no links")
@@ -274,7 +274,7 @@ def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarr
 
 
 def link_names(run: Trained, client: str) -> np.ndarray:
-    """What the nodes of a client are called, in its order."""
+    """The names of a client's nodes, in its order."""
     part = run.seen.parts[list(run.built.fed.clients).index(client)]
     names: np.ndarray = np.array(run.built.data.node_ids)[part.nodes]
     return names
@@ -366,11 +366,11 @@ def flagging_of(
 
 
 def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """What the last layer of models reads, of the run's own examples: a row per client and example, "client", "node",
+    """The inputs of the models' last layer for the run's own examples: a row per client and example, "client", "node",
     "graph" or "edge" (its place in the data), "id" where the data has ids, "split", "true", and columns "e_0", "e_1", …
     Of links: a row per client and node, as the decoder reads it, with "client", "node", "id" and the columns.
 
-    model: that of each client, by default the one that it uses.
+    model: which model of each client, by default the one that it uses.
 
     Raises:
         UserError: there is no such model or client, or it has no embeddings of examples.
@@ -422,7 +422,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True, repr=False)
 class SplitScores(Shown):
-    """What a function says of one split.
+    """The values of a function on one split.
 
     name:    of the function. clients: {client: its value on the client's own examples by the model that it uses}.
     local:   their mean, over those that have one. pooled: of all clients' examples together, each by its client's
@@ -466,7 +466,7 @@ def function(name: str) -> Metric:
 
 
 def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScores:
-    """What the function says of the predictions of a run's own examples (`predictions.predictions_table`).
+    """The values of the function on the predictions of a run's own examples (`predictions.predictions_table`).
 
     Raises:
         UserError: there is no such split, no class is known, or the function fails or returns no number.
@@ -496,7 +496,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
 
 
 def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """What a `Metric` takes, of all rows: classes, numbers or labels, and what was predicted."""
+    """The arguments of a `Metric` for all rows: classes, numbers or labels, and the predictions."""
 
     def values(column: str, gap: float) -> np.ndarray:
         if column not in table.column_names:  # never known
@@ -519,7 +519,7 @@ def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 def of_run(
     directory: Path, metric: Metric, split: str = "test", model: str | None = None, config: Config | None = None
 ) -> SplitScores:
-    """What the function says of a finished run's models. config: of the run, where the caller knows it.
+    """The values of the function for a finished run's models. config: of the run, where the caller knows it.
 
     Raises:
         UserError: see `measured`; the run is not finished, was made between sites, or has no such model.

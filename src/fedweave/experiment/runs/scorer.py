@@ -1,6 +1,6 @@
 """A model with all that scoring needs, as one file: its weights, how tables become its columns, and what it flags.
 
-Whoever has the file scores alone: without the run, its data, a server or another member.
+The file is enough to score: you need neither the run nor its data, a server or another member.
 """
 
 import json
@@ -57,12 +57,12 @@ class Scorer:
     """A model that scores tables.
 
     model:    the section [model] that made it.
-    weights:  of the plain model, without what an algorithm adds for training.
+    weights:  weights of the plain model, without what an algorithm adds for training.
     before:   how tables become what it was trained on.
     client:   whose model it is, "global" for the server's.
     round:    after which round of the run.
     run:      SHA-256 of the run's configuration, as statements and compliance reports have it.
-    dtype:    of its computations, a key of `DTYPES`.
+    dtype:    type of its computations, a key of `DTYPES`.
     flagging: which examples are flagged; None where no class is looked for.
     widths:   half the widths of the intervals of predicted numbers; () without intervals.
     release:  the version of fedweave that wrote it.
@@ -81,7 +81,7 @@ class Scorer:
 
     @property
     def form(self) -> DataForm:
-        """What data it wants."""
+        """The form of the data that it scores."""
         return self.before.form
 
     @cached_property
@@ -114,7 +114,7 @@ class Scorer:
         "model" (`name`), "run" and "scored_at", which is `at`, or now.
 
         Raises:
-            DataError: the tables are refused, or of another form than those of training.
+            DataError: the tables are not valid, or differ in form from the tables of training.
         """
         data = like(self.before, path)
         return self.scored(data, at or datetime.now(UTC))
@@ -139,7 +139,7 @@ class Scorer:
         return table.append_column("scored_at", pa.repeat(moment, len(table)))
 
     def facts(self) -> Record:
-        """What it is, for people and monitors."""
+        """Facts about the model, for people and monitors."""
         form, flagging = self.form, self.flagging
         names: Record = {"columns": list(self.before.columns), "examples": form.example}
         classes: list[object] = [*form.labels] or [*range(form.classes)]
@@ -296,7 +296,7 @@ class ChosenModel(NamedTuple):
 
 
 def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenModel:
-    """The `model` of a run: the global one where there is one, else that of the `client`.
+    """The `model` of a run: the global one where there is one, else the one of the `client`.
 
     Raises:
         UserError: there is no such model or client, or no one model fits new tables.
@@ -331,8 +331,8 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
 
 
 def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "last") -> Scorer:
-    """The scorer at `place`: its file, a folder that holds it (an export, a site's folder of a run), a site's folder,
-    of whose runs the last counts, or the folder of a simulation's run, of which `client` or `model` names the model.
+    """The scorer at `place`: its file; a folder that holds it (an export, a site's folder of a run); a site's folder,
+    where the last of its runs counts; or the folder of a simulation's run, where `client` or `model` names the model.
 
     Raises:
         UserError: there is none, or it is another client's.

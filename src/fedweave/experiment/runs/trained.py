@@ -54,10 +54,10 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
 
 
 def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
-    """The weights `w` of a run, if they are those of the model that its configuration makes.
+    """Return the weights `w` of a run if they fit the model that its configuration makes.
 
     Raises:
-        FedweaveError: they are not.
+        FedweaveError: they do not.
     """
     shapes = _shapes(w)
     for path, shape in _shapes(models.init(net, random.key(0), torch.float32)).items():
@@ -106,10 +106,10 @@ class Trained:
 
     @property
     def algorithm(self) -> Deployable:
-        """What trained them.
+        """The algorithm that trained the models.
 
         Raises:
-            UserError: it keeps no models.
+            UserError: the algorithm keeps no models.
         """
         return deployable(self.built.algorithm)
 
@@ -118,12 +118,12 @@ class Trained:
         return deployable(self.built.algorithm_of(client)).net
 
     def test_net_of(self, client: str) -> Model:
-        """The same on other graphs; of whoever is no client the joint model."""
+        """The model that a client uses on other graphs; for names that are no client, the global model."""
         return deployable(self.built.algorithm_of(client)).test_net
 
     @property
     def seen(self) -> Partition:
-        """What the clients hold, whose order is that of the federation's clients."""
+        """The partition that clients see, in the order of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
         return pooled(self.built.partition, self.built.data) if one else self.built.partition
 
@@ -185,21 +185,21 @@ def finished(directory: Path) -> Config:
 
 
 def saved(directory: Path, config: Config) -> Checkpoint:
-    """What the run in `directory` of `config` left.
+    """The checkpoint of the run in `directory` of `config`.
 
     Raises:
-        UserError: a file that it names a plug-in in has changed.
+        UserError: a file of a plug-in of the configuration has changed.
     """
     reached = Checkpoint.load(directory / CHECKPOINT)
-    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train anew.")
+    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train again.")
     return reached
 
 
 def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
-    """The algorithm of a run between sites, made for data as the run noted it, and the joint model that it left.
+    """The algorithm of a run between sites, made for data as the run noted it, and the global model of the run.
 
     Raises:
-        UserError: it left none, or a file that it names a plug-in in has changed.
+        UserError: it has no global model, or a file of a plug-in of the configuration has changed.
     """
     summary = read_summary(directory / SUMMARY)
     plugin, size = (

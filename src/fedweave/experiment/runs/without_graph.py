@@ -41,12 +41,12 @@ class Held(NamedTuple):
 
 
 def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Record) -> dict[str, float]:
-    """What the reference reaches on test examples, by the metrics of the models: "features/local/…", the mean over
-    clients that each train on their own examples, and "features/global/…", of one that trains on all clients', on the
-    examples of "global/…".
+    """Test metrics of the reference, with the names of the models' metrics: "features/local/…", the mean over clients
+    that each train on their own examples, and "features/global/…", for one model that trains on all clients' examples,
+    tested on the examples of "global/…".
 
     {} where parties hold columns of the same nodes, or where there are no features or training examples. asked: False
-    for none, True for both, "auto" for what costs little beside rounds. metrics: of the run's summary.
+    for none, True for both, "auto" for what costs little compared with rounds. metrics: of the run's summary.
     """
     cut = built.partition
     if asked is False or any(part.columns is not None for part in cut.parts):
@@ -74,13 +74,13 @@ def _values(pairs: Tree, positive: int) -> Record:
 
 
 def rows_of(round: int, found: Mapping[str, float]) -> pa.Table:
-    """What `without_graph` found as rows of metrics.parquet."""
+    """The results of `without_graph` as rows of metrics.parquet."""
     return of_splits(round, {name: np.array([np.nan, np.nan, value]) for name, value in found.items()})
 
 
 def features_of(own: Dataset) -> Features:
-    """The features [e, d] of a client's examples: a node's own, the sums and the means of those of a small graph's
-    nodes, or an edge's own and those of its source and its target."""
+    """The features [e, d] of a client's examples: the features of a node; the sums and means over a small graph's
+    nodes; or the features of an edge and of its source and its target."""
     if own.graph_of is not None:
         of = sp.csr_matrix((np.ones(own.nodes, np.float32), (own.graph_of, np.arange(own.nodes))))
         sums, sizes = of @ own.x, np.asarray(of.sum(1)).ravel()
@@ -95,8 +95,8 @@ def features_of(own: Dataset) -> Features:
 def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalise`) are scaled by these examples; with one class alone that is predicted. Of t labels
-    float64 [m, t], logits by such a regression each; of t numbers what `Ridge()` predicts."""
+    (`datasets.features.normalise`) are scaled by these examples; a single class is always predicted. For t labels
+    float64 [m, t], the logits of one regression each; for t numbers the predictions of `Ridge()`."""
     if kind_of(train.y) != CLASS:
         return np.stack([_of_target(train, x, at) for at in range(classes)], 1)
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
@@ -138,7 +138,7 @@ def _held(own: Dataset) -> Held:
 
 
 def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
-    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each of those it is judged
+    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each item
     `on`."""
     every, ends = _joined(on), np.cumsum([len(held.y) for held in on])[:-1]
     found = []
