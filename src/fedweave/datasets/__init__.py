@@ -112,10 +112,10 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
 
 
 def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:
-    """What a data set from outside the package loads, if it keeps every promise of `Dataset`.
+    """Load a data set from outside the package and check it.
 
     Raises:
-        DataError: it does not, or the loader fails.
+        DataError: it is no valid `Dataset`, or the loader fails.
     """
     data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
     if not isinstance(data, Dataset):
@@ -124,7 +124,7 @@ def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Datas
 
 
 def _known(error: OtherCounts) -> str:
-    """The data set that is published with these counts; "" if none is."""
+    """The name of the published data set with these counts; "" if there is none."""
     published = {name: kind.facts[:2] for name, kind in DATASETS.items() if hasattr(kind, "facts")}
     return next((name for name, counts in published.items() if counts == (error.nodes, error.edges)), "")
 

@@ -70,7 +70,7 @@ class Folder(NodeSettings, Tabular):
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def of_relations(self, edges: Table) -> "Folder | None":
-        """The same, with edges and their labels, where links are of several relations; else None."""
+        """These settings with labeled edges, where links are of several relations; else None."""
         return replace(self, task="edges") if self.task == "links" and "label" in edges.columns else None
 
     @property
@@ -91,10 +91,10 @@ class Folder(NodeSettings, Tabular):
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
         root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".', "other-layout")
+            refuse(root, f"{texts[0]} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
         tables = self.tables(root, lacking=not labelled)
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
-            what = "there is a table graphs, and nodes say which they belong to"
+            what = "there is a table graphs, and the column graph of nodes refers to it"
             refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
         kind = self.of_relations(tables.edges) or self
         dataset = kind.made(tables, root, labelled and kind.task != "links")
@@ -102,7 +102,7 @@ class Folder(NodeSettings, Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        # whose or when a node to be predicted is does not matter
+        # a node to be predicted needs neither owner nor time
         owned = [name for name in self.known[len(super().known) :] if name != KIND] if labelled else ()
         named = ("id", *(self.answers if labelled and not self.of_edges else ()))
         check_columns(tables.nodes, required=(*named, *owned), known=self.known)
@@ -120,7 +120,7 @@ class Folder(NodeSettings, Tabular):
         return parts
 
     def finished(self, tables: Tables, found: Record) -> Record:
-        """See `Tabular.finished`; edges to nodes elsewhere apart, and what is said of edges for those that are left."""
+        """See `Tabular.finished`; separates edges to nodes elsewhere, and describes the other edges as examples."""
         nodes, (ends, rows) = tables.nodes.rows, found["ends"]
         if self.external != "refuse":
             every = bare(ends) if found["carried"] is None else found["carried"]
@@ -143,8 +143,8 @@ class Folder(NodeSettings, Tabular):
 
 
 def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str]) -> Record:
-    """What a dataset says of edges as examples, of which `rows` int64 [e] of the table are left; unused: columns of
-    nodes that say of nodes what is asked of edges."""
+    """The fields of a dataset whose examples are edges; `rows` int64 [e] are their rows in the table. unused: columns
+    of nodes that are not used, since the examples are edges."""
     named = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
     if not named and len(rows) < edges.rows:
         named = tuple(map(str, rows.tolist()))
@@ -229,7 +229,7 @@ class Members(Folder):
 
 @dataclass(frozen=True)
 class _Stacked(Table):
-    """Several tables one below the other; complaints name the file and row that a value comes from."""
+    """Several tables one below the other; errors name the file and row that a value comes from."""
 
     sources: tuple[Table, ...] = ()
     counted: ClassVar[str] = "rows of all members"
@@ -249,7 +249,7 @@ class _Stacked(Table):
 
 
 def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
-    """The table with the member's name before the ids in `columns`."""
+    """The table with the member's name in front of the ids in `columns`."""
     check_columns(table, required=tuple(columns), known=tuple(columns))
     data = table.data
     for column in columns:
@@ -260,7 +260,7 @@ def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
 
 
 def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
-    """Refuse members with other feature columns."""
+    """Reject members whose feature columns differ."""
     features = [[name for name in table.columns if name not in NODES] for table in nodes]
     for table, names in zip(nodes, features, strict=True):
         if differ := sorted(set(names) ^ set(features[0])):
@@ -340,7 +340,7 @@ class GraphFolder(GraphSettings, Tabular):
         """The data set of a table of molecules; see `Tabular.made` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
         nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
-        if self.edge_features != ALL:  # the others of a bond's properties, which nobody asked for
+        if self.edge_features != ALL:  # leave out properties of bonds that are not listed
             columns = [name for name in edges.columns if name in (*EDGES, "label", *self.chosen)]
             edges = replace(edges, data=edges.data.select(columns))
         kind = replace(self, node_labels=elements, edge_labels=bonds)
@@ -351,8 +351,8 @@ class GraphFolder(GraphSettings, Tabular):
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
             ("id", *self.answers, *owner_columns) if labelled else ("id",)
-        )  # whose a graph to be predicted is does not matter
-        hint = "" if owner_columns else "data.owner names one that says whose each graph is"
+        )  # a graph to be predicted needs no owner
+        hint = "" if owner_columns else "data.owner names the column with each graph's owner"
         known = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
         check_columns(self.examples(tables), required, known, closed=True, hint=hint)
         check_columns(tables.nodes, required=("id", "graph"), known=self.known)
@@ -420,8 +420,8 @@ def is_of_graphs(root: Path) -> bool:
 
 
 def check_named(root: Path, kind: GraphFolder) -> None:
-    """Refuse labels of nodes or edges that are names whose order nobody gave: another holder of such tables, who lacks
-    a name, would number the others in another way.
+    """Reject labels of nodes or edges that are names, unless [data] gives their order: a holder of other tables, where
+    a name is missing, would number the others differently.
 
     Raises:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
@@ -491,7 +491,7 @@ def _edge_labels(edges: Table, record: Record) -> np.ndarray:
 
 
 def _names(table: Table, labels: tuple[str, ...] | None) -> tuple[str, ...]:
-    """What the labels are called, in order; () where they are numbers."""
+    """The names of the labels, in order; () where they are numbers."""
     present = table.texts("label").drop_null()
     if labels is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
         return ()

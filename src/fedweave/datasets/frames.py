@@ -61,8 +61,8 @@ def from_graph_frames(
 def from_networkx(
     graph: Any, label: str = "label", features: Sequence[str] | None = None, name: str = "networkx", **options: Any
 ) -> Dataset:
-    """The graph of a `networkx.Graph`, undirected unless `directed` is True; what nodes have besides `label`, "sens"
-    and "split" are features.
+    """The graph of a `networkx.Graph`, undirected unless `directed` is True; attributes of nodes are features, except
+    for `label`, "sens" and "split".
 
     label: the attribute with the class, or number, which every node, or with `task` "edges" every edge, has; None where
     it is unlabeled. With `targets`, in the options, these attributes are predicted, which none need have.
@@ -112,7 +112,7 @@ def from_networkx(
 
 
 def _check_targets(graph: Any, targets: Sequence[str], edges: bool, held: set[str], name: str) -> None:
-    """Refuse targets that no node, or no edge, has."""
+    """Reject targets that no node, or no edge, has."""
     if edges:
         held = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
     if absent := [target for target in targets if target not in held]:
@@ -122,12 +122,12 @@ def _check_targets(graph: Any, targets: Sequence[str], edges: bool, held: set[st
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
-    """Refuse a `label` that some of the nodes or edges lack."""
+    """Reject a `label` that some nodes or edges lack."""
     lacking = [one for one, attributes in known if label not in attributes]
     there = _attributes(label, {key for _, attributes in known for key in attributes}, what)
     if lacking and len(lacking) == len(known):
         message = f"none of {len(known):,} {what}s has the attribute {label!r}"
-        refuse(name, message, f"{there} Name in `label` the one that says each {what}'s class.")
+        refuse(name, message, f"{there} Set `label` to the attribute with each {what}'s class.")
     if lacking:
         lack = "lacks" if len(lacking) == 1 else "lack"
         message = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
@@ -135,7 +135,7 @@ def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: s
 
 
 def _attributes(like: str, held: set[str], what: str = "node") -> str:
-    """What attributes there are, the nearest to a name first."""
+    """A sentence on the existing attributes, the nearest to a name first."""
     ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
     names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
     more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""

@@ -1,5 +1,5 @@
-"""How published data is found on disk; what a user's path holds, in words, for the refusal of a path that does not hold
-the named data; and files of it that nobody reads although they look like data.
+"""How published data is found on disk; descriptions of a user's path, for errors where it does not hold the named data;
+and files at that path that look like data but are not read.
 """
 
 import os
@@ -182,8 +182,8 @@ TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
 
 
 def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
-    be read; `names` are those of all data sets."""
+    """A description of the existing path `root` ("is …", "holds …"), and the values of `[data] name` with which it can
+    be read; `names` are the names of all data sets."""
     known = set(names)
     if root.is_file():
         names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix.lower() == ".npz" else ()
@@ -226,7 +226,7 @@ def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
 
 
 def _file(path: Path) -> str:
-    """An archive by its counts, any other file by its kind."""
+    """A description of a file: the counts of an archive, the kind of any other."""
     try:
         check_archive(path, path.stat().st_size)
         with np.load(path, allow_pickle=False) as held:

@@ -11,19 +11,18 @@ from 0 and the groups of `sens` from 0 are called, each by another name. `owner`
 Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e] or [e, t], NaN at gaps, or labels also
 int64, -1 at gaps; `target_names`, text, what its columns are called.
 
-Edges as examples: `edge_y` int64 [E] in the place of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test
-and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes, and each edge stands in `edge_index`
-once.
+Edges as examples: `edge_y` int64 [E] instead of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test and
+-1 none. Then `sens` and `ids` are of edges, `owner` and `node_ids` of nodes, and each edge stands in `edge_index` once.
 
-Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
+Edges with attributes: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], `edge_feature_names` and, of a split by time, `split_until` float64 [2], the last times of
 training and of validation, later than which no message for their examples is. With any of them `edge_index` may be in
 any order, parallel edges are kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both
 directions.
 
-Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
-`outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
-where the edges between nodes have these.
+Edges to nodes elsewhere: `outside_index` int64 [2, C]. One end is a node; the other is n plus the place of its name in
+`outside_names`, text [F]. Each name occurs once. `outside_weight`, `outside_attr` and `outside_time` belong to these
+edges where the edges between nodes have such attributes.
 """
 
 import zipfile
@@ -130,13 +129,13 @@ def read(
 
 
 def _target_names(arrays: dict[str, np.ndarray], key: str, path: Path) -> tuple[str, ...]:
-    """What the columns of `y` are called; () where the file does not say."""
+    """The names of the columns of `y`; () where the file has none."""
     held = arrays[key]
     return _text(arrays, TARGETS, held.shape[1] if held.ndim == 2 else 1, f"one for each column of {key}", path)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    again = "Get the file again, or write it anew with numpy.savez_compressed."
+    again = "Get the file again, or write it again with numpy.savez_compressed."
     if not path.is_file():
         refuse(path, "this is not a file", "Name the .npz file itself.")
     try:
@@ -169,7 +168,7 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
 
 
 def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
-    """What the edges carry; None if the file says nothing of it."""
+    """The edge attributes; None if the file has none."""
     if not {DIRECTED, *CARRIED} & arrays.keys():
         return None
     index, directed = arrays["edge_index"], arrays.get(DIRECTED, np.array(False))
@@ -197,13 +196,13 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:
-            refuse(path, f"{UNTIL} is there, and no edge_time", "Say when each edge is, or leave it out.")
+            refuse(path, f"{UNTIL} needs edge_time", f"Add edge_time, or leave {UNTIL} out.")
         attributes = attributes._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
     return once(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
-    """Edges to nodes elsewhere; None if the file says nothing of them."""
+    """Edges to nodes elsewhere; None if the file has no arrays for them."""
     if OUTSIDE_INDEX not in arrays:
         return None
     index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))

@@ -117,10 +117,10 @@ class PartyFolders(Classified):
 
 
 def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
-    """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
+    """One party's data by itself, with its ids and its unscaled features, and the names of the features; it may have no
     column of labels.
 
-    kind: how its tables are read, with the classes or labels, which a party without labels must be told.
+    kind: settings of its tables. A party without labels needs the classes or labels there.
 
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
@@ -130,7 +130,7 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
     if not labelled and not classes:
         refuse(
             party.nodes.path,
-            "it has no column label, and the classes are not said",
+            "it has no column label, and site.toml does not give the classes",
             "Set [data] classes or labels in site.toml.",
         )
     y = np.full(party.nodes.rows, -1)
@@ -184,7 +184,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True)
 class _Joined(Table):
-    """One column of several parties' tables; complaints name the file and row that a value comes from."""
+    """One column of several parties' tables; errors name the file and row that a value comes from."""
 
     sources: tuple[Table, ...]
     which: np.ndarray
@@ -219,8 +219,8 @@ def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
 def _read(
     folder: Path, kind: Classified, gaps: Sequence[str] | None, train: pa.Array | None = None, shared: bool = False
 ) -> _Given:
-    """gaps: columns that may have empty cells. train: the ids whose rows say what categories there are; all if None.
-    shared: the columns that are named are of all parties, each of which may lack them."""
+    """gaps: columns that may have empty cells. train: the ids whose rows decide the categories; all if None. shared:
+    whether named columns may belong to other parties, so that a party may lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
@@ -279,8 +279,8 @@ def _parties(inputs: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
 
 
 def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [2, E]: those of a party's edges that join common nodes, in the common numbering; `rows` are these nodes'
-    rows among the party's."""
+    """int64 [2, E]: a party's edges that join common nodes, in the common numbering; `rows` are the nodes' rows at the
+    party."""
     place = np.full(nodes, -1)
     place[rows] = np.arange(len(rows))
     among: np.ndarray = place[edges]
@@ -305,7 +305,7 @@ def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
 
 
 def _written_unlike(inputs: list[_Given], common: int) -> str:
-    """How many more nodes would be common if ids were `alike.plain`; "" if none."""
+    """A sentence on how many more nodes would be common if ids were `plain`; "" if none."""
     forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
     alike = set.intersection(*map(set, forms))
     if len(alike) <= common:
@@ -314,7 +314,9 @@ def _written_unlike(inputs: list[_Given], common: int) -> str:
     example = next(names for names in written if len(set(names)) > 1)
     text = ", ".join(f"{party.name} has {name!r}" for party, name in zip(inputs, example, strict=True))
     how = difference(*list(dict.fromkeys(example))[:2])
-    return f"{len(alike) - common:,} more would be common but for how they are written: {text}, which differ in {how}"
+    return (
+        f"{len(alike) - common:,} more would be common if ids were written the same way: {text}, which differ in {how}"
+    )
 
 
 def _joined(

@@ -94,7 +94,7 @@ def _download(host: str, path: Path, get: Callable[[str], Path]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, _impatient():
             os.replace(get(scratch), path)
-    except Exception as error:  # network, disk, archive, missing pandas: whatever stops a download is one refusal
+    except Exception as error:  # network, disk, archive, missing pandas: one error for all
         raise DataError(f"the download from {host} failed ({type(error).__name__}: {error}).") from error
     return path
 
@@ -119,7 +119,7 @@ def convert(source: Any, name: str) -> Dataset:
 
 
 def _first(mask: np.ndarray) -> np.ndarray:
-    """Of several published splits the first."""
+    """The first of several published splits."""
     return mask if mask.ndim == 1 else mask[:, 0]
 
 
@@ -213,7 +213,7 @@ class Public(Published):
         return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalise, self.name)
 
     def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
-        """The data set with what models may see of the features in the file."""
+        """The data set with the features of the file that models may see."""
         column = self.facts.sens_column
         return dataset if column is None else _without(dataset, column, path)
 

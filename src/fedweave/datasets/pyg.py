@@ -53,14 +53,14 @@ def is_hetero(data: object) -> bool:
 def flattened(
     data: Any, name: str, flatten: bool, task: str, numbers: bool = False
 ) -> tuple[SimpleNamespace, Columns, Columns]:
-    """The nodes of all types, one type after the other, with a feature for each type, 1 at its own, and then each
-    type's own features, 0 at others; edges likewise; as an object with a `Data`'s attributes. What their features, and
-    those of edges, are called. One type alone may have classes, or `numbers` in their place, which the masks and sens
-    then go by; the others' are gaps.
+    """The nodes of all types, one type after the other, as an object with a `Data`'s attributes; and the names of node
+    and edge features. Features are one per type, 1 at its own nodes, and then each type's own features, 0 at others;
+    edges likewise. Only one type may have classes, or `numbers` instead, with its masks and sens; the other types have
+    gaps.
 
     Raises:
-        DataError: nobody asked for it (`flatten`); several types have classes, or not all types of edges a time; or an
-            edge's end is no node of its type, or the number of nodes or rows is wrong or unknown.
+        DataError: `flatten` is False; several types have classes, or not all types of edges a time; or an edge's end is
+            no node of its type, or the number of nodes or rows is wrong or unknown.
     """
     nodes = {kind: data[kind] for kind in data.node_types}
     edges = {kind: data[kind] for kind in data.edge_types}
@@ -69,9 +69,9 @@ def flattened(
         refuse(name, f"edges of type {bare[0]!r} have no edge_index", "Give it, or leave the type out.")
     if not flatten:
         kinds = f"types of nodes ({', '.join(nodes)}) and of edges ({', '.join(relations.values())})"
-        refuse(name, f"the graph has {kinds}", "Say flatten = True, which makes types features, or give one of a type.")
+        refuse(name, f"the graph has {kinds}", "Set flatten = True, which makes types features, or give one of a type.")
     if uncounted := [kind for kind, store in nodes.items() if store.num_nodes is None]:
-        refuse(name, f"nobody says how many nodes of type {uncounted[0]!r} there are", "Give its x or num_nodes.")
+        refuse(name, f"the number of nodes of type {uncounted[0]!r} is not known", "Give its x or num_nodes.")
     sizes = {kind: int(store.num_nodes) for kind, store in nodes.items()}
     first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     ends = [_ends_of_type(kind, store, sizes, first, name) for kind, store in edges.items()]
@@ -98,7 +98,7 @@ def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: di
 
 
 def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
-    """The features [n, types + d] of all types, and what they are called."""
+    """The features [n, types + d] of all types, and their names."""
     arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
     for kind, array in arrays.items():
         if len(array) != counts[kind]:
@@ -121,8 +121,8 @@ def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -
 def _rows(
     stores: Stores, counts: Counts, keys: Sequence[str], name: str, absent: Mapping[str, float] = _ABSENT
 ) -> dict[str, np.ndarray]:
-    """One value for each node or edge, or several targets, of those of `keys` that a type has; absent: the value of
-    the other types."""
+    """{key: one value for each node or edge, or several targets}, for `keys` that a type has; absent: the value of the
+    other types."""
     rows = {}
     for key in keys:
         having = [kind for kind, store in stores.items() if key in store]
@@ -146,7 +146,7 @@ def _rows(
 
 
 def _others_by_type(stores: Stores, names: Names) -> Record:
-    """Further arrays, by the names of their types and theirs."""
+    """Further arrays, by the name of their type and their own."""
     return {f"{names[kind]}.{key}": store[key] for kind, store in stores.items() for key in store if key not in READ}
 
 
@@ -192,11 +192,11 @@ def from_pyg(
     numbers, or target = "labels" for yes-or-no labels, with NaN, or -1 of labels, at gaps; of small graphs y [1, t].
     ignore: attributes that do not count, such as "edge_weight"; other arrays that are not read are noted. Weights, or
     features of edges, that are 1 everywhere count as none.
-    sens_feature: allow a feature column that says the same as sens.
-    directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
-    reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges carry something.
-    task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
-    edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
+    sens_feature: allow a feature column that equals sens.
+    directed: whether edges lead only one way; None: they do not if they have no attributes, else if one lacks its
+    reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges have attributes.
+    task: "edges" for edges as examples: their classes are edge_label [E] instead of y, and the masks and sens are of
+    edges. Then each edge stands in edge_index once, `directed` is True by default, and x may be missing.
     "links" for links as examples (`datasets.links.as_links`): edges of edge_index train, and where there is an
     edge_label_index, as of RandomLinkSplit, its pairs with edge_label above 0 are links, too: `data` may be its (train,
     val, test), or one of these, whose further links test.
@@ -350,12 +350,12 @@ _OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
 
 
 def _fields_of(graph: Any) -> Record:
-    """What a graph holds, by name."""
+    """The attributes of a graph, by name."""
     return {key: getattr(graph, key) for key in (graph.keys() if callable(graph.keys) else graph.keys)}
 
 
 def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [2, …]: the edges along which messages go, and the pairs whose labels say that they are links."""
+    """int64 [2, …]: the edges along which messages go, and the pairs that are links by their labels."""
     messages = _dense(graph.edge_index).astype(np.int64)
     if getattr(graph, "pos_edge_label_index", None) is not None:
         return messages, _dense(graph.pos_edge_label_index).astype(np.int64)
@@ -372,7 +372,7 @@ def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _merged(
     graphs: Sequence[object], name: str, ignore: Sequence[str], target: Targeted
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What is read of small graphs, one after the other, and the graph of each node."""
+    """The arrays of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
     inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
     nodes_of = [
@@ -390,10 +390,10 @@ def _merged(
         if not target.by_class:
             held["y"] = held["y"].reshape(1, -1)
             if held["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
-                what = f"y has {held['y'].size} values, and that of graph 0 {inputs[0]['y'].size}"
+                what = f"y has {held['y'].size} values, but y of graph 0 has {inputs[0]['y'].size}"
                 refuse(where, what, "Give y [1, t] with the same t in all graphs, NaN at gaps.", "target")
         if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != inputs[0]["x"].shape[1:]):
-            what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(inputs[0]['x'].shape)}"
+            what = f"x is {list(held['x'].shape)}, but x of graph 0 is {list(inputs[0]['x'].shape)}"
             refuse(where, what, "Give x [n, d] with the same d in all graphs.")
         _check_pairs(held["edge_index"], where)
         held["edge_index"] = _ends(held["edge_index"], size, where) + row
@@ -431,7 +431,7 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
 def _edge_attributes(
     held: Mapping[str, np.ndarray], ends: np.ndarray, mask: np.ndarray, directed: bool | None, name: str
 ) -> EdgeAttributes | None:
-    """What the edges in `mask` carry, whose ends these are; None if that is nothing."""
+    """The attributes of the edges in `mask`, with these `ends`; None without attributes."""
     arrays = {key: _numbers(held[key], key, "Give numbers.", name)[mask] for key in _OF_EDGES if key in held}
     arrays = {key: values for key, values in arrays.items() if key == "edge_time" or not (values == 1).all()}
     if not arrays and not directed:
@@ -446,12 +446,12 @@ def _edge_attributes(
 
 
 def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
-    """What is read of the data: its attributes by name, without those of `ignore`. label: what says the classes. bare:
-    it may be without x."""
+    """The arrays of the data by attribute, without `ignore`. label: the attribute with the classes. bare: whether x may
+    be missing."""
     needed = ("x", "edge_index", label)
     there = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
     if absent := [key for key in ignore if key not in there]:
-        refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
+        refuse(name, f"ignore names {absent[0]!r}, which is not there", f"Correct it; there are {', '.join(there)}.")
     if missing := [key for key in needed[bare:] if key not in there or key in ignore]:
         refuse(name, f"the data has no {', '.join(missing)}", f"Give {', '.join(needed[:2])} and {label}.")
     wanted = (*_READ, label)
@@ -511,7 +511,7 @@ def _numbers(array: np.ndarray, key: str, remedy: str, name: str) -> np.ndarray:
 
 
 def _place(array: np.ndarray, key: str, at: int) -> str:
-    """Where the cell `at` of the flat array is."""
+    """The place of the cell `at` of the flat array, in words."""
     row, column = divmod(at, array.shape[1]) if array.ndim == 2 else (at, 0)
     return {"x": f"x, row {row}, column {column}", "edge_index": f"edge_index, column {column}"}.get(
         key, f"{key}, row {row}"
@@ -521,8 +521,9 @@ def _place(array: np.ndarray, key: str, at: int) -> str:
 def _split(
     held: Mapping[str, np.ndarray], examples: int, example: str, name: str
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A sentence on a train_mask
-    alone, as of a graph whose other nodes are judged in whatever way: it is no split. example: what an example is."""
+    """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A train_mask on its own is no
+    split, since the data may evaluate the other nodes in any way: then None, and a sentence. example: the kind of
+    example, in messages."""
     masks = {key: held.get(key) for key in _MASKS}
     there = [key for key in _MASKS if key in held]
     if not there:
@@ -537,7 +538,7 @@ def _split(
         return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
     if missing := [key for key in ("train_mask", "test_mask") if key not in there]:
         remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
-        refuse(name, f"there is no {missing[0]} beside {' and '.join(there)}", remedy)
+        refuse(name, f"there is {' and '.join(there)}, but no {missing[0]}", remedy)
     return split, ()
 
 
@@ -569,7 +570,7 @@ def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _array(tensor: object, key: str, name: str) -> np.ndarray:
-    """A tensor's numbers, of a sparse one with its zeros."""
+    """A tensor's numbers; a sparse tensor becomes dense."""
     try:
         dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
         return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)

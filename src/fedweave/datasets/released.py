@@ -123,7 +123,7 @@ class WikiCs(Released):
     facts = Facts(11701, 216123, 300, 10)
 
     def read(self, folder: Path) -> Dataset:
-        """Of lists of links."""
+        """Read data.json, which lists the links of each article."""
         held = json.loads((folder / "data.json").read_text())
         target = [other for links in held["links"] for other in links]
         source = np.repeat(np.arange(len(held["links"])), [len(links) for links in held["links"]])
@@ -148,7 +148,7 @@ class Elliptic(Released):
     counted = ("nodes", "edges", "features", "classes")
 
     def read(self, folder: Path) -> Dataset:
-        """Of three tables, whose rows are in any order."""
+        """Read three tables, whose rows are in any order."""
         x = _columns(folder / self.files[0])
         number, kind = _columns(folder / self.files[1], header=True, **{"class": pa.string()}).T
         place = {int(row): at for at, row in enumerate(x[:, 0].tolist())}
@@ -211,7 +211,7 @@ class AmazonFraud(_Fraud):
     unlabelled: ClassVar[int] = 3305
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        """Without those of the first, of whom nobody knows."""
+        """The labels, without the first ones, which are unknown."""
         return np.where(np.arange(len(y)) < self.unlabelled, -1, y)
 
 
@@ -221,8 +221,8 @@ RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpC
 # ----------------------------------------------------------------------------------------------------
 # Published graphs of people and of their posts: Pokec, Twitch and Heri-Graphs. Pokec-z and Pokec-n are users of a
 # Slovak social network in two regions, as cut and published with FairGNN (Dai and Wang 2021). Twitch are gamers of
-# four countries (Rozemberczki et al. 2021, "Multi-scale attributed node embedding"), whom nobody cut: no edge joins
-# two countries. Heri-Graphs are posts about the heritage of three cities, each data set three parties that share them
+# four countries (Rozemberczki et al. 2021, "Multi-scale attributed node embedding"), separate in the source: no edge
+# joins two countries. Heri-Graphs are posts about the heritage of three cities, each data set split among three parties
 # (Bai et al. 2022, "Heri-Graphs: a dataset creation framework for multi-modal machine learning on graphs of heritage
 # values and attributes with social media"): as in GLASU (Zhang et al. 2023, appendix D.1) each party holds one
 # subgraph and one block of image features; the classes are the nine heritage attributes. Their published tables are
@@ -317,7 +317,7 @@ class Pokec(PublishedFile):
     """Base of the two: `<stem>.csv` with one user per row, and `<stem>_relationship.txt` with two user ids per line.
 
     The label is the working field, the sensitive attribute the region; as in the code of FairGNN and F²GNN both are
-    made binary (0 stays, above is 1) and below 0 is unknown. Every other column besides the id is a feature. A
+    made binary (0 stays, above is 1) and below 0 is unknown. Every other column except for the id is a feature. A
     relationship with oneself is left out; one direction is enough.
     """
 
@@ -383,7 +383,7 @@ POKEC: tuple[type[Pokec], ...] = (PokecZ, PokecN)
 
 
 def _whole(users: Table, column: str) -> np.ndarray:
-    """int64 [rows]; an empty cell or a fraction is refused."""
+    """int64 [rows]; an empty cell or a fraction is an error."""
     cells = users.filled(column)
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:

@@ -1,4 +1,4 @@
-"""What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
+"""Edge attributes of a user's own data: direction, weight, features, time; parallel edges and loops."""
 
 import logging
 import math
@@ -63,9 +63,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Carrying(EdgeSettings, Classified):
-    """Tables whose edges may carry something.
+    """Tables whose edges may have attributes.
 
-    edge_owner: the column of edges that says whose each is, for the partition "edges"; it is no feature.
+    edge_owner: the column of edges with their owners, for the partition "edges"; it is no feature.
     """
 
     edge_owner: str | None = None
@@ -83,7 +83,7 @@ class Carrying(EdgeSettings, Classified):
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The columns of edges that say something of them but what they carry."""
+        """The columns of edges with a meaning other than edge attributes."""
         return ()
 
     @property
@@ -93,14 +93,14 @@ class Carrying(EdgeSettings, Classified):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The columns of edges that are named."""
+        """The columns of edges that settings name."""
         numbers = self.edge_weight, self.edge_time, self.edge_owner
         every = (*(name for name in self.listed if name != ALL), *numbers)
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
 def check_carrying(kind: Carrying) -> None:
-    """Refuse settings that mean nothing together.
+    """Reject settings that contradict each other.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
@@ -111,10 +111,12 @@ def check_carrying(kind: Carrying) -> None:
     if odd := [name for name in kind.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
     if odd := [name for name in kind.chosen if name in kind.said]:
-        raise ConfigError(f"data: {odd[0]!r} says what an edge is, and cannot be its feature, weight or time.")
+        raise ConfigError(
+            f"data: {odd[0]!r} has another meaning for edges, and cannot be their feature, weight or time."
+        )
     if kind.of_edges and kind.parallel != "keep":
         raise ConfigError(
-            f"parallel = {kind.parallel!r} makes one of several edges, each of which is an example; keep."
+            f"parallel = {kind.parallel!r} merges edges, but each edge is an example. Set parallel = 'keep'."
         )
     if kind.parallel == "count" and kind.edge_weight is not None:
         raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
@@ -123,10 +125,10 @@ def check_carrying(kind: Carrying) -> None:
 def carried_of(
     edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
 ) -> EdgeAttributes | None:
-    """What edges carry, of which `listed` has the ends int64 [2, M] and the rows int64 [M] in a table; None if nothing
-    counts.
+    """The edge attributes; `listed` has the ends int64 [2, M] and the rows int64 [M] in the table; None without edge
+    attributes.
 
-    categories: columns of text of all tables; those of edges are called "edges.currency".
+    categories: columns of text of all tables; names of edge columns begin with "edges.", such as "edges.currency".
 
     Raises:
         DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
@@ -151,7 +153,7 @@ def carried_of(
 
 
 def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
+    """The attributes with features scaled as `datasets.features.normalise` does, over all edges up to `until`.
 
     Raises:
         DataError: there is no edge until then.
@@ -161,7 +163,7 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
     over = carried.features if carried.time is None else carried.features[carried.time <= until]
     if how in OVER_NODES and carried.time is not None and not len(over):
         early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
-        remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
+        remedy = 'Let training end later (train_until), or set edge_normalise = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
@@ -174,7 +176,7 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
 
 
 def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
-    """With features scaled by what those of edges `before` were."""
+    """The attributes with features scaled by the numbers that scaled the edges `before`."""
     if attributes.features is None:
         return attributes
     shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
@@ -183,7 +185,7 @@ def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) ->
 
 
 def merged(carried: EdgeAttributes, parallel: str) -> EdgeAttributes:
-    """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
+    """The attributes with edges of the same ends merged by `parallel`; in the order of the last edge of each pair."""
     if parallel == "keep" or not carried.total:
         return carried
     index = carried.ends if carried.directed else np.sort(carried.ends, 0)
@@ -242,8 +244,8 @@ def alike_both_ways(carried: EdgeAttributes) -> bool:
 
 
 def given_once(carried: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
-    """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
-    that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
+    """Undirected edges; each once where the table lists all in both directions with the same values, in the direction
+    that comes first. Warns where it lists most of them so, or where edges are the examples, which all stay.
 
     table: int64 [M], which table each edge is from.
     """
@@ -256,7 +258,7 @@ def given_once(carried: EdgeAttributes, table: np.ndarray, where: str | Path) ->
     if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
         are = "is two examples" if carried.examples else "counts twice"
         said = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
-        _LOG.warning("note: %s: %s, which %s; list it once, or say directed = true", where, said, are)
+        _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, said, are)
     return carried if carried.examples else carried.taken(~whole | loop | opens)
 
 
@@ -285,10 +287,10 @@ def _both(carried: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def one_way(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
-    """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
+    """A note on one-way edges of other programs' graphs, which count both ways here unless the user sets `directed`."""
     if attributes is not None or both or directed is not None:
         return ()
-    return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
+    return ("the edges' directions are not used; set directed = True to use them, or False to silence this note",)
 
 
 def mirrored(index: np.ndarray) -> bool:
@@ -300,7 +302,7 @@ def mirrored(index: np.ndarray) -> bool:
 
 
 def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
-    """The same graph with its edges as the examples, whose classes, called `labels`, and split it has.
+    """The graph with its edges as the examples, by their classes, with the names `labels`, and their split.
 
     Raises:
         DataError: its edges have no classes of their own.
@@ -390,7 +392,7 @@ def _features(edges: Table, kind: Carrying) -> Table:
 
 
 def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
-    """Those columns, a time as a number."""
+    """The table with the columns `names`, a time as a number."""
     data = edges.data.select(names)
     if time in names:
         data = data.set_column(names.index(time), time, pa.array(times_of(edges, time)))
@@ -403,7 +405,7 @@ def _of_edges(categories: Categories | None) -> Categories:
 
 
 def of_nodes(categories: Categories | None) -> Categories | None:
-    """Of `categories` those of nodes."""
+    """The part of `categories` that is about columns of nodes."""
     if categories is None:
         return None
     return {name: values for name, values in categories.items() if not name.startswith(_IN_EDGES)}
@@ -411,7 +413,7 @@ def of_nodes(categories: Categories | None) -> Categories | None:
 
 # ----------------------------------------------------------------------------------------------------
 # Tables of nodes and edges, and of small graphs, wherever they were read: checked in one place, and made a `Dataset`.
-# Everything that is wrong in them is told at once, with file, row and remedy.
+# One error lists everything that is wrong in them, with file, row and remedy.
 
 
 Parts = dict[str, Callable[[Record], object]]
@@ -421,8 +423,8 @@ Parts = dict[str, Callable[[Record], object]]
 class Tabular(Carrying):
     """Tables that become one data set.
 
-    owner: the column of the examples, or of nodes where these are edges, that says whose each is, for the partition
-           "column"; it is no feature.
+    owner: the column of the examples, or of nodes where these are edges, with their owners, for the partition "column";
+           it is no feature.
     """
 
     owner: str | None = None
@@ -449,12 +451,12 @@ class Tabular(Carrying):
         return (*NODES, *(() if self.of_edges else self.targets or ()))
 
     def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
-        """The data set; `root` is what complaints about several tables name, its last part the data's name.
+        """The data set; errors about several tables name `root`, and its last part is the data's name.
 
         labelled: False for examples to be predicted, which need no labels and whose split does not matter.
 
         Raises:
-            DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of
+            DataError: the tables are not valid; the message names file, row (see `table.Table`) and remedy, of each of
                 the first 20 faults.
         """
         if (settled := self.settled(self.examples(tables))) is not self:
@@ -490,14 +492,14 @@ class Tabular(Carrying):
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
 
     def _unused(self, tables: Tables) -> Iterator[str]:
-        """A sentence on the column label where others say what is predicted."""
+        """A note on the column label where other columns are the targets."""
         examples = self.examples(tables)
         if "label" not in self.answers and "label" in examples.columns:
-            yield f"{examples.path}: the column label is not used, since data.targets names what is predicted"
+            yield f"{examples.path}: the column label is not used, since data.targets lists the targets"
 
     def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
-        """The categories, those that are "auto" as the values of training rows: where the examples have a column split,
-        those of which it says "train", and the nodes of such small graphs; else all."""
+        """The categories, with "auto" replaced by the values of training rows: where the examples have a column split,
+        rows with "train", and the nodes of such small graphs; else all."""
         found = dict(self.categories or {})
         for name in (name for name, values in found.items() if values == AUTO):
             table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
@@ -505,7 +507,7 @@ class Tabular(Carrying):
         return found
 
     def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
-        """bool [rows] of a table, those of examples whose split is "train"; None where nothing says so."""
+        """bool [rows] of a table, the rows of examples whose split is "train"; None without a split."""
         examples = self.examples(tables)
         trains = in_training(examples)
         if trains is None or table is examples:
@@ -517,7 +519,7 @@ class Tabular(Carrying):
         return rows if rows.any() else None
 
     def arranged(self, tables: Tables) -> Tables:
-        """The tables with nodes in the order of the data set's."""
+        """The tables with nodes in the order of the data set's nodes."""
         return tables
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
@@ -532,7 +534,7 @@ class Tabular(Carrying):
             "x": lambda record: features_of(nodes, known, categories, apart=labelled),
             "columns": lambda record: feature_names(nodes, known, categories),
             "sens": lambda record: sens_of(examples, self.groups),
-            # where sens was refused, its names would be refused for the same
+            # where sens raised an error, its names would raise the same
             "groups": lambda record: group_names(examples, self.groups) if "sens" in record else (),
             "public": lambda record: (
                 split_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
@@ -551,7 +553,7 @@ class Tabular(Carrying):
         }
 
     def finished(self, tables: Tables, found: Record) -> Record:
-        """The fields of the data set, of all that was found in the tables."""
+        """The fields of the data set, from the values that `parts` read."""
         ends, _ = found["ends"]
         found = {name: held for name, held in found.items() if name not in ("ends", "elsewhere")}
         return found | {"ids": tuple(found["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}

@@ -44,7 +44,7 @@ class Rings(NamedTuple):
 
 
 def draw_rings(members: int, rng: np.random.Generator) -> Rings:
-    """Rings of all kinds with exactly so many members, at least `LEAST`; the last one is a fan-in of what is left."""
+    """Rings of all kinds with exactly `members` members, at least `LEAST`; the last one is a fan-in of the rest."""
     most = members // LEAST + 1
     kind = rng.integers(len(KINDS), size=most)
     size = rng.integers(LEAST, _MOST + 1, most)
@@ -174,18 +174,18 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Transfers:
-    """Accounts of several banks and the transfers between them, of which rings launder money.
+    """Accounts of several banks and the transfers between them; some belong to rings that launder money.
 
     Rings are fan-ins, fan-outs, cycles and layered chains; all their members are frauds, who also pay and are paid as
     others do. Groups of honest accounts pay each other in the same shapes. Frauds tend to have young accounts, and
-    laundered amounts to be large for the account, in haste and at any hour; no feature alone gives them away.
-    Examples are accounts (`y`), whose owners are banks, or transfers, as `task` says; these have labels of their own
-    (`carried.y`) and a split by time (`carried.split`): the first .6 of them, the next .2 and the last .2.
+    laundered amounts to be large for the account, in haste and at any hour; no single feature gives them away.
+    `task` decides whether examples are accounts (`y`), whose owners are banks, or transfers, which have labels
+    (`carried.y`) and a split by time (`carried.split`) of their own: the first .6, the next .2 and the last .2.
 
-    preset:    how large it is where nothing else is said: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
+    preset:    values of settings that you leave out: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
                "small" (600, 3,000, 5 %) or "large" (1 million, 10 million, .05 %).
     accounts:  number of accounts.
-    transfers: number of transfers, including those of rings.
+    transfers: number of transfers, including the transfers of rings.
     fraud:     share of accounts that are in rings.
     banks:     number of banks, which have equal numbers of accounts.
     crossing:  share of the ordinary transfers that go to another bank.
@@ -271,7 +271,7 @@ class Transfers:
         return as_edges(data, OF_TRANSFERS) if self.task == "edges" else data
 
     def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
-        """The same draw as a bank would have it: accounts (id, bank, customer, age in days, turnover, label) and
+        """The data as tables of a bank: accounts (id, bank, customer, age in days, turnover, label) and
         transfers (source, target, amount, channel, date, kind), in order of time."""
         drawn = self.drawn(seed)
         accounts = {
@@ -293,7 +293,7 @@ class Transfers:
         return pa.table(accounts), pa.table(transfers)
 
     def drawn(self, seed: int) -> Drawn:
-        """What both are made of.
+        """The random draw that `load` and `tables` share.
 
         Raises:
             ConfigError: see `load`.
@@ -326,8 +326,8 @@ class Transfers:
     def _group(
         self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True
     ) -> tuple[np.ndarray, Columns]:
-        """Accounts int64 [S] of rings of so many members, and their transfers, if they `launder`, or else of honest
-        groups."""
+        """Accounts int64 [S] of rings of `members` members, and their transfers, which launder money if `launder`, or
+        else belong to honest groups."""
         rings = draw_rings(members, rng)
         account = placed(rings, bank, taken, self.spanning, rng)
         payment, time = times(rings, rng.integers(2, 5, len(rings.size)), self.days, 1 + (not launder), rng)

@@ -37,14 +37,14 @@ _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
 
 
 def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
-    """The same nodes, without their features: each has a column of its own, 1 for it and 0 for all others. The first
-    layer of a model is then a vector for each node, which is learned.
+    """The nodes without their features: each has a column of its own, 1 for it and 0 for all others. The first layer of
+    a model is then a vector for each node, which is learned.
 
-    columns: int64 [n], the column of each node among `width` of them, where those who hold nodes number them together;
-    a node at -1 has none.
+    columns: int64 [n], the column of each node among `width` columns, where holders of nodes number them together; a
+    node at -1 has none.
 
     Raises:
-        ConfigError: the data is of small graphs or of parties, whose nodes nobody else has.
+        ConfigError: the data is of small graphs or of parties, where holders share no nodes.
     """
     if data.graph_of is not None or data.parties is not None:
         raise ConfigError(
