@@ -128,7 +128,7 @@ def test_dates_of_parquet_and_undeclared_values_are_refused(tmp_path: Path) -> N
         datasets.from_frames(dates, pa.table({"source": ["1"], "target": ["1"]}))
     with refusal("data.row", "row 3", "'nurse'"):
         load("folder", str(folder(tmp_path, NODES, EDGES)), **(OPTIONS | {"categories": {"job": ("clerk",)}}))
-    with refusal("data", "'jobs'", "[data] categories"):
+    with refusal("data", "categories", "'jobs'"):
         load("folder", str(tmp_path), **(OPTIONS | {"categories": {"jobs": ("clerk",)}}))
     for options in ({"categories": {"job": ()}}, {"groups": ("a", "a")}, {"owner": "label"}):
         with pytest.raises(ConfigError, match=r"^data: "):
@@ -244,7 +244,7 @@ def test_a_networkx_graph_with_attributes() -> None:
         (
             "",
             {"label": "cub"},
-            r"none of 3 nodes has the attribute 'cub'\. There are 'club', 'age', 'size'\. Name in `label`",
+            r"none of 3 nodes has the attribute 'cub'\. There are 'club', 'age', 'size'\. Set `label`",
         ),
         (
             "b",
@@ -368,7 +368,7 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
         ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
         ({"train_mask": torch.tensor([True])}, r"train_mask is bool \[1\], not bool \[3\]\. Give true or false"),
-        ({"test_mask": torch.arange(3) == 0}, r'no train_mask beside test_mask\. Add it, .*ignore = \["test_mask"\]'),
+        ({"test_mask": torch.arange(3) == 0}, r'test_mask, but no train_mask\. Add it, .*ignore = \["test_mask"\]'),
         ({"edge_weight": torch.tensor([0.2])}, r'edge_weight has 1 rows.* ignore = \["edge_weight"\]'),
         ({"edge_weight": torch.tensor([0.2, -1.9])}, r"weight, row 1: .* below 0"),
         ({"edge_attr": torch.eye(2) / 0}, r"features, row 0: .* not finite"),

@@ -118,7 +118,7 @@ def read(
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
-        ids=_ids(arrays, len(y), path),
+        ids=_text(arrays, IDS, len(y), "one for each label in y", path),
         scaffold=arrays.get("scaffold"),
         outside=_outside(arrays, nodes, attributes, path),
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
@@ -278,10 +278,6 @@ def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) 
         held = values[entries] if len(entries) >= rows else np.append(values[entries], np.zeros(1, values.dtype))
         if np.isfinite(held).all():
             refuse_merged(held, f"a number in column {columns[entries[0]]}", refuse_at)
-
-
-def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:
-    return _text(arrays, IDS, examples, "one for each label in y", path)
 
 
 def _names(arrays: dict[str, np.ndarray], features: int, path: Path, classes: bool) -> dict[str, tuple[str, ...]]:

@@ -106,10 +106,12 @@ def convert(source: Any, name: str) -> Dataset:
     """
     data = source[0]
     published = _published(Path(source.raw_paths[0]))
+    pairs = data.edge_index.numpy()
+    ends = pairs[:, pairs[0] != pairs[1]]
     return Dataset(
         name=name,
         x=_csr(data.x) if published is None else published,
-        edges=_without_loops(data.edge_index.numpy(), int(data.num_nodes)),
+        edges=undirected(*ends, int(data.num_nodes)),
         y=data.y.numpy().astype(np.int64),
         classes=int(data.y.max()) + 1,
         public=np.stack([_first(data[f"{split}_mask"].numpy()) for split in ("train", "val", "test")])
@@ -143,11 +145,6 @@ def _csr(x: Any) -> sp.csr_matrix:
 def _tidy(x: sp.csr_matrix) -> sp.csr_matrix:
     x.sum_duplicates()
     return x
-
-
-def _without_loops(index: np.ndarray, nodes: int) -> np.ndarray:
-    source, target = index[:, index[0] != index[1]]
-    return undirected(source, target, nodes)
 
 
 def _source(kind: str) -> Any:

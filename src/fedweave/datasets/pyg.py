@@ -318,7 +318,8 @@ def _of_links(
         refuse(name, what, "Give one Data, or RandomLinkSplit's (train, val, test) of one.", "links")
     known = [_known_links(graph, name) for graph in graphs]
     if not any(len(links) for links in known[0][1:]) and len(graphs) == 1:
-        bare = SimpleNamespace(**{key: value for key, value in _fields_of(graphs[0]).items() if key not in _OF_NODES})
+        keys = graphs[0].keys() if callable(graphs[0].keys) else graphs[0].keys
+        bare = SimpleNamespace(**{key: getattr(graphs[0], key) for key in keys if key not in _OF_NODES})
         bare.y = np.zeros(int(graphs[0].num_nodes), np.int64)
         bare.keys = [*vars(bare)]
         return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalise=normalise), Links())
@@ -347,11 +348,6 @@ def _of_links(
 
 _DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are drawn (data.task)"
 _OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
-
-
-def _fields_of(graph: Any) -> Record:
-    """The attributes of a graph, by name."""
-    return {key: getattr(graph, key) for key in (graph.keys() if callable(graph.keys) else graph.keys)}
 
 
 def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:

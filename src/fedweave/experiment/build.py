@@ -351,8 +351,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     )
 
 
-def _mode(nets: Sequence[Model], wanted: str) -> str:
-    return "loop" if any(layer.runs_alone for net in nets for layer in net) else wanted
+def _mode(nets: Sequence[Model], mode: str) -> str:
+    return "loop" if any(layer.runs_alone for net in nets for layer in net) else mode
 
 
 def federation(
@@ -440,9 +440,9 @@ def _members(data: Dataset, partition: Partition) -> dict[str, torch.Tensor]:
         [share] = shares(data, partition.parts)
         group = links_of(share, member_links(partition)).group
         rows = {
-            name: np.concatenate([held, np.flatnonzero(group == at)]) for at, (name, held) in enumerate(rows.items())
+            name: np.concatenate([nodes, np.flatnonzero(group == at)]) for at, (name, nodes) in enumerate(rows.items())
         }
-    return {name: torch.from_numpy(held) for name, held in rows.items()}
+    return {name: torch.from_numpy(nodes) for name, nodes in rows.items()}
 
 
 def client_graphs(
@@ -465,20 +465,20 @@ def client_graphs(
     if data.links is not None:
         return _link_graphs(data, partition, dtype, everywhere(finders, data, partition), only)
     rows, examples = (
-        size_classes([len(held) for held in each])
+        size_classes([len(places) for places in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
-    wanted = [at for at, client in enumerate(ids) if only is None or client in only]
-    parts: Sequence[Part] = [partition.parts[at] for at in wanted]
+    clients = [at for at, client in enumerate(ids) if only is None or client in only]
+    parts: Sequence[Part] = [partition.parts[at] for at in clients]
     if not finders and data.carried is None and data.edge_labels is None:
         if only is not None:
             data, parts = restrict(data, parts)
-        held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)
-        return MadeGraphs(data, dict(zip((ids[at] for at in wanted), held, strict=True)), columns, dtype)
+        client_parts = zip(parts, (rows[at] for at in clients), (examples[at] for at in clients), strict=True)
+        return MadeGraphs(data, dict(zip((ids[at] for at in clients), client_parts, strict=True)), columns, dtype)
     extras = everywhere(finders, data, partition)
     return {
         ids[at]: graph_of(share, columns, dtype, rows[at], examples[at], extras[at])
-        for at, share in zip(wanted, shares(data, parts), strict=True)
+        for at, share in zip(clients, shares(data, parts), strict=True)
     }
 
 
@@ -492,8 +492,8 @@ def _link_graphs(
     """`client_graphs` where links are the examples; each link comes with one drawn pair that is no link. extras: the
     precomputed client features."""
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
-    held = list(shares(data, partition.parts))
-    links = [links_of(share, member_links(partition, at)) for at, share in enumerate(held)]
+    client_data = list(shares(data, partition.parts))
+    links = [links_of(share, member_links(partition, at)) for at, share in enumerate(client_data)]
     rows, examples = (
         size_classes([len(part.nodes) for part in partition.parts]),
         size_classes([len(each.y) for each in links]),
@@ -504,7 +504,7 @@ def _link_graphs(
         longest.update({name: max(longest.get(name, 1), length) for name, length in each.lengths.items()})
     return {
         client: graph_of(
-            held[at],
+            client_data[at],
             columns,
             dtype,
             rows[at],
@@ -530,5 +530,5 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
 def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
     """{role: the graph that its nodes induce} for each set of nodes that the server holds, without the global test
     graph."""
-    held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
-    return {role: graph_of(share, data.features, dtype) for role, share in held}
+    parts = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
+    return {role: graph_of(share, data.features, dtype) for role, share in parts}

@@ -34,11 +34,11 @@ class MadeGraphs(Makes):
     """
 
     def __init__(
-        self, data: Dataset, held: Mapping[str, tuple[Part, int, int]], columns: int, dtype: torch.dtype
+        self, data: Dataset, client_parts: Mapping[str, tuple[Part, int, int]], columns: int, dtype: torch.dtype
     ) -> None:
-        self._data, self._held, self._columns, self._dtype = data, held, columns, dtype
+        self._data, self._held, self._columns, self._dtype = data, client_parts, columns, dtype
         self._starts = edge_starts(data)
-        parts = (part for part, _, _ in held.values())
+        parts = (part for part, _, _ in client_parts.values())
         plain = data.graph_of is None and data.target == CLASS
         plain = plain and all(part.columns is None and part.edges is None for part in parts)
         self._alike = plain and (data.scaling != AUTO or not len(amounts(data.x)))  # none by its own nodes
@@ -68,9 +68,9 @@ class MadeGraphs(Makes):
         nodes, sizes = np.concatenate([part.nodes for part in parts]), np.array([len(part.nodes) for part in parts])
         owner = np.repeat(np.arange(len(parts)), sizes)
         place = owner * rows + np.arange(len(nodes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        known = self._data.y[nodes]
-        masks = np.concatenate([part.masks for part in parts], 1) & (known >= 0)
-        y = np.where(np.array([part.labels for part in parts])[owner], known, -1)
+        labels = self._data.y[nodes]
+        masks = np.concatenate([part.masks for part in parts], 1) & (labels >= 0)
+        y = np.where(np.array([part.labels for part in parts])[owner], labels, -1)
         without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld: the masks say how examples are used
         masks &= (y >= 0) | without[owner]
 

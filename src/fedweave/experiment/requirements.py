@@ -184,8 +184,10 @@ class ExperimentFacts:
     @property
     def scaling(self) -> str:
         """How features are scaled; "none" where "auto" finds nothing to scale."""
-        idle = self.normalise == AUTO and (self.data.scaling == "none" or _nothing_to_scale(self.data))
-        return "none" if idle else self.normalise
+        if self.normalise != AUTO:
+            return self.normalise
+        idle = self.data.scaling == "none" or (self.data.scaling == AUTO and not len(amounts(self.data.x)))
+        return "none" if idle else AUTO
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,6 @@ class Requirement:
 # What the list below counts and names.
 
 
-def _nothing_to_scale(data: Dataset) -> bool:
-    return data.scaling == AUTO and not len(amounts(data.x))
-
-
 def _foreign_ends(facts: ExperimentFacts) -> bool:
     return any(part.name == FOREIGN_ENDS for part in facts.config.algorithm.values.get(PARTS) or ())
 
@@ -225,12 +223,8 @@ def _unlike_ports(facts: ExperimentFacts) -> bool:
 def _strangers(facts: ExperimentFacts) -> list[str]:
     """Names in `member_models` that are no members."""
     models_of = facts.member_models
-    named = models_of.members if isinstance(models_of, OwnModels) else models_of
-    return [name for name in named if name not in facts.members]
-
-
-def _clients(facts: ExperimentFacts) -> list[str]:
-    return client_ids(len(facts.partition.parts), facts.partition.names)
+    names = models_of.members if isinstance(models_of, OwnModels) else models_of
+    return [name for name in names if name not in facts.members]
 
 
 def _same_nodes(facts: ExperimentFacts) -> bool:
@@ -239,7 +233,8 @@ def _same_nodes(facts: ExperimentFacts) -> bool:
 
 
 def _sizes(facts: ExperimentFacts) -> str:
-    sizes = [f"{client} {nodes:,}" for client, nodes in zip(_clients(facts), facts.nodes, strict=True)]
+    clients = client_ids(len(facts.partition.parts), facts.partition.names)
+    sizes = [f"{client} {nodes:,}" for client, nodes in zip(clients, facts.nodes, strict=True)]
     return ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
 
 
@@ -271,7 +266,7 @@ def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
         "quantile": (criterion.quantile != 0.5, (NUMBER,)),
     }
     target = facts.data.target
-    return next(((name, kinds) for name, (chosen, kinds) in of.items() if chosen and target not in kinds), None)
+    return next(((name, kinds) for name, (is_set, kinds) in of.items() if is_set and target not in kinds), None)
 
 
 def _loss(facts: ExperimentFacts) -> str:

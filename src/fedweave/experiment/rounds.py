@@ -89,11 +89,13 @@ class RoundResult(Shown):
             KeyError: this round has no such number.
         """
         rows = () if self.metrics is None else self.metrics.to_pylist()
-        known = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
-        values = {row["client"]: row["value"] for row in known if row["metric"] == metric}
+        client_rows = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
+        values = {row["client"]: row["value"] for row in client_rows if row["metric"] == metric}
         if not values:
-            there = ", ".join(dict.fromkeys(row["metric"] for row in known)) or "nothing"
-            raise KeyError(f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {there}")
+            metrics = ", ".join(dict.fromkeys(row["metric"] for row in client_rows)) or "nothing"
+            raise KeyError(
+                f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {metrics}"
+            )
         return values
 
 
@@ -194,11 +196,11 @@ class _Referee:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
         selects = judged_by(measured) != PLAIN or self.judging != Judging()
-        chosen = best.get(f"{BEST}/round") == number and selects
-        if chosen or last:
+        is_best = best.get(f"{BEST}/round") == number and selects
+        if is_best or last:
             together = self._together(state, measured, evaluation.total)
             totals = {name: float(splits[TEST]) for name, splits in together.items() if not math.isnan(splits[TEST])}
-            best |= {f"{BEST}/{name}": value for name, value in totals.items() if chosen}
+            best |= {f"{BEST}/{name}": value for name, value in totals.items() if is_best}
             if last:
                 measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, together)])
@@ -228,13 +230,13 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.
     """Rows of what the server knows of each client after a round; None if there is nothing."""
     if not (measures := algorithm.measures(state, fed)):
         return None
-    known = [
+    rows = [
         (round, client, SERVER, name, value)
         for name, of_clients in measures.items()
         for client, value in zip(fed.clients, of_clients.tolist(), strict=True)
         if not math.isnan(value)
     ]
-    return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA) if rows else None
 
 
 def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:

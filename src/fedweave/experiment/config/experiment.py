@@ -305,10 +305,10 @@ def of_edges(table: Values) -> Record:
 def with_foreign_ends(algorithm: Choice, external: str) -> Choice:
     """The algorithm with the part that trains on links between members where [data] `external` says so, and it takes
     parts."""
-    chosen = algorithm.values.get(PARTS)
-    if external != PREDICT or chosen is None or any(part.name == FOREIGN_ENDS for part in chosen):
+    present = algorithm.values.get(PARTS)
+    if external != PREDICT or present is None or any(part.name == FOREIGN_ENDS for part in present):
         return algorithm
-    parts = (*chosen, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
+    parts = (*present, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
     return dataclasses.replace(algorithm, values={**algorithm.values, PARTS: parts})
 
 
@@ -502,7 +502,8 @@ class Exchanged:
         """Sentences about the keys; name: of the new algorithm. values: its settings."""
         if not (self.own or self.dropped):
             return []
-        text = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
+        short = {key for key in self.kept if isinstance(values[key], int | float | str)}
+        text = ", ".join(f"{key} = {values[key]}" if key in short else key for key in self.kept) or "nothing"
         sentences = (
             [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
         )
@@ -512,10 +513,6 @@ class Exchanged:
                 f"{name} has a learning rate and an optimizer of its own: {now}; --set algorithm.… changes it"
             )
         return [*sentences, f"{name} keeps {text} of [algorithm]"]
-
-
-def _short(value: object) -> bool:
-    return isinstance(value, int | float | str)
 
 
 def written(document: Document) -> str:
@@ -667,8 +664,8 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        known = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
-        check_keys("", document, known, hint=partial(_in_sections, document))
+        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
+        check_keys("", document, valid, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder, across, own_of, links = None, Record(), OwnModels(), None
@@ -676,7 +673,7 @@ def resolve(document: Document) -> Config:
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
-            chosen: Callable[[str, Document, str], Choice] = _chosen
+            choose_plugin: Callable[[str, Document, str], Choice] = _chosen
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
@@ -686,9 +683,9 @@ def resolve(document: Document) -> Config:
                 table, learned = learned_of(table)
             if name == "model":
                 table, decoder = decoder_of(table, section(document, "data").get("task") == "links")
-                chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
-                table, own_of = own_models(table, chosen)
-            sections[name] = chosen(name, table, name)
+                choose_plugin = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
+                table, own_of = own_models(table, choose_plugin)
+            sections[name] = choose_plugin(name, table, name)
     evaluation = EvaluationSettings()
     with faults:
         fields, table = own_parameters(EvaluationSettings), section(document, "evaluation")
@@ -784,8 +781,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
-    own = parameters(path, kind)
-    choice = choose(at, name, kind, own, table, more, hint=partial(_of_others, path, own))
+    fields = parameters(path, kind)
+    choice = choose(at, name, kind, fields, table, more, hint=partial(_of_others, path, fields))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

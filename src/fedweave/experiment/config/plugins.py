@@ -126,9 +126,9 @@ def registry(section: str) -> Mapping[str, type]:
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
     more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
-    if taken := sorted(kinds.keys() & more.keys()):
+    if duplicates := sorted(kinds.keys() & more.keys()):
         raise ConfigError(
-            f"{plugins.GROUPS[section]}: an installed package announces {taken[0]!r}, which is fedweave's."
+            f"{plugins.GROUPS[section]}: an installed package announces {duplicates[0]!r}, which is fedweave's."
         )
     return {**kinds, **more} if more else kinds
 
@@ -349,9 +349,9 @@ def accepts(parameter: Parameter, value: object) -> bool:
 def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[object], list[str]]:
     """The items of `parts`, a TOML value, whose class `takes` accepts, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
-    chosen = _parts("algorithm.parts", listed, parameter.family or {})
-    remaining = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
-    return remaining, [choice.name for choice in chosen if not takes(choice.kind)]
+    choices = _parts("algorithm.parts", listed, parameter.family or {})
+    remaining = [raw for raw, choice in zip(listed, choices, strict=True) if takes(choice.kind)]
+    return remaining, [choice.name for choice in choices if not takes(choice.kind)]
 
 
 def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice, ...]:
@@ -431,25 +431,27 @@ def of_graphs(data: Choice | None, folder: str | None) -> bool:
     return data is not None and getattr(data.kind, "example", "") == "graph"
 
 
-def pooling(chosen: Callable[[str, Document, str], Choice], graphs: bool) -> Callable[[str, Document, str], Choice]:
-    """`chosen`, which chooses models, as for `own_models`; of small `graphs` they pool as their class says, unless the
-    table says how."""
+def pooling(
+    choose_model: Callable[[str, Document, str], Choice], graphs: bool
+) -> Callable[[str, Document, str], Choice]:
+    """`choose_model` with pooling: for small `graphs`, a model pools as its class declares, unless its table sets
+    `pool`. See `own_models`."""
 
-    def made(section: str, table: Document, path: str) -> Choice:
-        choice = chosen(section, table, path)
+    def with_pooling(section: str, table: Document, path: str) -> Choice:
+        choice = choose_model(section, table, path)
         usual = getattr(choice.kind, "graph_pool", None)
         if not graphs or usual is None or "pool" in table:
             return choice
         return dataclasses.replace(choice, values={**choice.values, "pool": usual})
 
-    return made
+    return with_pooling
 
 
-def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
-    """[model] without `each` and `members`, and what these say. A table of theirs without a name is [model] with other
-    values. Where [model] says nothing itself, the first of `each` stands for it.
+def own_models(table: Document, choose_model: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
+    """[model] without `each` and `members`, and the models in these. A table in them without a name is [model] with
+    other values. Where [model] has no other keys, the first of `each` is its model.
 
-    chosen: ("model", table, its path) -> the model that a table chooses.
+    choose_model: ("model", table, its path) -> the model that a table chooses.
 
     Raises:
         ConfigError: one of them is no table, or its keys or values are not valid.
@@ -467,7 +469,7 @@ def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) 
     places |= {f"model.{MEMBERS}.{name}": entry for name, entry in members.items()}
     for path, entry in places.items():
         with faults:
-            choices[path] = chosen("model", entry if "name" in entry else {**base, **entry}, path)
+            choices[path] = choose_model("model", entry if "name" in entry else {**base, **entry}, path)
     faults.refuse()
     dealt = tuple(choices[f"model.{EACH}[{at}]"] for at in range(len(each)))
     return base, OwnModels(dealt, {name: choices[f"model.{MEMBERS}.{name}"] for name in members})

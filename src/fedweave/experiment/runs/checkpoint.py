@@ -356,8 +356,8 @@ class RunFiles:
 
     def _keeps_best(self) -> bool:
         """Whether `best` is of the best round and has all its models."""
-        chosen = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
-        return chosen and (bool(self.best["fed"]) or self._of_state())
+        is_best = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
+        return is_best and (bool(self.best["fed"]) or self._of_state())
 
     def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
         """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
@@ -374,5 +374,5 @@ class RunFiles:
 def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
     """Matrices over pairs of clients, of the partition and, after the round of `state`, the algorithm: {name: float64
     [N, N]}, in client order."""
-    known = {**built.fed.pairs, **built.algorithm.pairs(state)}
-    return {name: matrix.cpu().numpy() for name, matrix in known.items()}
+    matrices = {**built.fed.pairs, **built.algorithm.pairs(state)}
+    return {name: matrix.cpu().numpy() for name, matrix in matrices.items()}

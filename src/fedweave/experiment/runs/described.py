@@ -52,19 +52,19 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, chosen = _model(algorithm.model, data), of_algorithm(algorithm)
+    model, algorithm_choice = _model(algorithm.model, data), of_algorithm(algorithm)
     member_models = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: member_models.default for name, member_models in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
-    for choice in (partition, model, *member_models.members.values(), chosen):
+    for choice in (partition, model, *member_models.members.values(), algorithm_choice):
         if not is_named(choice):
             _LOG.warning(
                 "note: no name says how the %s %s is made, so that %s can be reported and compared, but it can neither "
                 "predict nor be trained again (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
-    return Config(general, loaded, partition, model, chosen, engine, folder, own=member_models), data
+    return Config(general, loaded, partition, model, algorithm_choice, engine, folder, own=member_models), data
 
 
 def _model(layers: Model, data: Dataset) -> Choice:
@@ -95,17 +95,17 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
         choice = of_partition(maker.plugin)
         if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
             return choice, data
-    owned = _owned(data, cut)
-    return (of_partition(cut), data) if owned is None else (of_partition(Column(public_split=True)), owned)
+    with_owners = _owned(data, cut)
+    return (of_partition(cut), data) if with_owners is None else (of_partition(Column(public_split=True)), with_owners)
 
 
 def _owned(data: Dataset, cut: Partition) -> Dataset | None:
     """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
     parts = cut.parts
-    held = np.concatenate([part.examples for part in parts])
+    examples = np.concatenate([part.examples for part in parts])
     plain = all(part.columns is None and part.edges is None and part.labels for part in parts)
     more = cut.test is not None or cut.judged is not None or cut.held or cut.pairs
-    if more or not plain or not np.array_equal(np.sort(held), np.arange(data.examples)):
+    if more or not plain or not np.array_equal(np.sort(examples), np.arange(data.examples)):
         return None
     owner, public = np.zeros(data.examples, np.int64), np.zeros((3, data.examples), bool)
     for at, part in enumerate(parts):
@@ -127,34 +127,34 @@ def _same(one: Any, other: Any) -> bool:
 
 def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
     """The choice that reads the data again, and its path."""
-    named = data.named
-    if named is None or (named.get("seed", seed) != seed and content(_read(named, seed)) != content(data)):
-        named = _saved(data, beside)
-    table = {key: value for key, value in named.items() if key not in ("path", "seed")}
-    name, kind = lookup("data.name", "data", named["name"])
-    return choose("data", name, kind, parameters("data", kind), table), named.get("path")
+    settings = data.named
+    if settings is None or (settings.get("seed", seed) != seed and content(_read(settings, seed)) != content(data)):
+        settings = _saved(data, beside)
+    table = {key: value for key, value in settings.items() if key not in ("path", "seed")}
+    name, kind = lookup("data.name", "data", settings["name"])
+    return choose("data", name, kind, parameters("data", kind), table), settings.get("path")
 
 
 def _saved(data: Dataset, beside: Path) -> Record:
     """Save the data in a file with its digest in the name; returns the settings that load it."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named = data.in_archive(file)
+    settings = data.in_archive(file)
     if not file.exists():
         with plain_errors(beside):
             beside.mkdir(parents=True, exist_ok=True)
         replace(data).save(file)
-        if content(_read(named, 0)) != content(data):
+        if content(_read(settings, 0)) != content(data):
             file.unlink()
             raise UserError(
                 f"{data.name} cannot be saved next to the run: the file would be read as other data, such as with "
                 "fewer classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
             )
-    return named
+    return settings
 
 
-def _read(named: Values, seed: int) -> Dataset:
-    return datasets.load(**{**named, "seed": seed})
+def _read(settings: Values, seed: int) -> Dataset:
+    return datasets.load(**{**settings, "seed": seed})
 
 
 def of_partition(plugin: object) -> Choice:
@@ -209,8 +209,8 @@ def _name(section: str, kind: object) -> str:
     Raises:
         ConfigError: it has no name there.
     """
-    known = (name for name, plugin in registry(section).items() if plugin is kind)
-    if match := next(known, None):
+    names = (name for name, plugin in registry(section).items() if plugin is kind)
+    if match := next(names, None):
         return match
     if file := plugins.file_of(kind):
         usable(section, file, plugins.load(file))  # a file of a package may not run by itself

@@ -158,9 +158,9 @@ def _check_classes(table: pa.Table) -> None:
         raise ValueError("it has no column 'predicted', and needs one")
     if names != ["predicted"] or not any(name.startswith("p_") for name in table.column_names):
         return  # of numbers, or of several labels
-    known = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
+    classes = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
     for name in {"predicted", "true"} & set(table.column_names):
-        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - known:
+        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - classes:
             raise ValueError(
                 f"its column {name!r} has {min(strange)[:40]!r}, and there is no column of probabilities for that class"
             )
@@ -392,18 +392,18 @@ def read_summary(path: Path, *needed: str) -> Record:
         summary: Record = json.loads(read(path))
         for name in ("rounds", "metrics", *needed):
             summary[name]
-        named = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
-        for name, value in named.items():
+        checked = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
+        for name, value in checked.items():
             if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
-        if any(isinstance(name, dict | list) for key in _NAMES for name in named.get(key, ())):
+        if any(isinstance(name, dict | list) for key in _NAMES for name in checked.get(key, ())):
             raise TypeError("a class, group, device or target has no name")
-        if not all(isinstance(device, str) for device in named.get("devices", ())):
+        if not all(isinstance(device, str) for device in checked.get("devices", ())):
             raise TypeError("a device is no text")
-        if "edges" in named and not _is_form(named["edges"]):
-            raise TypeError(f"edges is {str(named['edges'])[:40]}")
+        if "edges" in checked and not _is_form(checked["edges"]):
+            raise TypeError(f"edges is {str(checked['edges'])[:40]}")
         for name, value in ({**summary, **summary["metrics"]}).items():
-            if name not in named and not _is_float(value):
+            if name not in checked and not _is_float(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error

@@ -42,13 +42,13 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     """
     links, chosen = run.built.data.links or Links(), _models(run, model, client)
     pairs = read_pairs(path, links)
-    held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
+    scored_pairs, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
         graph, called = _ends(run, name, w)
         at, numbers = pairs.among(called, graph.nodes)
-        held[at] = True
+        scored_pairs[at] = True
         tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
-    return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
+    return pa.concat_tables([*tables, pairs.unscored(~scored_pairs, links, tables[0].schema)])
 
 
 def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
@@ -61,8 +61,8 @@ def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
         return graph, called
     memory = run.built.fed.snapshot()[client][type(part).__name__]
     names = dict(zip(name_hashes(run.built.data, links).tolist(), run.built.data.node_ids, strict=True))
-    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
-    others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
+    hashes, is_here = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
+    others = [names.get(name, "") if is_known else "" for name, is_known in zip(hashes, is_here, strict=True)]
     place = device_of(w)
     with torch.no_grad():
         rows = part.foreign(run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory))

@@ -68,13 +68,17 @@ def link_references(built: Built) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
     carry messages at each of them."""
     names = client_ids(len(built.partition.parts), built.partition.names)
-    wanted = set(built.fed.judged or names)
-    held = zip(names, shares(built.data, built.partition.parts), strict=True)
-    clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
+    evaluated = set(built.fed.judged or names)
+    client_data = zip(names, shares(built.data, built.partition.parts), strict=True)
+    clients = [
+        (links_of(share), share.nodes)
+        for name, share in client_data
+        if name in evaluated or len(built.fed.clients) == 1
+    ]
     finders = (finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks))
-    known = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
-    across_members = [one.arrays for name, one in zip(names, known, strict=False) if name in wanted]
-    crossing = [(*held, arrays) for held, arrays in zip(clients, across_members, strict=False)]
+    foreign = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
+    across_members = [one.arrays for name, one in zip(names, foreign, strict=False) if name in evaluated]
+    crossing = [(*client, arrays) for client, arrays in zip(clients, across_members, strict=False)]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
         pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
@@ -89,12 +93,12 @@ def link_references(built: Built) -> dict[str, float]:
 def _judged_across(
     links: LinkExamples,
     nodes: int,
-    known: Mapping[str, np.ndarray],
+    foreign: Mapping[str, np.ndarray],
     reference: Callable[[sp.csr_matrix], RowProducts],
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
     itself; foreign nodes come behind its own."""
-    table, trained, ends = (known[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
+    table, trained, ends = (foreign[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
     source, target = table[:, 0], nodes + table[:, 1]
     rows, size = trained[trained >= 0], nodes + len(ends)
     first, second = (
@@ -121,10 +125,10 @@ def _judged(
     ones = np.ones(links.edges.shape[1])
     products = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
     source, target, _ = links.pairs
-    wanted = links.masks[TEST].copy()
+    tested = links.masks[TEST].copy()
     candidate = links.ranks[0] >= 0
-    wanted[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
-    at, s = np.flatnonzero(wanted), np.zeros(len(source))
+    tested[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
+    at, s = np.flatnonzero(tested), np.zeros(len(source))
     for first in range(0, len(at), AT_ONCE):
         some = at[first : first + AT_ONCE]
         s[some] = products.of_pairs(source[some], target[some])
@@ -145,10 +149,10 @@ def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Ten
         raise ValueError("these links are ranked among pairs")
     queries, *rest = (torch.from_numpy(part) for part in links.asked)
     tested = queries[:, torch.from_numpy(links.masks[TEST])[queries[0] // 2]]
-    asked = Queries(tested, torch.from_numpy(links.pairs), *rest)
-    stays = asked.ends[0]
+    all_queries = Queries(tested, torch.from_numpy(links.pairs), *rest)
+    stays = all_queries.ends[0]
 
     def scores(at: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(products.of_all(stays[at].numpy(), pool.numpy()))
 
-    return behind(asked, scores, nodes)
+    return behind(all_queries, scores, nodes)

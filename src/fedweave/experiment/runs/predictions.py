@@ -84,10 +84,10 @@ def predictions_table(
         UserError: a probability or a number is NaN.
     """
     each = [one.probability[: len(one.examples)].cpu().numpy() for one in predictions]
-    if lost := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
+    if diverged := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
         raise UserError(
-            f"the model of {listed(lost)} predicts no numbers (NaN): its training diverged. Train again with a smaller "
-            "algorithm.lr, or take the models of another round (--round best).",
+            f"the model of {listed(diverged)} predicts no numbers (NaN): its training diverged. Train again with a "
+            "smaller algorithm.lr, or take the models of another round (--round best).",
             code="user.not-finite",
         )
     p = np.concatenate(each)
@@ -208,12 +208,12 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen = run.built, chosen_models(run, client, model or "personal")
+    built, weights = run.built, chosen_models(run, client, model or "personal")
     graphs = graphs_of(built.fed)
     predictions = [
-        Predicted(name, probabilities(run.net_of(name), chosen[name], graphs[name]), part.examples, part.masks)
+        Predicted(name, probabilities(run.net_of(name), weights[name], graphs[name]), part.examples, part.masks)
         for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
-        if name in chosen
+        if name in weights
     ]
     test, w = global_test_part(built.data, built.partition), run.algorithm.global_model(run.state)
     if (
@@ -226,9 +226,9 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    by, named = flagging_of(run, chosen), (data.ids, data.labels, data.example)
+    by, names = flagging_of(run, weights), (data.ids, data.labels, data.example)
     widths = half_widths(run) if model != "trained" else ()
-    table = predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, widths)
+    table = predictions_table(predictions, *names, data.y, by, ends_of(data), data.targets, widths)
     return _without_intervals(table, GLOBAL) if _own_units(run) else table
 
 
@@ -253,9 +253,9 @@ def of_own_links(run: Trained, model: str | None = None, client: str | None = No
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
+    built, weights, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
     graphs = graphs_of(built.fed)
-    for name, w in chosen.items():
+    for name, w in weights.items():
         probability = probabilities(run.net_of(name), w, graphs[name])
         tables.append(links_table(name, probability, graphs[name].to("cpu"), link_names(run, name)))
     return pa.concat_tables(tables)
@@ -295,34 +295,34 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         )
     form = read_form(run.directory) or form_of_config(run.config, built.data, built.partition)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
-    chosen = chosen_models(run, client, which)
-    by = flagging_of(run, chosen)
+    weights = chosen_models(run, client, which)
+    by = flagging_of(run, weights)
     if which == "global":
-        chosen = {client or GLOBAL: next(iter(chosen.values()))}
+        weights = {client or GLOBAL: next(iter(weights.values()))}
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
     alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
     data = like(Before.of_run(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
 
     @cache
     def graph(whose: str) -> Graph:
-        own = form if whose == GLOBAL else form_of_client(run, form, whose)
-        made = data if plain else replace(data, x=compact(rescaled(data.x, **own.scaling)))
-        return graph_of(replace(made, target_scale=own.target_scale), data.features, built.fed.dtype)
+        client_form = form if whose == GLOBAL else form_of_client(run, form, whose)
+        scaled = data if plain else replace(data, x=compact(rescaled(data.x, **client_form.scaling)))
+        return graph_of(replace(scaled, target_scale=client_form.target_scale), data.features, built.fed.dtype)
 
     examples = np.arange(data.examples)
     predictions = [
         Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if alike else name)), examples)
-        for name, w in chosen.items()
+        for name, w in weights.items()
     ]
-    named = data.ids, built.data.labels, data.example
+    names = data.ids, built.data.labels, data.example
     return predictions_table(
         predictions,
-        *named,
+        *names,
         data.y,
         by,
         ends_of(data),
         built.data.targets,
-        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in chosen) else (),
+        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in weights) else (),
     )
 
 
@@ -375,12 +375,12 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
     Raises:
         UserError: there is no such model or client, or it has no embeddings of examples.
     """
-    built, chosen = run.built, chosen_models(run, client, model or "personal")
+    built, weights = run.built, chosen_models(run, client, model or "personal")
     data, graphs, tables = built.data, graphs_of(built.fed), list[pa.Table]()
     for name, part in zip(built.fed.clients, run.seen.parts, strict=True):
-        if name not in chosen:
+        if name not in weights:
             continue
-        net, w, graph = run.net_of(name), check_finite(chosen[name]), graphs[name]
+        net, w, graph = run.net_of(name), check_finite(weights[name]), graphs[name]
         with torch.no_grad():
             inner = models.embedded(net, w, graph.to(device_of(w))) if len(net) > 1 else graph.x
         count = len(graph.y) if data.links is None else graph.nodes
@@ -452,13 +452,13 @@ def function(name: str) -> Metric:
     if plugins.is_file(name):
         value = plugins.load(name)
     else:
-        known = plugins.announced("metric")
-        if name not in known:
+        functions = plugins.announced("metric")
+        if name not in functions:
             raise ConfigError(
                 f"--metric {name}: write file.py:function, or the name of one that an installed package announces "
-                f"({', '.join(known) or 'none does'})."
+                f"({', '.join(functions) or 'none does'})."
             )
-        value = known[name]
+        value = functions[name]
     if not callable(value):
         raise ConfigError(f"--metric {name}: it is no function (y, p) -> number.")
     result: Metric = value

@@ -98,8 +98,8 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
             "directory with --out.",
             code="user.not-empty",
         )
-    saved, wanted = _completed(load(directory / CONFIG)), config.plain()
-    changed = [key for key in differences(saved, wanted) if not may_change(key)]
+    saved, document = _completed(load(directory / CONFIG)), config.plain()
+    changed = [key for key in differences(saved, document) if not may_change(key)]
     if changed:
         raise UserError(
             f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "

@@ -180,15 +180,15 @@ def running(
         columns = here.columns(built)
         ExperimentFacts(trained=columns["train"]).check()  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
-        begun = _begun(config, built, directory, here, overwrite)
+        origin = _begun(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
             examine(config, directory, resume)  # again: now no other process writes
         source = here.source(built) | plugins.digests(config.plain())
         start, metrics = _prepare(config, built, directory, columns, source)
-        if begun.ledger is not None:
-            write_table(directory / EARLIER_LEDGER, begun.ledger)
+        if origin.ledger is not None:
+            write_table(directory / EARLIER_LEDGER, origin.ledger)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
@@ -202,7 +202,7 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files, directory, begun.notes)
+        summary = _summary(config, built, files, directory, origin.notes)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
@@ -274,7 +274,7 @@ def _train(
     here: RunBackend,
 ) -> Iterator[RoundResult]:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
-    began, due = time.monotonic() - start.seconds, time.monotonic() + every
+    start_time, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     length = general.rounds, general.eval_every
     rounds = train(
@@ -290,7 +290,7 @@ def _train(
     for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
             if built.data.links is not None:
@@ -321,8 +321,8 @@ def _train(
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
     ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
-    began = config.general.init_from
-    begun = [f"training began from the weights of the run {began}", *notes] if began else []
+    earlier = config.general.init_from
+    start_notes = [f"training began from the weights of the run {earlier}", *notes] if earlier else []
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
@@ -330,7 +330,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"targets": list(built.data.targets)} if built.data.targets else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
         **(
-            {"note": "; ".join(noted)} if (noted := [*filter(None, [built.note]), *begun]) else {}
+            {"note": "; ".join(all_notes)} if (all_notes := [*filter(None, [built.note]), *start_notes]) else {}
         ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
@@ -350,7 +350,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "bytes_down": built.fed.ledger.bytes_down,
         **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
         "bytes_evaluation": built.fed.ledger.bytes_evaluation,
-        **({"init_from": began} if began else {}),
+        **({"init_from": earlier} if earlier else {}),
         **({"privacy": spent} if spent else {}),
         **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},

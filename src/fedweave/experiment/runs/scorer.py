@@ -97,11 +97,11 @@ class Scorer:
             UserError: the weights are not of the model that the section says.
         """
         net = net_of(self.model, self.form)
-        fresh, there = (
+        fresh, shapes = (
             {path: list(leaf.shape) for path, leaf in leaves(w)}
             for w in (models.init(net, random.key(0), DTYPES[self.dtype]), self.weights)
         )
-        if path := next((path for path in sorted({*fresh, *there}) if fresh.get(path) != there.get(path)), None):
+        if path := next((path for path in sorted({*fresh, *shapes}) if fresh.get(path) != shapes.get(path)), None):
             raise UserError(
                 f"the algorithm trains a model with weights {path} of its own, for which the plain model "
                 f"{self.model['name']!r} has no layers. Take `fedweave predict`, or `fedweave sites predict`.",
@@ -326,8 +326,8 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     before = Before.of_run(run.config, choice.form, data)
     own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
     widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
-    named = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
-    return scorer_of(choice.config, choice.algorithm, choice.w, before, *named, choice.flagging, widths)
+    identity = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
+    return scorer_of(choice.config, choice.algorithm, choice.w, before, *identity, choice.flagging, widths)
 
 
 def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "last") -> Scorer:
@@ -361,12 +361,12 @@ def _file(place: Path) -> Path:
         return place
     if (place / SCORER).is_file():
         return place / SCORER
-    left = sorted(place.glob(f"runs/*/{SCORER}"), key=lambda file: (file.stat().st_mtime, file.parent.name))
-    if not left:
+    files = sorted(place.glob(f"runs/*/{SCORER}"), key=lambda file: (file.stat().st_mtime, file.parent.name))
+    if not files:
         raise UserError(
             f"{place} holds no {SCORER}. Name an export, a site's folder after a run, or a run's folder. "
             "An export of an earlier version has none: export again, of a run between sites with `fedweave sites "
             "export RUN --site DIR`.",
             code="score.no-model",
         )
-    return left[-1]
+    return files[-1]

@@ -44,9 +44,9 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
     check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")
     if not (directory / PARTITION).exists():
         return
-    noted, now = read_table(directory, PARTITION), pa.table(partition_columns(built))
-    both = [name for name in now.column_names if name in noted.column_names]
-    if noted.select(both).to_pylist() != now.select(both).to_pylist():
+    before, now = read_table(directory, PARTITION), pa.table(partition_columns(built))
+    both = [name for name in now.column_names if name in before.column_names]
+    if before.select(both).to_pylist() != now.select(both).to_pylist():
         raise UserError(
             f"the clients of {directory} are not those that its config.toml gives now: it was changed, or the run is "
             "of another version of fedweave. Run it again with `fedweave run`."
@@ -62,8 +62,8 @@ def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
     shapes = _shapes(w)
     for path, shape in _shapes(models.init(net, random.key(0), torch.float32)).items():
         if shapes.get(path) != shape:
-            there, wanted = _describe_shape(shapes.get(path)), _describe_shape(shape)
-            message = f"{path} is {there}, and the model of config.toml has {wanted} there"
+            actual, expected = _describe_shape(shapes.get(path)), _describe_shape(shape)
+            message = f"{path} is {actual}, and the model of config.toml has {expected} there"
             raise damaged(directory / CHECKPOINT, message)
     return w
 

@@ -59,12 +59,12 @@ class Earlier:
             UserError: it is no finished run's, or its server keeps no weights. FedweaveError: a file is damaged.
         """
         state = _finished(directory).state
-        held = state.get("w") or state.get("own")
-        if not isinstance(held, dict):
+        weights = state.get("w") or state.get("own")
+        if not isinstance(weights, dict):
             message = f"the server of {directory} keeps no weights of a model"
             _refuse("algorithm", message, "Begin from a run of FedAvg or one of its family.")
         members = () if "w" in state else tuple(read_table(directory, PARTITION)["client"].to_pylist())
-        return cls._of_run(directory, held, members)
+        return cls._of_run(directory, weights, members)
 
     @classmethod
     def of_members(cls, directory: Path) -> "dict[str, Earlier]":
@@ -75,18 +75,18 @@ class Earlier:
         """
         reached = _finished(directory)
         joint = reached.state.get("w") or reached.state.get("own")
-        held = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
-        if not held:
+        weights = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
+        if not weights:
             message = f"no member of {directory} kept a model that the server does not have"
             _refuse("algorithm", message, "Begin from a run of the same algorithm.")
-        return {member: cls._of_run(directory, w, ()) for member, w in held.items()}
+        return {member: cls._of_run(directory, w, ()) for member, w in weights.items()}
 
     @classmethod
-    def _of_run(cls, directory: Path, held: Tree, members: tuple[str, ...]) -> "Earlier":
+    def _of_run(cls, directory: Path, w: Tree, members: tuple[str, ...]) -> "Earlier":
         form, summary = read_form(directory), read_summary(directory / SUMMARY, "algorithm")
         labels = form.labels if form else tuple(summary.get("classes", ()))
         counts = int(summary["features"]), int(summary["class_count"])
-        weights = {path: leaf for path, leaf in leaves(held) if isinstance(leaf, Tensor)}
+        weights = {path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)}
         return cls(directory, weights, members, *counts, form.columns if form else (), labels)
 
 
@@ -134,10 +134,10 @@ class Fitting:
         """An earlier weight, of a client where each had its own."""
         if path not in self.earlier.weights:
             self._unlike(path, "is absent there")
-        held, members = self.earlier.weights[path], self.earlier.members
+        weight, members = self.earlier.weights[path], self.earlier.members
         if not members:
-            return held
-        return held[members.index(client)] if client in members else held.mean(0)
+            return weight
+        return weight[members.index(client)] if client in members else weight.mean(0)
 
     def _fitted(self, path: str, old: Tensor, new: Tensor, last: int) -> Tensor:
         old = old.to(new)
