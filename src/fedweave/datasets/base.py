@@ -434,10 +434,10 @@ class Dataset(Shown):
     def target_summary(self) -> str:
         """The target in words: "3 classes (C, N, O)", "1 number (solubility)" or "2 labels (toxic, active)"."""
         if self.target == CLASS:
-            named = ", ".join(self.labels) if self.labels else f"0 to {self.classes - 1}"
-            return f"{counted(self.classes, 'class')} ({named})"
-        named = ", ".join(self.targets) if self.targets else f"0 to {self.outputs - 1}"
-        return f"{counted(self.outputs, 'number' if self.target == NUMBER else 'label')} ({named})"
+            names = ", ".join(self.labels) if self.labels else f"0 to {self.classes - 1}"
+            return f"{counted(self.classes, 'class')} ({names})"
+        names = ", ".join(self.targets) if self.targets else f"0 to {self.outputs - 1}"
+        return f"{counted(self.outputs, 'number' if self.target == NUMBER else 'label')} ({names})"
 
     def save(self, path: str | Path) -> Path:
         """Write it to an `.npz` file, which `[data] path` or `datasets.load("npz", path)` reads again, and return its
@@ -558,6 +558,6 @@ class Dataset(Shown):
             return np.unique(self.carried.ends[:, examples])
         if self.graph_of is None:
             return examples
-        chosen = np.zeros(self.examples, bool)
-        chosen[examples] = True
-        return np.flatnonzero(chosen[self.graph_of])
+        is_example = np.zeros(self.examples, bool)
+        is_example[examples] = True
+        return np.flatnonzero(is_example[self.graph_of])

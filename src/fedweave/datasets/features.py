@@ -53,8 +53,8 @@ def merged(values: np.ndarray) -> tuple[int, int] | None:
     long = values.dtype == object
     values = values if long else values.astype(np.float64)
     narrow = values.astype(np.float32)
-    lost = values - (np.array([int(number) for number in narrow], object) if long else narrow)
-    if float(np.abs(lost).max()) <= BLUR * (values - values.min()).astype(np.float64).std():
+    error = values - (np.array([int(number) for number in narrow], object) if long else narrow)
+    if float(np.abs(error).max()) <= BLUR * (values - values.min()).astype(np.float64).std():
         return None
     if not long and np.ptp(values) <= NOISE * np.abs(values).max() and (values % 1 != 0).any():
         return None
@@ -122,10 +122,10 @@ def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
 def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
     """float32 [m, columns]: 1 in column `numbers[i]` of row i, for int64 [m] from 0; a row of zeros for -1. `columns`
     is the highest number + 1 if None."""
-    known = np.flatnonzero(numbers >= 0)
+    rows = np.flatnonzero(numbers >= 0)
     width = int(numbers.max(initial=-1)) + 1 if columns is None else columns
-    ones = np.ones(len(known), np.float32)
-    return sp.csr_matrix((ones, (known, numbers[known])), shape=(len(numbers), width))
+    ones = np.ones(len(rows), np.float32)
+    return sp.csr_matrix((ones, (rows, numbers[rows])), shape=(len(numbers), width))
 
 
 def check_normalize(how: str) -> None:
@@ -159,12 +159,14 @@ def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     columns = amounts(x)
     if not x.shape[0] or not len(columns):
         return columns[:0]
-    own = x[:, columns]
-    zeros = x.shape[0] - (np.count_nonzero(own, 0) if isinstance(own, np.ndarray) else own.getnnz(0))
-    largest = abs(own).max(0)
+    scaled_columns = x[:, columns]
+    zeros = x.shape[0] - (
+        np.count_nonzero(scaled_columns, 0) if isinstance(scaled_columns, np.ndarray) else scaled_columns.getnnz(0)
+    )
+    largest = abs(scaled_columns).max(0)
     largest = largest.toarray()[0] if sp.issparse(largest) else largest
-    found: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
-    return found
+    wide_columns: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
+    return wide_columns
 
 
 class Scaler(NamedTuple):
@@ -203,12 +205,12 @@ def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
     if how == "scale":
         scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
         return Scaler(shift, scaler.scale_, lambda x: scaler.transform(x.astype(np.float64)).astype(np.float32))
-    known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
+    values = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
     if how == "standard":
-        scaler = StandardScaler().fit(known)
+        scaler = StandardScaler().fit(values)
         scale = lambda x: scaler.transform(dense(x).astype(np.float64)).astype(np.float32)  # noqa: E731
         return Scaler(scaler.mean_, _divisor(scaler), scale)
-    low, span = known.min(0), np.ptp(known, 0)
+    low, span = values.min(0), np.ptp(values, 0)
     return Scaler(low + span / 2, np.where(span > 0, span / 2, np.inf), lambda x: _between(x, low, span))
 
 
@@ -309,17 +311,17 @@ def _some_rescaled(
     columns = np.flatnonzero((shift != 0) | (divisor != 1))
     if not len(columns):
         return x
-    own = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
+    scaled = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
     if isinstance(x, np.ndarray):
         whole = x.copy()
-        whole[:, columns] = own
+        whole[:, columns] = scaled
         return whole
     rest = np.ones(x.shape[1], np.float32)
     rest[columns] = 0
     rows, filled = np.repeat(np.arange(x.shape[0]), len(columns)), np.tile(columns, x.shape[0])
-    kept = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
-    kept.eliminate_zeros()
-    return sp.csr_matrix(kept + sp.csr_matrix((own.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
+    others = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
+    others.eliminate_zeros()
+    return sp.csr_matrix(others + sp.csr_matrix((scaled.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
 
 
 def of_party(how: str) -> str:
@@ -365,9 +367,9 @@ def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndar
     classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
     if len(classes) < 2 or min(map(len, classes)) < least:
         return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[own], bound) for own in classes]) for bound in (np.min, np.max))
+    low, high = (np.stack([_bound(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
     order = np.argsort(low, 0)
-    low, high = (np.take_along_axis(own, order, 0) for own in (low, high))
+    low, high = (np.take_along_axis(bounds, order, 0) for bounds in (low, high))
     return np.flatnonzero((low[1:] > high[:-1]).all(0))
 
 

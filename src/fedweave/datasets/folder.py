@@ -119,22 +119,22 @@ class Folder(NodeSettings, Tabular):
             )
         return parts
 
-    def finished(self, tables: Tables, found: Record) -> Record:
+    def finished(self, tables: Tables, record: Record) -> Record:
         """See `Tabular.finished`; separates edges to nodes elsewhere, and describes the other edges as examples."""
-        nodes, (ends, rows) = tables.nodes.rows, found["ends"]
+        nodes, (ends, rows) = tables.nodes.rows, record["ends"]
         if self.external != "refuse":
-            every = bare(ends) if found["carried"] is None else found["carried"]
-            inside, found["outside"] = separated(every, nodes, tuple(found["elsewhere"].to_pylist()))
+            every = bare(ends) if record["carried"] is None else record["carried"]
+            inside, record["outside"] = separated(every, nodes, tuple(record["elsewhere"].to_pylist()))
             rows = rows[np.maximum(*ends) < nodes]
-            found |= {"ends": (inside.ends, rows), "carried": None if found["carried"] is None else inside}
-        fields = super().finished(tables, found)
+            record |= {"ends": (inside.ends, rows), "carried": None if record["carried"] is None else inside}
+        fields = super().finished(tables, record)
         if self.task == "links" and KIND in tables.nodes.columns:
             kinds = owners_of(tables.nodes, KIND)
             fields |= {"node_labels": tables.nodes.kinds(KIND, kinds), "node_kinds": kinds}
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
-            attributes = fields["carried"] or EdgeAttributes(found["ends"][0], False)
+            attributes = fields["carried"] or EdgeAttributes(record["ends"][0], False)
             fields |= {"carried": attributes._replace(split=codes)}
         if not self.of_edges:
             return fields
@@ -145,16 +145,16 @@ class Folder(NodeSettings, Tabular):
 def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str]) -> Record:
     """The fields of a dataset whose examples are edges; `rows` int64 [e] are their rows in the table. unused: columns
     of nodes that are not used, since the examples are edges."""
-    named = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
-    if not named and len(rows) < edges.rows:
-        named = tuple(map(str, rows.tolist()))
-    held: Record = {"ids": named, "node_ids": fields["ids"], "y": fields["y"][rows]}
-    held |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
+    ids = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
+    if not ids and len(rows) < edges.rows:
+        ids = tuple(map(str, rows.tolist()))
+    record: Record = {"ids": ids, "node_ids": fields["ids"], "y": fields["y"][rows]}
+    record |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
     if unused:
-        held["notes"] = (
+        record["notes"] = (
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
         )
-    return held
+    return record
 
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -353,8 +353,8 @@ class GraphFolder(GraphSettings, Tabular):
             ("id", *self.answers, *owner_columns) if labelled else ("id",)
         )  # a graph to be predicted needs no owner
         hint = "" if owner_columns else "data.owner names the column with each graph's owner"
-        known = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
-        check_columns(self.examples(tables), required, known, closed=True, hint=hint)
+        columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
+        check_columns(self.examples(tables), required, columns, closed=True, hint=hint)
         check_columns(tables.nodes, required=("id", "graph"), known=self.known)
         super().check_form(tables, labelled)
 
@@ -378,12 +378,12 @@ class GraphFolder(GraphSettings, Tabular):
                 parts[key], parts[called] = _part(_kinds, table, names, key), _part(_names, table, names)
         return parts
 
-    def finished(self, tables: Tables, found: Record) -> Record:
+    def finished(self, tables: Tables, record: Record) -> Record:
         """See `Tabular.finished`; with features of nodes' labels or degrees."""
-        _refuse_crossing(tables.edges, found)
-        if "edge_labels" in found:
-            found["edge_labels"] = _edge_labels(tables.edges, found)
-        fields = super().finished(tables, found) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
+        _refuse_crossing(tables.edges, record)
+        if "edge_labels" in record:
+            record["edge_labels"] = _edge_labels(tables.edges, record)
+        fields = super().finished(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
         return fields | self._features(tables.nodes, fields)
 
     def _features(self, nodes: Table, fields: Record) -> Record:
@@ -400,8 +400,8 @@ class GraphFolder(GraphSettings, Tabular):
             numbers, width, kind = kinds, None if self.node_labels is None else len(self.node_labels), "label"
         encoded = one_hot(numbers, width)
         names = fields.get("node_kinds") or range(encoded.shape[1])
-        held = [encoded, x] if columns else [encoded]
-        whole = sp.hstack(held, "csr", np.float32)
+        blocks = [encoded, x] if columns else [encoded]
+        whole = sp.hstack(blocks, "csr", np.float32)
         return {"x": whole, "columns": (*(f"{kind} = {name}" for name in names), *columns)}
 
 

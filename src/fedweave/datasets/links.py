@@ -98,9 +98,9 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     relation: np.ndarray = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     _, at = np.unique((relation * data.nodes + first) * data.nodes + second, return_index=True)
     at = np.sort(at[source[at] != target[at]])
-    left = attributes.total - len(at)
-    note = f"{left:,} edges that join a node with itself, or two nodes once more, are no examples"
-    return attributes.taken(at), (note,) * (left > 0)
+    dropped = attributes.total - len(at)
+    note = f"{dropped:,} edges that join a node with itself, or two nodes once more, are no examples"
+    return attributes.taken(at), (note,) * (dropped > 0)
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:

@@ -130,8 +130,8 @@ def read(
 
 def _target_names(arrays: dict[str, np.ndarray], key: str, path: Path) -> tuple[str, ...]:
     """The names of the columns of `y`; () where the file has none."""
-    held = arrays[key]
-    return _text(arrays, TARGETS, held.shape[1] if held.ndim == 2 else 1, f"one for each column of {key}", path)
+    y = arrays[key]
+    return _text(arrays, TARGETS, y.shape[1] if y.ndim == 2 else 1, f"one for each column of {key}", path)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -140,10 +140,10 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         refuse(path, "this is not a file", "Name the .npz file itself.")
     try:
         check_archive(path, path.stat().st_size)
-        held = np.load(path, allow_pickle=False)
-        if not isinstance(held, np.lib.npyio.NpzFile):
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
             refuse(path, "this is a single array, not an .npz archive", again)
-        with held as file:
+        with archive as file:
             _check_names(file.files, path)
             return {key: file[key] for key in file.files}
     except DecompressionBomb as error:
@@ -205,9 +205,9 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes |
     """Edges to nodes elsewhere; None if the file has no arrays for them."""
     if OUTSIDE_INDEX not in arrays:
         return None
-    index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
+    index, names_array = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
     check_array(index, OUTSIDE_INDEX, np.int64, (2, None), path)
-    names = _text(arrays, OUTSIDE_NAMES, held.size, "one for each node elsewhere", path)
+    names = _text(arrays, OUTSIDE_NAMES, names_array.size, "one for each node elsewhere", path)
     odd = ((index < nodes).sum(0) != 1) | (index.min(0) < 0) | (index.max(0) >= nodes + len(names))
     if (at := first(odd)) is not None:
         what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"

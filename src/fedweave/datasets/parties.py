@@ -105,8 +105,8 @@ class PartyFolders(Classified):
         folders = _folders(root)
         train = _training(folders, self) if AUTO in (self.categories or {}).values() else None
         inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
-        for setting, named in (("categories", self.categories or {}), ("missing", self.missing or ())):
-            if odd := [name for name in named if not any(name in party.nodes.columns for party in inputs)]:
+        for setting, columns in (("categories", self.categories or {}), ("missing", self.missing or ())):
+            if odd := [name for name in columns if not any(name in party.nodes.columns for party in inputs)]:
                 refuse(
                     root,
                     f"no party has a column {odd[0]!r}, which [data] {setting} names",
@@ -209,10 +209,10 @@ def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     """The ids whose split is "train" at some party; None where no party has one."""
     every = [kind.tables(folder, lacking=True).nodes for folder in folders]
     rows = [in_training(nodes) for nodes in every]
-    known = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
-    for nodes, _ in known:
+    splits = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
+    for nodes, _ in splits:
         check_columns(nodes, required=NODES[:1], known=NODES)
-    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in known]
+    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in splits]
     return pa.concat_arrays(ids) if ids else None
 
 
@@ -291,10 +291,12 @@ def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
     common, dropped = len(rows[0]), []
     for party, party_rows in zip(inputs, rows, strict=True):
         edges = party.edges.shape[1] // 2
-        lost = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
+        missing_edges = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
         if common < len(party.ids):
             rest = len(party.ids) - common
-            dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
+            dropped.append(
+                f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {missing_edges:,} of {edges:,} edges"
+            )
     if dropped:
         dropped.append("what not all parties have is neither trained on nor predicted")
     if dropped and (more := _written_unlike(inputs, common)):

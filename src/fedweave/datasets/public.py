@@ -111,7 +111,7 @@ def convert(source: Any, name: str) -> Dataset:
     return Dataset(
         name=name,
         x=_csr(data.x) if published is None else published,
-        edges=undirected(*ends, int(data.num_nodes)),
+        edges=undirected(ends[0], ends[1], int(data.num_nodes)),
         y=data.y.numpy().astype(np.int64),
         classes=int(data.y.max()) + 1,
         public=np.stack([_first(data[f"{split}_mask"].numpy()) for split in ("train", "val", "test")])

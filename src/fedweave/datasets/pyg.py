@@ -78,13 +78,13 @@ def flattened(
     counts = {kind: pairs.shape[1] for kind, pairs in zip(edges, ends, strict=True)}
     x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
     features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
-    held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
+    arrays = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
     of, each = (edges, counts) if task == "edges" else (nodes, sizes)
     absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
-    held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
-    held |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
-    held |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
-    return SimpleNamespace(**held, keys=[*held]), columns, of_edges
+    arrays |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
+    arrays |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
+    arrays |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
+    return SimpleNamespace(**arrays, keys=[*arrays]), columns, of_edges
 
 
 def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
@@ -114,8 +114,8 @@ def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -
         if kind in arrays:
             whole[row : row + counts[kind], column : column + widths[kind]] = arrays[kind]
         row, column = row + counts[kind], column + widths[kind]
-    named = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
-    return whole, (*(f"type = {names[kind]}" for kind in stores), *named)
+    names_of_features = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
+    return whole, (*(f"type = {names[kind]}" for kind in stores), *names_of_features)
 
 
 def _rows(
@@ -288,8 +288,8 @@ def _several(data: object, name: str) -> list[object]:
     if isinstance(data, list | tuple) and not data:
         refuse(name, "the list is empty", "Give at least one graph.", "no-graphs")
     listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
-    held = cast(Sequence[object], data if listed else ())
-    return [held[at] for at in range(len(held))]
+    items = cast(Sequence[object], data if listed else ())
+    return [items[at] for at in range(len(items))]
 
 
 def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name: str) -> None:
@@ -372,34 +372,34 @@ def _merged(
     bare = all(getattr(one, "x", None) is None for one in graphs)
     inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
     nodes_of = [
-        getattr(one, "num_nodes", 0) if bare else len(held["x"]) for one, held in zip(graphs, inputs, strict=True)
+        getattr(one, "num_nodes", 0) if bare else len(arrays["x"]) for one, arrays in zip(graphs, inputs, strict=True)
     ]
     sizes = [*map(int, nodes_of)]
     first_rows = np.cumsum([0, *sizes[:-1]])
-    for at, (held, size, row) in enumerate(zip(inputs, sizes, first_rows, strict=True)):
+    for at, (arrays, size, row) in enumerate(zip(inputs, sizes, first_rows, strict=True)):
         where = f"{name}, graph {at}"
-        if odd := sorted(held.keys() ^ inputs[0].keys()):
+        if odd := sorted(arrays.keys() ^ inputs[0].keys()):
             refuse(where, f"it and graph 0 do not both have {odd[0]}", "Give it to all graphs, or to none.")
-        if target.by_class and held["y"].size != 1:
-            what, remedy = f"y has {held['y'].size} values", "Give one class for each graph; a single graph with a "
+        if target.by_class and arrays["y"].size != 1:
+            what, remedy = f"y has {arrays['y'].size} values", "Give one class for each graph; a single graph with a "
             refuse(where, what, f"{remedy}class for each node is no list.{_MEASURED}", "target")
         if not target.by_class:
-            held["y"] = held["y"].reshape(1, -1)
-            if held["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
-                what = f"y has {held['y'].size} values, but y of graph 0 has {inputs[0]['y'].size}"
+            arrays["y"] = arrays["y"].reshape(1, -1)
+            if arrays["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
+                what = f"y has {arrays['y'].size} values, but y of graph 0 has {inputs[0]['y'].size}"
                 refuse(where, what, "Give y [1, t] with the same t in all graphs, NaN at gaps.", "target")
-        if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != inputs[0]["x"].shape[1:]):
-            what = f"x is {list(held['x'].shape)}, but x of graph 0 is {list(inputs[0]['x'].shape)}"
+        if not bare and (arrays["x"].ndim != 2 or arrays["x"].shape[1:] != inputs[0]["x"].shape[1:]):
+            what = f"x is {list(arrays['x'].shape)}, but x of graph 0 is {list(inputs[0]['x'].shape)}"
             refuse(where, what, "Give x [n, d] with the same d in all graphs.")
-        _check_pairs(held["edge_index"], where)
-        held["edge_index"] = _ends(held["edge_index"], size, where) + row
+        _check_pairs(arrays["edge_index"], where)
+        arrays["edge_index"] = _ends(arrays["edge_index"], size, where) + row
     rows = {"edge_index": 1}  # the others' are the first
-    held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
+    arrays = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
-        first, second = held["edge_index"]
+        first, second = arrays["edge_index"]
         apart, nodes = first != second, int(sum(sizes))
-        held["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
-    return held, np.repeat(np.arange(len(graphs)), sizes)
+        arrays["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
+    return arrays, np.repeat(np.arange(len(graphs)), sizes)
 
 
 def _check_pairs(pairs: np.ndarray, name: str) -> None:
@@ -435,23 +435,23 @@ def _edge_attributes(
     weight = arrays["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in arrays else None
     features = arrays["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in arrays else None
     time = arrays["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in arrays else None
-    given = EdgeAttributes(ends, bool(directed), weight, features, time)
+    attributes = EdgeAttributes(ends, bool(directed), weight, features, time)
     if directed is None:
-        given = given._replace(directed=not (mirrored(ends) and alike_both_ways(given)))
-    return once(given, name)
+        attributes = attributes._replace(directed=not (mirrored(ends) and alike_both_ways(attributes)))
+    return once(attributes, name)
 
 
 def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
     """The arrays of the data by attribute, without `ignore`. label: the attribute with the classes. bare: whether x may
     be missing."""
     needed = ("x", "edge_index", label)
-    there = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
-    if absent := [key for key in ignore if key not in there]:
-        refuse(name, f"ignore names {absent[0]!r}, which is not there", f"Correct it; there are {', '.join(there)}.")
-    if missing := [key for key in needed[bare:] if key not in there or key in ignore]:
+    present = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
+    if absent := [key for key in ignore if key not in present]:
+        refuse(name, f"ignore names {absent[0]!r}, which is not there", f"Correct it; there are {', '.join(present)}.")
+    if missing := [key for key in needed[bare:] if key not in present or key in ignore]:
         refuse(name, f"the data has no {', '.join(missing)}", f"Give {', '.join(needed[:2])} and {label}.")
-    wanted = (*_READ, label)
-    return {key: _array(getattr(data, key), key, name) for key in there if key in wanted and key not in ignore}
+    readable = (*_READ, label)
+    return {key: _array(getattr(data, key), key, name) for key in present if key in readable and key not in ignore}
 
 
 def _others(data: object, label: str) -> list[str]:
@@ -463,10 +463,13 @@ def _others(data: object, label: str) -> list[str]:
 
 def _unread(graphs: Sequence[object], ignore: Sequence[str], label: str, name: str) -> tuple[str, ...]:
     """A sentence on arrays that are neither read nor ignored; none without such arrays."""
-    there = [*dict.fromkeys(key for one in graphs for key in _others(one, label) if key not in ignore)]
-    if not there:
+    present = [*dict.fromkeys(key for one in graphs for key in _others(one, label) if key not in ignore)]
+    if not present:
         return ()
-    return (f"of {name}, {', '.join(there)} {'is' if len(there) == 1 else 'are'} not read; ignore = {there} says so",)
+    return (
+        f"of {name}, {', '.join(present)} {'is' if len(present) == 1 else 'are'} not read; set ignore = {present} to "
+        "silence this note",
+    )
 
 
 def _ends(pairs: np.ndarray, nodes: int, name: str) -> np.ndarray:
@@ -521,20 +524,20 @@ def _split(
     split, since the data may evaluate the other nodes in any way: then None, and a sentence. example: the kind of
     example, in messages."""
     masks = {key: held.get(key) for key in _MASKS}
-    there = [key for key in _MASKS if key in held]
-    if not there:
+    present = [key for key in _MASKS if key in held]
+    if not present:
         return None, ()
     split = np.zeros((len(masks), examples), bool)
     for row, (key, mask) in zip(split, masks.items(), strict=True):
         if mask is not None:
             _check_mask(mask, key, examples, example, name)
             row[:] = mask
-    if there == ["train_mask"]:
+    if present == ["train_mask"]:
         add = "add test_mask = ~train_mask, or another, to train and test as the data says"
         return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
-    if missing := [key for key in ("train_mask", "test_mask") if key not in there]:
-        remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
-        refuse(name, f"there is {' and '.join(there)}, but no {missing[0]}", remedy)
+    if missing := [key for key in ("train_mask", "test_mask") if key not in present]:
+        remedy = f"Add it, or read no split: ignore = {json.dumps(present)}."
+        refuse(name, f"there is {' and '.join(present)}, but no {missing[0]}", remedy)
     return split, ()
 
 

@@ -124,13 +124,13 @@ class WikiCs(Released):
 
     def read(self, folder: Path) -> Dataset:
         """Read data.json, which lists the links of each article."""
-        held = json.loads((folder / "data.json").read_text())
-        target = [other for links in held["links"] for other in links]
-        source = np.repeat(np.arange(len(held["links"])), [len(links) for links in held["links"]])
-        parts = (held["train_masks"][0], held["val_masks"][0], held["test_mask"])
-        y = np.asarray(held["labels"])
+        content = json.loads((folder / "data.json").read_text())
+        target = [other for links in content["links"] for other in links]
+        source = np.repeat(np.arange(len(content["links"])), [len(links) for links in content["links"]])
+        parts = (content["train_masks"][0], content["val_masks"][0], content["test_mask"])
+        y = np.asarray(content["labels"])
         masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
-        return self.made(np.array(held["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
+        return self.made(np.array(content["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
 
 
 class Elliptic(Released):
@@ -155,8 +155,10 @@ class Elliptic(Released):
         ends = _columns(folder / self.files[2], header=True)
         y = np.full(len(x), -1)
         y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
-        step, known = x[:, 1], y >= 0
-        masks = _masks(len(x), known & (step < 30), known & (step >= 30) & (step < 35), known & (step >= 35))
+        step, has_label = x[:, 1], y >= 0
+        masks = _masks(
+            len(x), has_label & (step < 30), has_label & (step >= 30) & (step < 35), has_label & (step >= 35)
+        )
         return self.made(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
 
 

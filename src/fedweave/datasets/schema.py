@@ -77,17 +77,17 @@ def is_index(table: Table, column: str) -> bool:
 def numbers_rows(values: np.ndarray) -> bool:
     """Whether values [n] number the rows, perhaps scaled: all different and without large gaps in any order, in steps
     of one except for a few, or whole numbers that only rise."""
-    held = np.unique(values).astype(np.float64)
-    if len(values) < FEWEST or len(held) == 1:
+    different_values = np.unique(values).astype(np.float64)
+    if len(values) < FEWEST or len(different_values) == 1:
         return False
-    gaps = np.diff(held)
-    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(held).max()
+    gaps = np.diff(different_values)
+    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(different_values).max()
     if blur > WHOLE_STEPS * step or (np.abs(gaps / step - np.round(gaps / step)) > WHOLE_STEPS).any():
         return False
-    different = len(held) == len(values)
+    different = len(different_values) == len(values)
     steps = np.diff(values.astype(np.float64)) / step
-    rising = (steps > 0).all() and not (held % 1).any()
-    dense = (held[-1] - held[0]) / step < 2 * len(values)
+    rising = (steps > 0).all() and not (different_values % 1).any()
+    dense = (different_values[-1] - different_values[0]) / step < 2 * len(values)
     return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= STEPS
 
 
@@ -134,9 +134,9 @@ def _read_off(
     if data.target == CLASS:
         yield from _labels_read_off(x, data.y, names, what)
         return
-    known = where_known(data.y)
-    for target, y, there in zip(data.targets or map(str, range(data.outputs)), data.y.T, known.T, strict=True):
-        columns = _proportional(x[there], y[there].astype(np.float64))
+    has_target = where_known(data.y)
+    for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, has_target.T, strict=True):
+        columns = _proportional(x[rows], y[rows].astype(np.float64))
         if len(columns):
             verb = "has" if len(columns) == 1 else "have"
             yield (
@@ -191,8 +191,8 @@ def column_names(data: Dataset, columns: np.ndarray) -> str:
 
 def _few(names: Sequence[str], columns: np.ndarray) -> str:
     """The names at int64 places `columns`; only the first of many."""
-    named = [names[at] for at in columns.tolist()]
-    return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    texts = [names[at] for at in columns.tolist()]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
 def _columns(data: Dataset, columns: np.ndarray) -> str:
@@ -276,9 +276,9 @@ def one_class(data: Dataset) -> Iterator[str]:
     """A sentence if all labeled examples are of one class; not for links, where pairs that are no links are drawn."""
     if data.target != CLASS:
         return
-    held = np.unique(data.y[data.y >= 0])
-    if len(held) == 1 and data.links is None:
-        label = data.labels[held[0]] if data.labels else held[0]
+    classes = np.unique(data.y[data.y >= 0])
+    if len(classes) == 1 and data.links is None:
+        label = data.labels[classes[0]] if data.labels else classes[0]
         yield (
             f"all labeled {data.example}s are of one class, {label}: a model that always predicts it is right, and "
             "scores mean nothing"
@@ -295,8 +295,8 @@ OF_EDGES = "edges."
 
 def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
     """The columns of edges, or of nodes, among the names in [data] missing, such as "income" and "edges.fee"."""
-    named = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
-    return [name for is_of_edges, name in named if is_of_edges == of_edges]
+    entries = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
+    return [name for is_of_edges, name in entries if is_of_edges == of_edges]
 
 
 def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
@@ -360,18 +360,18 @@ def spread(table: Table, known: Sequence[str] = ()) -> Table:
         width, at = int(lengths.max(initial=0)), data.column_names.index(name)
         _refuse_uneven(table, name, lengths, width)
         names = [f"{name} {place}" for place in range(width)]
-        if taken := sorted(set(names) & set(data.column_names)):
-            refuse_name(table.path, taken[0])
+        if duplicates := sorted(set(names) & set(data.column_names)):
+            refuse_name(table.path, duplicates[0])
         values, data = cells.flatten(), data.remove_column(at)
-        for place, own in enumerate(names):
-            data = data.add_column(at + place, own, values.take(pa.array(np.arange(place, len(values), width))))
+        for place, new_name in enumerate(names):
+            data = data.add_column(at + place, new_name, values.take(pa.array(np.arange(place, len(values), width))))
     return replace(table, data=data)
 
 
 def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
     remedy = "Give lists of one length in every row, or one column for each number."
-    said = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
-    refuse_rows(table, lengths != max(width, 1), said, remedy)
+    describe = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
+    refuse_rows(table, lengths != max(width, 1), describe, remedy)
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:
@@ -437,14 +437,14 @@ def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> n
     if not isinstance(names, Seen):
         return table.kinds(column, tuple(names), f"categories.{column}")
     cells = table.texts(column)
-    found: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
-    others = [text for text in cells.filter(pa.array(found < 0)).drop_null().to_pylist() if not is_gap(text)]
+    numbers: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
+    others = [text for text in cells.filter(pa.array(numbers < 0)).drop_null().to_pylist() if not is_gap(text)]
     if others:
         kinds = [*dict.fromkeys(others)]
         more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
-        said = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
-        _LOG.warning("note: %s: %s is %s", table.path, column, said)
-    return found
+        note = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+        _LOG.warning("note: %s: %s is %s", table.path, column, note)
+    return numbers
 
 
 def check_columns(
@@ -481,8 +481,8 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
-    own = others if len(others) == len(absent) else ["…"] * len(absent)
-    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
+    names = others if len(others) == len(absent) else ["…"] * len(absent)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, names, strict=True))
     several = f" {_several_targets(table, others)}" if "label" in absent else ""
     renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."
     return f"{renamed}{several} See docs/data-format.md for all columns."
@@ -496,8 +496,8 @@ def _several_targets(table: Table, columns: Sequence[str]) -> str:
     for name in columns:
         cells = table.data[name].combine_chunks()
         if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
-            held = {value for value in cells.unique().to_pylist() if value is not None and value == value}
-            kinds.setdefault(LABELS if held <= {0, 1} else "number", []).append(name)
+            cell_values = {value for value in cells.unique().to_pylist() if value is not None and value == value}
+            kinds.setdefault(LABELS if cell_values <= {0, 1} else "number", []).append(name)
     settings = [
         f'target = "{kind}", targets = {json.dumps(names, ensure_ascii=False)}' for kind, names in kinds.items()
     ]
@@ -578,8 +578,8 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
     if groups is None:
         nodes.refuse_gaps("sens", "groups")
         nodes.refuse_blanks("sens", "groups")
-    named = group_names(nodes, groups)
-    return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
+    names = group_names(nodes, groups)
+    return nodes.kinds("sens", names, "groups") if names else nodes.whole("sens", empty="unknown")
 
 
 def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
@@ -661,7 +661,9 @@ def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
         describe,
         "An edge to another member's node must have one end in this table of nodes. Remove the edge.",
     )
-    return pc.unique(pa.chunked_array([column.filter(there) for column, there in zip(cells, absent, strict=True)]))
+    return pc.unique(
+        pa.chunked_array([column.filter(is_absent) for column, is_absent in zip(cells, absent, strict=True)])
+    )
 
 
 def _no_node(name: str, cells: pa.Array, known: NameIndex, row: int) -> str:
@@ -752,7 +754,7 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     meanings of examples only the first such table."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
     known = COLUMNS["graph" if of_graphs else "edge" if tables[0].path.stem == "edges" else "node"]
-    there = [
+    found_in = [
         at
         for at, table in enumerate(tables)
         if column in table.columns
@@ -760,7 +762,7 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
         # the ends of edges keep their names, even if other columns have the same name
         and not (table.path.stem == "edges" and column in EDGES and meaning not in EDGES)
     ]
-    return there[:1] if meaning in OF_EXAMPLES else there
+    return found_in[:1] if meaning in OF_EXAMPLES else found_in
 
 
 def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
@@ -804,10 +806,10 @@ def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
     classes = int(y.max(initial=-1)) + 1
     if classes <= len(y) and classes <= FEW:
         return
-    held = len(np.unique(y[y >= 0]))
-    if classes > len(y) or held < FILLED * classes:
+    occurring = len(np.unique(y[y >= 0]))
+    if classes > len(y) or occurring < FILLED * classes:
         row = int(y.argmax())
-        refuse_at(row, f"label {y[row]} would make {classes:,} classes; only {held:,} occur among {len(y):,} rows")
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes; only {occurring:,} occur among {len(y):,} rows")
 
 
 def labels_in(table: Table, key: str) -> pa.Array:
@@ -835,7 +837,11 @@ def refuse_several(table: Table, key: str) -> None:
     cells = labels_in(table, key)
     names = set(cells.drop_null().unique().to_pylist())
     pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
-    odd = [name for name, own in pieces.items() if re.match(SEVERAL, name) or (len(own) > 1 and names.issuperset(own))]
+    odd = [
+        name
+        for name, parts in pieces.items()
+        if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts))
+    ]
     bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
     if (row := first(bad)) is not None:
         more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
@@ -976,9 +982,9 @@ class Classified(TableSettings, Targeted):
         """
         if self.labels is not None or self.favorable is None:
             return self.labels
-        name, held = str(self.favorable), table.texts("label").drop_null().unique()
-        whole = pc.all(pc.match_substring_regex(held, WHOLE)).as_py()
-        present = sorted({one.partition(".")[0] for one in held.to_pylist()} if whole else held.to_pylist())
+        name, labels = str(self.favorable), table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(labels, WHOLE)).as_py()
+        present = sorted({one.partition(".")[0] for one in labels.to_pylist()} if whole else labels.to_pylist())
         if name not in present or len(present) != 2:
             what = f"data.favorable = {name!r} is not one of two classes; the classes are {', '.join(present)}"
             refuse(table.path, what, "Name one of two classes.", "no-class")
@@ -1046,30 +1052,30 @@ class Classified(TableSettings, Targeted):
         """
         if not self.by_class:
             return self._targets_of(table, labelled), 0
-        there = labelled or "label" in table.columns
-        cells = labels_in(table, "labels") if there else pa.nulls(table.rows, pa.string())
+        has_column = labelled or "label" in table.columns
+        cells = labels_in(table, "labels") if has_column else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
         if len(present) == 0 and not labelled:
             return np.full(table.rows, -1), self.classes or len(self.labels or ())
         if len(present) == 0:
             column = (self.columns or {}).get("label", "label")
             refuse(table.path, f"column {column} is empty in every row", "Label at least one row.")
-        whole, named = pc.match_substring_regex(present, WHOLE), self._ordered(table)
-        if named is None:
+        whole, class_names = pc.match_substring_regex(present, WHOLE), self._ordered(table)
+        if class_names is None:
             if pc.all(whole).as_py():
                 return self._numbered(table)
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
-        if self.classes is not None and named is None:
+        if self.classes is not None and class_names is None:
             table.whole("label", empty="unlabelled")  # says which label is no number
-        if named is None:
+        if class_names is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
-        if named is None and pc.any(whole).as_py():
+        if class_names is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
             what = f"some labels are numbers, others are names ({names[0]})"
             refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
-        classes = named or tuple(sorted(present.unique().to_pylist()))
+        classes = class_names or tuple(sorted(present.unique().to_pylist()))
         odd = sorted(set(present.unique().to_pylist()) - set(classes))
         remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)
@@ -1079,8 +1085,8 @@ class Classified(TableSettings, Targeted):
         faults, values = Faults(DataError), list[np.ndarray]()
         for name in self.answers:
             with faults:
-                there = labelled or name in table.columns
-                cells = table.targets(name) if there else np.full(table.rows, np.nan)
+                has_column = labelled or name in table.columns
+                cells = table.targets(name) if has_column else np.full(table.rows, np.nan)
                 values.append(self.column(cells, name, table))
         faults.refuse()
         y = self.joined(values)

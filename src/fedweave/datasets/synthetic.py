@@ -182,11 +182,11 @@ class Synthetic:
     sens_feature_shift: float = 0.0
 
     def __post_init__(self) -> None:
-        wanted = self.classes + self.sensitive  # one direction for each class mean and one for the group's
+        directions = self.classes + self.sensitive  # one direction for each class mean and one for the group's
         rules = (
             (self.classes >= 2, "classes", "at least 2"),
             (self.nodes >= self.classes, "nodes", f"at least one per class, {self.classes}"),
-            (self.features >= wanted, "features", f"at least {wanted} (classes, and one more if sensitive)"),
+            (self.features >= directions, "features", f"at least {directions} (classes, and one more if sensitive)"),
             (self.nodes * self.features < 2**60, "nodes", "less than 2^60 / features"),
             (0 <= self.degree * self.nodes < 2**53, "degree", "0 or more, with fewer than 2^52 edges"),
             (0 <= self.homophily <= 1, "homophily", "in 0..1"),

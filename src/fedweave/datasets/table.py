@@ -65,16 +65,16 @@ def of_number(texts: Sequence[str], gaps: str = MISSING) -> str:
         return gaps
     gaps = gaps if len(words) < len(texts) else ""
     if all(re.match(DATE, text) for text in words):
-        found = DATES
+        remedy = DATES
     elif all(re.match(DECIMAL_COMMA, text) for text in words) and not all(
         re.fullmatch(_THOUSANDS, text.strip()) for text in words
     ):
-        found = "Write decimal points: 0.5, not 0,5."
+        remedy = "Write decimal points: 0.5, not 0,5."
     elif all(amount(text) for text in words):
-        found = f"Write only the number, {amount(words[0])}, without currency, % and separators of thousands."
+        remedy = f"Write only the number, {amount(words[0])}, without currency, % and separators of thousands."
     else:
         return ""
-    return f"{found} {gaps}".rstrip()
+    return f"{remedy} {gaps}".rstrip()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -291,8 +291,8 @@ class Table:
             return self
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
-        held = pc.if_else(mask, pa.scalar(None, cells.type), cells)
-        return replace(self, data=self.data.set_column(self.columns.index(column), column, held))
+        emptied_cells = pc.if_else(mask, pa.scalar(None, cells.type), cells)
+        return replace(self, data=self.data.set_column(self.columns.index(column), column, emptied_cells))
 
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
         """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
@@ -345,8 +345,8 @@ class Tables(NamedTuple):
 
 def meant_empty(*words: str) -> str:
     """The remedy where a label is a word for an unknown class."""
-    meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
-    return f"If it means that the class is not known: [data] unlabelled = {meant}."
+    word = json.dumps(words[0], ensure_ascii=False) if words else "…"
+    return f"If it means that the class is not known: [data] unlabelled = {word}."
 
 
 def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
@@ -405,8 +405,8 @@ def refuse_name(path: Path, name: str) -> NoReturn:
 def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
     """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes whole numbers next to
     gaps, is the name "1" where there is no name "1.0"."""
-    kept = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
-    return pc.index_in(kept, names, skip_nulls=True)
+    normalized = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
+    return pc.index_in(normalized, names, skip_nulls=True)
 
 
 def as_whole(cells: pa.Array) -> pa.Array:
@@ -431,7 +431,7 @@ def plain(name: str) -> str:
 
 def shown(name: str) -> str:
     """The name without letters that do not show, such as a zero-width space."""
-    return name if name.isascii() else "".join(own for own in name if unicodedata.category(own) != "Cf")
+    return name if name.isascii() else "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
@@ -546,19 +546,19 @@ def comments(path: Path) -> int:
         DataError: the line after them is no header, or one of them looks like it.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        found = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
-    if not found:
+        lines = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
+    if not lines:
         return 0
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(islice(file, len(found), None)), [])
-    last = [cell.strip() for cell in re.split(r"[,\t]", found[-1].lstrip(COMMENT))]
+        header = next(csv.reader(islice(file, len(lines), None)), [])
+    last = [cell.strip() for cell in re.split(r"[,\t]", lines[-1].lstrip(COMMENT))]
     numbers = all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip()))
     if numbers or (len(last) == len(header) > 1 and not any(" " in cell for cell in last)):
-        what = f"line {len(found)}, {found[-1].strip()!r}, begins with {COMMENT}, as comments do"
+        what = f"line {len(lines)}, {lines[-1].strip()!r}, begins with {COMMENT}, as comments do"
         after = "the line after it is no header" if numbers else "it looks like the header"
         remedy = f"Write the columns' names without {COMMENT}, split by commas, such as source,target."
         refuse(path, f"{what}, and {after}", remedy, "header")
-    return len(found)
+    return len(lines)
 
 
 def _check_quotes(path: Path, skipped: int) -> None:

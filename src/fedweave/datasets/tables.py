@@ -77,8 +77,8 @@ class Carrying(EdgeSettings, Classified):
     @property
     def carries(self) -> bool:
         """See `Classified.carries`."""
-        named = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
-        carry = any(name is not None for name in named) or self.parallel != "keep"
+        columns = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
+        carry = any(name is not None for name in columns) or self.parallel != "keep"
         return self.directed or self.of_edges or carry
 
     @property
@@ -257,8 +257,8 @@ def given_once(carried: EdgeAttributes, table: np.ndarray, where: str | Path) ->
     twice = both & ~loop & (~whole | carried.examples)
     if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
         are = "is two examples" if carried.examples else "counts twice"
-        said = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
-        _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, said, are)
+        problem = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
+        _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, problem, are)
     return carried if carried.examples else carried.taken(~whole | loop | opens)
 
 
@@ -274,7 +274,7 @@ def _both(carried: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.nd
     ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
     both, opens = way == 0, np.ones(carried.total, bool)
     at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
-    values = [own[at] for own in (carried.weight, carried.time) if own is not None]
+    values = [column[at] for column in (carried.weight, carried.time) if column is not None]
     values += [] if carried.features is None else list(carried.features[at].T)
     order = np.lexsort([*values, pair[at], table[at]])
     new = np.ones(len(at), bool)
@@ -313,8 +313,8 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
     y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
     examples = attributes._replace(examples=True, y=None, split=None)
-    named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
-    return replace(data, carried=examples, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+    fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    return replace(data, carried=examples, y=y, classes=classes, public=split, **fields)  # type: ignore[arg-type]
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
@@ -355,8 +355,8 @@ _KINDS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (No
 def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
     """The column of text as timestamps, of nanoseconds where microseconds do not keep it."""
     for kind in _KINDS:
-        if (found := _cast(cells, kind)) is not None:
-            return found
+        if (times := _cast(cells, kind)) is not None:
+            return times
     bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
 
     def said(row: int) -> str:
@@ -387,8 +387,8 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    taken = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
-    return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
+    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
+    return _of_numbers(edges, None, [name for name in edges.columns if name not in other_columns])
 
 
 def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
@@ -400,8 +400,8 @@ def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
 
 
 def _of_edges(categories: Categories | None) -> Categories:
-    named = (categories or {}).items()
-    return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
+    items = (categories or {}).items()
+    return {name.removeprefix(_IN_EDGES): values for name, values in items if name.startswith(_IN_EDGES)}
 
 
 def of_nodes(categories: Categories | None) -> Categories | None:
@@ -500,11 +500,11 @@ class Tabular(Carrying):
     def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
         """The categories, with "auto" replaced by the values of training rows: where the examples have a column split,
         rows with "train", and the nodes of such small graphs; else all."""
-        found = dict(self.categories or {})
-        for name in (name for name, values in found.items() if values == AUTO):
+        categories = dict(self.categories or {})
+        for name in (name for name, values in categories.items() if values == AUTO):
             table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
-            found[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
-        return found
+            categories[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
+        return categories
 
     def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
         """bool [rows] of a table, the rows of examples whose split is "train"; None without a split."""
@@ -552,8 +552,8 @@ class Tabular(Carrying):
             ),
         }
 
-    def finished(self, tables: Tables, found: Record) -> Record:
+    def finished(self, tables: Tables, record: Record) -> Record:
         """The fields of the data set, from the values that `parts` read."""
-        ends, _ = found["ends"]
-        found = {name: held for name, held in found.items() if name not in ("ends", "elsewhere")}
-        return found | {"ids": tuple(found["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}
+        ends, _ = record["ends"]
+        record = {name: value for name, value in record.items() if name not in ("ends", "elsewhere")}
+        return record | {"ids": tuple(record["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}

@@ -241,30 +241,30 @@ class Transfers:
         """
         if root is not None:
             raise NotHeld("transfers")
-        drawn = self.drawn(seed)
-        ends = np.stack([drawn.source, drawn.target])
-        hour = np.cos(2 * np.pi * drawn.time)
-        kinds = [drawn.channel == channel for channel in range(len(CHANNELS))]
-        features = np.stack([_scaled(drawn.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
+        draw = self.drawn(seed)
+        ends = np.stack([draw.source, draw.target])
+        hour = np.cos(2 * np.pi * draw.time)
+        kinds = [draw.channel == channel for channel in range(len(CHANNELS))]
+        features = np.stack([_scaled(draw.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
         split = np.searchsorted(np.cumsum(SHARES[:-1]), (np.arange(len(hour)) + 0.5) / len(hour))
-        customers = [drawn.customer == customer for customer in range(len(CUSTOMERS))]
+        customers = [draw.customer == customer for customer in range(len(CUSTOMERS))]
         data = Dataset(
             name="transfers",
-            x=np.stack([_scaled(drawn.age, _AGE), _scaled(drawn.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
-            edges=skeleton(ends, len(drawn.bank)),
-            y=drawn.fraud.astype(np.int64),
+            x=np.stack([_scaled(draw.age, _AGE), _scaled(draw.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
+            edges=skeleton(ends, len(draw.bank)),
+            y=draw.fraud.astype(np.int64),
             classes=2,
             columns=("log age", "log turnover", *CUSTOMERS),
             labels=CLASSES,
-            owner=drawn.bank,
+            owner=draw.bank,
             owners=_names(self.banks),
             carried=EdgeAttributes(
                 ends,
                 directed=True,
                 features=features,
-                time=drawn.time,
+                time=draw.time,
                 columns=("log amount", "night", *CHANNELS),
-                y=drawn.laundering.astype(np.int64),
+                y=draw.laundering.astype(np.int64),
                 split=split,
             ),
         )
@@ -273,22 +273,22 @@ class Transfers:
     def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
         """The data as tables of a bank: accounts (id, bank, customer, age in days, turnover, label) and
         transfers (source, target, amount, channel, date, kind), in order of time."""
-        drawn = self.drawn(seed)
+        draw = self.drawn(seed)
         accounts = {
-            "id": np.arange(len(drawn.bank)),
-            "bank": _words(drawn.bank, _names(self.banks)),
-            "customer": _words(drawn.customer, CUSTOMERS),
-            "age": drawn.age.round(),
-            "turnover": drawn.turnover.round(),
-            "label": _words(drawn.fraud, CLASSES),
+            "id": np.arange(len(draw.bank)),
+            "bank": _words(draw.bank, _names(self.banks)),
+            "customer": _words(draw.customer, CUSTOMERS),
+            "age": draw.age.round(),
+            "turnover": draw.turnover.round(),
+            "label": _words(draw.fraud, CLASSES),
         }
         transfers = {
-            "source": drawn.source,
-            "target": drawn.target,
-            "amount": drawn.amount.round(2),
-            "channel": _words(drawn.channel, CHANNELS),
-            "date": _EPOCH + (drawn.time * 86_400).astype("timedelta64[s]"),
-            "kind": _words(drawn.laundering, OF_TRANSFERS),
+            "source": draw.source,
+            "target": draw.target,
+            "amount": draw.amount.round(2),
+            "channel": _words(draw.channel, CHANNELS),
+            "date": _EPOCH + (draw.time * 86_400).astype("timedelta64[s]"),
+            "kind": _words(draw.laundering, OF_TRANSFERS),
         }
         return pa.table(accounts), pa.table(transfers)
 

@@ -93,11 +93,11 @@ def _tabbed(path: Path) -> pa.Table:
 
 def _named(table: pa.Table, path: Path) -> pa.Table:
     columns = dict[str, pa.ChunkedArray]()
-    for wanted, names in CALLED.items():
-        held = next((name for name in names if name in table.column_names), None)
-        if held is None:
+    for meaning, names in CALLED.items():
+        column = next((name for name in names if name in table.column_names), None)
+        if column is None:
             refuse(path, f"there is no column {' or '.join(names)}", "Give head, relation and tail.", "column-missing")
-        columns[wanted] = table[held].cast(pa.string())
+        columns[meaning] = table[column].cast(pa.string())
     if SPLIT in table.column_names:
         columns[SPLIT] = table[SPLIT].cast(pa.string())
     return pa.table(columns)

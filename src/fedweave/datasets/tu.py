@@ -179,8 +179,8 @@ def _names(numbers: np.ndarray) -> tuple[str, ...]:
 def _unread(folder: Path, name: str, attributes: bool, pattern: str, target: Targeted) -> Iterator[str]:
     """Notes on files that are not read."""
     stems = READ if target.by_class else (*READ, "graph_attributes")
-    attribute_stem, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
-    used = [path for path in (*held.values(), _file(folder, attribute_stem)) if path is not None]
+    attribute_stem, files = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
+    used = [path for path in (*files.values(), _file(folder, attribute_stem)) if path is not None]
     if not attributes and (path := _file(folder, attribute_stem)) is not None:
         yield f"{path} is not used; data.attributes = true takes the node attributes as features"
     yield from unread(folder, used, pattern=pattern)
