@@ -21,8 +21,7 @@ from fedweave.errors import ConfigError, UserError
 
 LOOPS = ("refuse", "drop", "keep")
 NO_LOOPS = (
-    'Remove it, or leave all such out: [data] loops = "drop"; models add their own self loops. Edges that carry '
-    'something may "keep" them.'
+    'Remove it, or set [data] loops = "drop"; models add their own self loops. Edges with attributes may "keep" them.'
 )
 
 _LOG = logging.getLogger(__name__)
@@ -317,7 +316,7 @@ def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
 class Party:
     """One holder in a vertical dataset.
 
-    name:    what the party is called.
+    name:    name of the party.
     columns: int64 [d_m], sorted columns of the dataset's `x` that it holds; the parties' are disjoint.
     edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
     labels:  whether its own nodes have a column of labels.
@@ -337,9 +336,9 @@ class Party:
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
     checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
-    edges of `carried` where that says so.
+    edges of `carried`, if it declares that.
 
-    name:        what reports call it.
+    name:        its name in reports.
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
     edges:       int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no
                  duplicates, no self loops; none between two small graphs.
@@ -377,7 +376,7 @@ class Dataset(Shown):
     smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
     notes:       sentences on what came with the data and is not used, for the user.
-    named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
+    named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
                  copy in which something was replaced.
     """
 

@@ -46,7 +46,7 @@ class Rows(Protocol):
 
 
 def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str, code: str = "row") -> None:
-    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
+    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` describes the fault.
     The error's code is data.`code`.
 
     Raises:
@@ -263,7 +263,7 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
     if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
         undirected(source, target, n), edges
     ):
-        refuse(where, "the edges do not join the nodes that what they carry joins", "Make both of one list of edges.")
+        refuse(where, "the edges and their attributes join different nodes", "Make both of one list of edges.")
 
 
 def _check_target(dataset: Dataset, examples: int, where: str | Path) -> None:

@@ -82,7 +82,7 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
     )
 
 
-CONSTANT = "constant"  # what the feature of nodes without any is called
+CONSTANT = "constant"  # name of the only feature of nodes without features
 
 
 def with_constant(data: Dataset) -> Dataset:
@@ -419,7 +419,7 @@ def has_sens(data: Dataset) -> bool:
 
 
 def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
-    """The features of nodes, the group of each or of its small graph, and what the features are called; of edges, where
+    """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
     these are the examples."""
     if data.carried is not None and data.carried.examples:
         held = data.carried.features

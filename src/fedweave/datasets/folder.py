@@ -48,7 +48,7 @@ OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicte
 class Folder(NodeSettings, Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
-    owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
+    owner:      the column of nodes with their owners, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
     """
 
@@ -160,7 +160,7 @@ def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str])
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
 
 _OF_GRAPHS = (
-    "Put all graphs into one folder, with a column of graphs that says whose each is: "
+    "Put all graphs into one folder, with a column of graphs for their owners: "
     '[data] name = "graphs", owner = "lab", and [partition] name = "column".'
 )
 
@@ -180,7 +180,7 @@ class Members(Folder):
             DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
         """
         if self.owner is not None:
-            raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
+            raise ConfigError("members: the sub-folders decide the owners of nodes; leave owner out.")
         root = named_folder(root, "members", "the folder of all members' folders", _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
@@ -196,8 +196,8 @@ class Members(Folder):
         for folder in folders:
             with faults:
                 of_nodes, of_edges, _ = self.tables(folder, lacking=not labelled)
-                nodes.append(_named(of_nodes, folder.name, NODES[:1]))
-                edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
+                nodes.append(_with_member(of_nodes, folder.name, NODES[:1]))
+                edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
         kind = self.of_relations(edges[0]) or self
@@ -248,7 +248,7 @@ class _Stacked(Table):
         raise IndexError(row)
 
 
-def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
+def _with_member(table: Table, member: str, columns: Sequence[str]) -> Table:
     """The table with the member's name in front of the ids in `columns`."""
     check_columns(table, required=tuple(columns), known=tuple(columns))
     data = table.data
@@ -286,7 +286,7 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
 class GraphFolder(GraphSettings, Tabular):
     """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
 
-    owner:       the column of graphs that says whose each graph is, for the partition "column".
+    owner:       the column of graphs with their owners, for the partition "column".
     unreadable:  molecules whose SMILES cannot be read: "refuse" the table, or "drop" them, with a note.
     """
 

@@ -75,7 +75,7 @@ def from_networkx(
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
     kind = Folder(**options)
-    nodes_by_name = {node: _named(attributes) for node, attributes in graph.nodes(data=True)}
+    nodes_by_name = {node: _by_text(attributes) for node, attributes in graph.nodes(data=True)}
     attribute_names = {key for attributes in nodes_by_name.values() for key in attributes}
     label, features = str(label), None if features is None else [*map(str, features)]
     for key in features or ():
@@ -88,7 +88,7 @@ def from_networkx(
         _check_targets(graph, targets, kind.of_edges, attribute_names, name)
     elif kind.of_edges:
         _check_labels(
-            [((a, b), _named(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
+            [((a, b), _by_text(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
         )
     else:
         _check_labels([*nodes_by_name.items()], label, "node", name)
@@ -152,14 +152,12 @@ def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.listed}
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
     ends = [
-        (str(a), str(b), _named(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
+        (str(a), str(b), _by_text(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
     ]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
     attributes = dict.fromkeys(key for _, _, values in ends for key in values)
     if conflicts := [key for key in edges if key in attributes]:
-        refuse(
-            name, f"edges have an attribute {conflicts[0]!r}, which is what one of their ends is called", "Rename it."
-        )
+        refuse(name, f"edges have an attribute {conflicts[0]!r}, which is the name of one of their ends", "Rename it.")
     if label not in (None, "label") and "label" in attributes:
         refuse(
             name, "edges have an attribute 'label', which `label` does not name", "Rename it, or name it in `label`."
@@ -174,8 +172,8 @@ def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     return table
 
 
-def _named(attributes: Mapping[object, object]) -> Record:
-    """Attributes by names of text, as columns have."""
+def _by_text(attributes: Mapping[object, object]) -> Record:
+    """Attributes with their names as text, as columns need."""
     return {str(key): value for key, value in attributes.items()}
 
 

@@ -21,7 +21,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
     key: key of the hash that decides the split; sites with the same key split shared links the same way.
 
     Raises:
-        ConfigError: the data is of small graphs, of parties, or has no nodes of the kinds that are named.
+        ConfigError: the data is of small graphs, of parties, or has no nodes of the kinds in `links`.
     """
     if data.graph_of is not None or data.parties is not None:
         what = "are small graphs" if data.graph_of is not None else "are held by parties, column by column"

@@ -210,7 +210,7 @@ def tu_names(folder: Path, name: str = "*") -> list[str]:
 
 
 def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
-    """The folder that [data] path names; `needs` says what the data set `name` reads, and `layout` which one to name.
+    """The folder of [data] path; `needs` describes the data that `name` reads, and `layout` the folder to give.
 
     Raises:
         ConfigError: none is named.

@@ -4,12 +4,12 @@ Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` i
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
 unlabeled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
 and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
-of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
-from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
+of small graphs. `feature_names`, `label_names` and `group_names`, text: names of the columns of features, the classes
+from 0 and the groups of `sens` from 0, all different. `owner` int64, the owner of each example, and
 `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
 
 Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e] or [e, t], NaN at gaps, or labels also
-int64, -1 at gaps; `target_names`, text, what its columns are called.
+int64, -1 at gaps; `target_names`, text, names of its columns.
 
 Edges as examples: `edge_y` int64 [E] instead of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test and
 -1 none. Then `sens` and `ids` are of edges, `owner` and `node_ids` of nodes, and each edge stands in `edge_index` once.
@@ -215,7 +215,7 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes |
     rows: Record = {field: arrays[key] for key, field in OUTSIDE.items() if key in arrays}
     wanted = {field for field in OUTSIDE.values() if inside is not None and getattr(inside, field) is not None}
     if rows.keys() != wanted or any(len(field) != index.shape[1] for field in rows.values()):
-        refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
+        refuse(path, "edges to nodes elsewhere have other attributes than edges between nodes", "Give both the same.")
     attributes = (
         EdgeAttributes(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
     )

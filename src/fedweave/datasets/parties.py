@@ -68,7 +68,7 @@ class PartyFolders(Classified):
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
         root = named_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
-        inputs = self._given(root)
+        inputs = self._inputs(root)
         folders = [party.nodes.path.parent for party in inputs]
         ids = _common(root, inputs)
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in inputs]
@@ -101,7 +101,7 @@ class PartyFolders(Classified):
         )
         return check(dataset, root)
 
-    def _given(self, root: Path) -> "list[_Given]":
+    def _inputs(self, root: Path) -> "list[_PartyTables]":
         folders = _folders(root)
         train = _training(folders, self) if AUTO in (self.categories or {}).values() else None
         inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
@@ -170,7 +170,7 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
     )
 
 
-class _Given(NamedTuple):
+class _PartyTables(NamedTuple):
     """One party's tables as read: ids [n_m], features [n_m, d_m] and their names, edges [2, E_m] in the numbers of its
     own rows."""
 
@@ -218,7 +218,7 @@ def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
 
 def _read(
     folder: Path, kind: Classified, gaps: Sequence[str] | None, train: pa.Array | None = None, shared: bool = False
-) -> _Given:
+) -> _PartyTables:
     """gaps: columns that may have empty cells. train: the ids whose rows decide the categories; all if None. shared:
     whether named columns may belong to other parties, so that a party may lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
@@ -241,7 +241,7 @@ def _read(
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
     names = feature_names(filled, categories=categories)
-    return _Given(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
+    return _PartyTables(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
 
 
 def _numbered(ids: pa.Array) -> pa.Array:
@@ -251,7 +251,7 @@ def _numbered(ids: pa.Array) -> pa.Array:
     return plain if whole and len(plain.unique()) == len(ids) else ids
 
 
-def _common(root: Path, inputs: list[_Given]) -> pa.Array:
+def _common(root: Path, inputs: list[_PartyTables]) -> pa.Array:
     shared = set.intersection(*(set(party.ids.to_pylist()) for party in inputs))
     if not shared:
         examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in inputs)
@@ -265,7 +265,7 @@ def _common(root: Path, inputs: list[_Given]) -> pa.Array:
     return pa.array(sorted(shared), pa.string())
 
 
-def _parties(inputs: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
+def _parties(inputs: list[_PartyTables], rows: list[np.ndarray]) -> tuple[Party, ...]:
     """Each party's columns and edges in the common numbering; edges to dropped nodes are dropped."""
     parties, begin = [], 0
     for party, party_rows in zip(inputs, rows, strict=True):
@@ -287,7 +287,7 @@ def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
     return among[:, among.min(0, initial=len(rows)) >= 0]
 
 
-def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
+def _report(inputs: list[_PartyTables], rows: list[np.ndarray]) -> None:
     common, dropped = len(rows[0]), []
     for party, party_rows in zip(inputs, rows, strict=True):
         edges = party.edges.shape[1] // 2
@@ -306,7 +306,7 @@ def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
     _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(inputs), text)
 
 
-def _written_unlike(inputs: list[_Given], common: int) -> str:
+def _written_unlike(inputs: list[_PartyTables], common: int) -> str:
     """A sentence on how many more nodes would be common if ids were `plain`; "" if none."""
     forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
     alike = set.intersection(*map(set, forms))
@@ -322,7 +322,7 @@ def _written_unlike(inputs: list[_Given], common: int) -> str:
 
 
 def _joined(
-    root: Path, column: str, ids: pa.Array, inputs: list[_Given], rows: list[np.ndarray], names: tuple[str, ...]
+    root: Path, column: str, ids: pa.Array, inputs: list[_PartyTables], rows: list[np.ndarray], names: tuple[str, ...]
 ) -> _Joined | None:
     """`column` over the common nodes from all parties that have it; None if none does. Cells among `names` stay as
     written."""

@@ -31,7 +31,7 @@ from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
 # ----------------------------------------------------------------------------------------------------
-# A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one whose features say which.
+# A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one graph with types as features.
 
 
 Columns = tuple[str, ...]
@@ -231,7 +231,7 @@ def from_pyg(
         what = "edges are the examples, and there are several graphs"
         refuse(name, what, "Give one graph (torch_geometric's Batch).")
     if task == "edges" or (len(graphs) == 1 and not isinstance(data, list | tuple)):
-        held, graph_of = _held(graphs[0], name, ignore, label, bare=task == "edges"), None
+        held, graph_of = _arrays(graphs[0], name, ignore, label, bare=task == "edges"), None
         held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
         held, graph_of = _merged(graphs, name, ignore, target)
@@ -303,10 +303,10 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
             remedy = "Give edge_label [E], a class for each column of edge_index, without it."
         elif unsaid := [key for key in named if key not in ignore]:
             what = f"it has {unsaid[0]}, whose pairs of nodes are not read"
-            remedy = f"To classify nodes, say so: ignore = {json.dumps(unsaid)}."
+            remedy = f"To classify nodes, set ignore = {json.dumps(unsaid)}."
         else:
             continue
-        refuse(name, what, f"To predict links, say so: task = 'links'. {remedy}", "links")
+        refuse(name, what, f"To predict links, set task = 'links'. {remedy}", "links")
 
 
 def _of_links(
@@ -370,7 +370,7 @@ def _merged(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The arrays of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
-    inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
+    inputs = [_arrays(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
     nodes_of = [
         getattr(one, "num_nodes", 0) if bare else len(arrays["x"]) for one, arrays in zip(graphs, inputs, strict=True)
     ]
@@ -421,7 +421,7 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
     for key in _OF_EDGES:
         if key in held and held[key].shape[:1] != pairs.shape[1:]:
             what = f"{key} has {len(np.atleast_1d(held[key]))} rows, and there are {pairs.shape[1]} edges"
-            refuse(name, what, f'Give one row for each edge, or say ignore = ["{key}"].')
+            refuse(name, what, f'Give one row for each edge, or set ignore = ["{key}"].')
 
 
 def _edge_attributes(
@@ -441,7 +441,7 @@ def _edge_attributes(
     return once(attributes, name)
 
 
-def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
+def _arrays(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
     """The arrays of the data by attribute, without `ignore`. label: the attribute with the classes. bare: whether x may
     be missing."""
     needed = ("x", "edge_index", label)
@@ -533,7 +533,7 @@ def _split(
             _check_mask(mask, key, examples, example, name)
             row[:] = mask
     if present == ["train_mask"]:
-        add = "add test_mask = ~train_mask, or another, to train and test as the data says"
+        add = "add test_mask = ~train_mask, or another mask, to use this split"
         return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
     if missing := [key for key in ("train_mask", "test_mask") if key not in present]:
         remedy = f"Add it, or read no split: ignore = {json.dumps(present)}."

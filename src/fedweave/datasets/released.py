@@ -280,8 +280,8 @@ class HeriGraph(PublishedFile):
 
     files = tuple(BLOCKS)
     remedy = (
-        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md says how they become "
-        "a folder of the parties {}. Name the folder above it in [data] path or "
+        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md shows how they "
+        "become a folder of the parties {}. Name the folder above it in [data] path or "
     )
 
     def load(self, root: Path | None, seed: int) -> Dataset:

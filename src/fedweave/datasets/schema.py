@@ -213,12 +213,13 @@ def odd_data(data: Dataset) -> Iterator[str]:
         text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
         more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
         if pairs:
-            yield f"of the {what}, {text}{more}; are they meant to be different? If not, write them alike in all tables"
+            question = "are they meant to be different? If not, write them the same way in all tables"
+            yield f"of the {what}, {text}{more}; {question}"
     if len(numbered := row_numbers(data.x)):
         few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
-            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so that a model reads "
-            f"off where in the table an example stands; leave {'it' if few else 'them'} out (ignore in [data]) unless "
+            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so a model learns "
+            f"the place of an example in the table; leave {'it' if few else 'them'} out (ignore in [data]) unless "
             "the order means something"
         )
 
@@ -424,7 +425,7 @@ def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
 
 
 def in_training(table: Table) -> np.ndarray | None:
-    """bool [rows], those whose split is "train"; None where no column says so of any row."""
+    """bool [rows], rows whose split is "train"; None if there are none."""
     if "split" not in table.columns:
         return None
     trains = pc.fill_null(pc.equal(table.texts("split"), "train"), False)
@@ -451,7 +452,7 @@ def check_columns(
     table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
 ) -> None:
     """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
-    other; `hint` says what else would allow it.
+    other; `hint` names a setting that would allow it.
 
     Raises:
         DataError: names the file, the column and what it has.
@@ -468,8 +469,8 @@ def check_columns(
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
-        what = "edge weights are not used unless they are named" if hint else "edge weights are not supported"
-        use = 'Say edge_weight = "weight" in [data]' if hint else "Remove the column weight"
+        what = "edge weights are not used without edge_weight" if hint else "edge weights are not supported"
+        use = 'Set edge_weight = "weight" in [data]' if hint else "Remove the column weight"
         refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
@@ -593,10 +594,10 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
 
 
 def owners_of(table: Table, column: str) -> tuple[str, ...]:
-    """The names in a column that says whose each row is, sorted; a whole number that is written as "7.0" is "7".
+    """The names in a column of owners, sorted; a whole number that is written as "7.0" is "7".
 
     Raises:
-        DataError: a cell is empty or says so in words ("nan"), or a name begins or ends with a blank, which would make
+        DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
             a member of its own.
     """
     names = as_whole(table.filled(column)).unique().to_pylist()
@@ -704,7 +705,7 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """
     if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
         raise ConfigError(
-            f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.",
+            f"data.columns: {odd[0]!r} is no meaning of a column; name columns for {', '.join(MEANINGS)}.",
             code="config.unknown-key",
         )
     names = [*columns.values(), *ignore]
@@ -746,7 +747,7 @@ def named(
             refuse(root, what, "Correct its name.", "column-named")
         for at in there:
             meanings[at][entry] = meaning
-    return [_named(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
+    return [_renamed(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
 
 
 def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
@@ -765,7 +766,7 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     return found_in[:1] if meaning in OF_EXAMPLES else found_in
 
 
-def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
+def _renamed(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
     columns = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
     indexes = [name for name in columns if name not in meaning and is_index(table, name)]
     columns = [name for name in columns if name not in indexes]
@@ -1013,10 +1014,10 @@ class Classified(TableSettings, Targeted):
     def tables(self, folder: Path, lacking: bool = False) -> Tables:
         """The tables in a folder, columns called by what they mean.
 
-        lacking: whether columns that are named may be in none of the tables.
+        lacking: whether columns in settings may be in none of the tables.
 
         Raises:
-            DataError: a file is missing or refused, or a column that is named is in none.
+            DataError: a file is missing or not valid, or a column in settings is in none.
         """
         return self.named(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
 
@@ -1067,7 +1068,7 @@ class Classified(TableSettings, Targeted):
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
         if self.classes is not None and class_names is None:
-            table.whole("label", empty="unlabelled")  # says which label is no number
+            table.whole("label", empty="unlabelled")  # its error names the label that is no number
         if class_names is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
@@ -1096,7 +1097,7 @@ class Classified(TableSettings, Targeted):
         return y
 
     def of_targets(self, y: np.ndarray) -> Record:
-        """The fields of a `Dataset` that say what is predicted (`Targeted.fields`), by the owner's names of columns."""
+        """The fields of a `Dataset` for targets (`Targeted.fields`), by the owner's names of columns."""
         return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:

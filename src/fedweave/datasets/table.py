@@ -93,7 +93,7 @@ TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string,
 @dataclass(frozen=True)
 class Table:
     """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet; of one
-    that lacks rows of its file, `there` int64 [rows] says which they are, from 0."""
+    that lacks rows of its file, `there` int64 [rows] has the numbers of its rows in the file, from 0."""
 
     path: Path
     data: pa.Table
@@ -181,7 +181,7 @@ class Table:
             self.refuse_at(int(bad[0]), f"{what} on are rounded to others{more}", remedy)
 
     def whole(self, column: str, empty: str) -> np.ndarray:
-        """The column as int64 [rows], -1 where empty (`empty` says what that means); numbers below 0 are refused."""
+        """The column as int64 [rows], -1 where empty (`empty` is the meaning of that); numbers below 0 are errors."""
         cells = self.texts(column)
         remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}."
         bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
@@ -254,7 +254,7 @@ class Table:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
         or, without it, one that may not be empty."""
         cells = self.texts(column)
-        hint = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
+        hint = "" if key != "labels" else ', or set [data] unlabelled = "…", the word'
         remedy = f"Leave the cell empty where nothing is known{hint}; if it is a value, name all of them in data.{key}."
         if not key:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
@@ -307,10 +307,10 @@ class Table:
         allowed = pa.array(names, pa.string())
         indices, known = _places(cells, allowed), NameIndex(allowed)
 
-        def said(row: int) -> str:
+        def describe(row: int) -> str:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
 
-        refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), said, remedy)
+        refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), describe, remedy)
         result: np.ndarray = indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return result
 
@@ -322,7 +322,7 @@ class Table:
         except pa.ArrowNotImplementedError:
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         except pa.ArrowInvalid as error:
-            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
+            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not name the rows
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
             feature = to == pa.float64()
             whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
@@ -449,7 +449,7 @@ def undotted(names: pa.Array) -> pa.Array:
 
 
 class NameIndex:
-    """Names that are known, strings in an Arrow array, to say which of them another one looks like."""
+    """Known names, strings in an Arrow array, to find names that look like another one."""
 
     def __init__(self, names: pa.Array) -> None:
         self._names = names

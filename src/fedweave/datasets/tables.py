@@ -231,10 +231,10 @@ def once(carried: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     if carried.directed:
         return carried
     if not mirrored(carried.ends):
-        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
+        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or set directed to true.")
     if not alike_both_ways(carried):
         what = "an edge has another weight, other features or another time than its reverse"
-        refuse(where, what, "Give both the same, or say that edges are directed.", "reverse")
+        refuse(where, what, "Give both the same, or set directed to true.", "reverse")
     return carried.taken(carried.ends[0] <= carried.ends[1])
 
 
@@ -359,12 +359,12 @@ def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
             return times
     bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
 
-    def said(row: int) -> str:
+    def describe(row: int) -> str:
         number = _cast(cells[row : row + 1], pa.float64()) is not None
         what = "a number among dates" if number else "no number and no date"
         return f"time {column!r} is {cells[row].as_py()!r}, {what}"
 
-    refuse_rows(table, bad, said, _TIMES)
+    refuse_rows(table, bad, describe, _TIMES)
     remedy = "Give all times a zone, or none; nanoseconds reach from 1678 to 2261."
     refuse(table.path, f"column {column!r} mixes times with and without a zone, or of too many digits", remedy, "times")
 
@@ -440,7 +440,7 @@ class Tabular(Carrying):
         check_gaps(self.missing, self.categories)
         if both := [name for name in self.targets or () if name in (self.owner, *gaps_of(self.missing, self.of_edges))]:
             raise ConfigError(
-                f"data.targets: {both[0]!r} is named in data.missing or data.owner, too. Name it once; targets may "
+                f"data.targets: {both[0]!r} is also in data.missing or data.owner. Name it once; targets may "
                 "have gaps as they are.",
                 code="config.conflict",
             )
@@ -523,7 +523,7 @@ class Tabular(Carrying):
         return tables
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
-        """What is read of the tables, in order, each from what was read before it."""
+        """{name: the function that reads it} in order; each gets the record of the values before it."""
         nodes, edges, examples = tables.nodes, tables.edges, self.examples(tables)
         whose, known, categories = tables.graphs or nodes, self.known, of_nodes(self.categories)
         example = "graph" if tables.graphs else "edge" if self.of_edges else "node"

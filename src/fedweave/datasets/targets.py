@@ -78,7 +78,7 @@ class Targeted(CommonSettings):
         """One target's values float64 [e], NaN at gaps, as they are.
 
         Raises:
-            DataError: one is infinite, or has no logarithm where that is asked for, or is no label; names its row.
+            DataError: one is infinite, or has no logarithm but target_log is set, or is no label; names its row.
         """
         with np.errstate(invalid="ignore"):
             bad, what, remedy = np.isinf(values), "is not finite", "Correct it, or leave the cell empty for a gap."
@@ -137,10 +137,10 @@ class Targeted(CommonSettings):
         return about
 
     def refuse_other(self, y: np.ndarray, key: str, where: str | Path) -> None:
-        """Refuse numbers, or several columns, where classes are asked for.
+        """Reject numbers, or several columns, where classes are expected.
 
         Raises:
-            DataError: says which setting takes them.
+            DataError: names the setting that takes them.
         """
         if self.by_class and (y.ndim == 2 or y.dtype.kind == "f"):
             form = f"is {y.dtype}, not int64" if y.dtype.kind == "f" else f"has shape {y.shape}, not (any)"

@@ -96,7 +96,7 @@ def placed(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, r
     """int64 [S]: the account that each member has, of accounts at `bank` int64 [n] those that are not `taken` bool [n].
 
     spanning: share of the rings whose layers are at one bank after the other; all of another ring are at one.
-    An account occurs twice only where a bank has fewer than are asked for.
+    An account occurs twice only where a bank has fewer accounts than a ring needs.
     """
     banks = int(bank.max()) + 1
     home = rng.integers(banks, size=len(rings.size))

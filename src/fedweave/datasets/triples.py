@@ -1,7 +1,7 @@
 """Knowledge graphs: tables of triples (head, relation, tail), of a user's own and published ones.
 
 Entities have no features: each has a column of its own, so that a model learns a vector for it. The examples are the
-triples, whose class is the relation; with [data] task = "links" a model says which triples are true.
+triples, whose class is the relation; with [data] task = "links" a model predicts which triples are true.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def read(folder: Path) -> tuple[pa.Table, Path]:
     for path in (folder / name for name in TABLES):
         if path.is_file():
             table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
-            return _named(table, path), path
+            return _renamed(table, path), path
     present = [folder / name for name in TEXTS if (folder / name).is_file()]
     if not present or present[0].name != TEXTS[0]:
         refuse(folder, "there are no triples", _LAYOUT, "no-triples")
@@ -91,7 +91,7 @@ def _tabbed(path: Path) -> pa.Table:
     return pa.csv.read_csv(path, options, parsing, types)
 
 
-def _named(table: pa.Table, path: Path) -> pa.Table:
+def _renamed(table: pa.Table, path: Path) -> pa.Table:
     columns = dict[str, pa.ChunkedArray]()
     for meaning, names in CALLED.items():
         column = next((name for name in names if name in table.column_names), None)

@@ -227,7 +227,7 @@ def _graphs(indicator: Lines) -> np.ndarray:
 
 
 def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
-    """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and what these are called; `graph_of` [n]
+    """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and names of labels; `graph_of` [n]
     are graphs' numbers."""
     lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
     ends = lines.values.T - 1
@@ -254,8 +254,8 @@ def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, n
 def _edge_labels(
     folder: Path, name: str, ends: np.ndarray, rows: np.ndarray, reverse: np.ndarray
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """int64 [E] of the edges that stand in the lines `rows`, and the other way round in the lines `reverse`; and what
-    they are called."""
+    """int64 [E], the labels of edges in the lines `rows`, whose reverse edges are in the lines `reverse`; and the names
+    of labels."""
     lines = _optional(folder, f"{name}_edge_labels")
     if lines is None:
         return None, ()

@@ -58,7 +58,7 @@ from fedweave.partition.client_data import (
 from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
 
 # ----------------------------------------------------------------------------------------------------
-# A run's data and its cut, with the edges between members made features where the configuration says so.
+# A run's data and its partition, where edges between members may become features by the configuration.
 
 
 def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:

@@ -21,7 +21,7 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
 from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
 
-_BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
+_BYTES_KEPT = 4 << 30  # of graphs in memory; the least recently used are removed and made again on use
 _ENTRY = 8  # bytes of an entry of sparse features
 _OBJECTS = 12_000  # bytes of a graph's tensor and array objects without their content, an estimate
 
@@ -71,7 +71,7 @@ class MadeGraphs(Makes):
         labels = self._data.y[nodes]
         masks = np.concatenate([part.masks for part in parts], 1) & (labels >= 0)
         y = np.where(np.array([part.labels for part in parts])[owner], labels, -1)
-        without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld: the masks say how examples are used
+        without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld labels: the masks state how examples are used
         masks &= (y >= 0) | without[owner]
 
         def laid(values: np.ndarray, neutral: int) -> Tensor:
@@ -135,7 +135,7 @@ def width(data: Dataset, partition: Partition) -> int:
 
 
 def graph_of(
-    own: Dataset,
+    data: Dataset,
     columns: int,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
@@ -144,19 +144,19 @@ def graph_of(
     links: LinkExamples | None = None,
     lengths: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
+    """The graph of a client that holds `data`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`); links: the client's link examples, if links are the examples,
     with lists padded to `lengths` (`LinkExamples.lists`)."""
-    x, masks = widened(own.x, columns), np.asarray(own.public)
-    if own.links is not None:
-        links = links_of(own) if links is None else links
+    x, masks = widened(data.x, columns), np.asarray(data.public)
+    if data.links is not None:
+        links = links_of(data) if links is None else links
         sizes = dtype, rows, None, examples, extra, links.carried
         lists = links.lists(lengths or links.lengths)
         return make_graph(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )
-    more = own.graph_of, examples, extra, own.carried
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more, scale=own.target_scale)
+    more = data.graph_of, examples, extra, data.carried
+    return make_graph(x, data.edges, data.y, masks, data.sens, dtype, rows, *more, scale=data.target_scale)
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:

@@ -91,7 +91,7 @@ class ExperimentFacts:
     def of_config(cls, config: Any) -> "ExperimentFacts":
         """The facts in a configuration."""
         values = config.data.values
-        how = ("normalise", "edge_normalise")  # at a site, site.toml says so
+        how = ("normalise", "edge_normalise")  # at a site, site.toml has these
         scaling = {} if config.between_sites else {key: values.get(key, "none") for key in how}
         return cls(
             config=config,
@@ -142,12 +142,12 @@ class ExperimentFacts:
 
     @property
     def named(self) -> str:
-        """The algorithm, as a message begins with it."""
+        """The algorithm, as the beginning of a message."""
         return f'algorithm.name = "{self.name}"' if self.knows("config") else f"algorithm {self.name}"
 
     @property
     def asked(self) -> Capabilities:
-        """What the algorithm needs, with what its settings and parts need as soon as it is made."""
+        """What the algorithm needs; once it is made, also what its settings and parts need."""
         return self.algorithm.needs if self.knows("algorithm") else self.declared
 
     @property
@@ -157,7 +157,7 @@ class ExperimentFacts:
 
     @property
     def nodes(self) -> list[int]:
-        """How many nodes each client has; at a site, how many it has itself."""
+        """The number of nodes of each client; at a site, only its own."""
         return [self.data.nodes] if self.at_site else [len(part.nodes) for part in self.partition.parts]
 
     @property
@@ -239,7 +239,7 @@ def _sizes(facts: ExperimentFacts) -> str:
 
 
 def _partition(facts: ExperimentFacts) -> str:
-    """The partition, as a sentence names it."""
+    """The partition, in a message."""
     return f'partition.name = "{facts.config.partition.name}"' if facts.knows("config") else "this partition"
 
 
@@ -284,7 +284,7 @@ def _weights(facts: ExperimentFacts) -> tuple[float, ...] | None:
 
 
 def _pool(facts: ExperimentFacts) -> str:
-    """The model with its pooling, as a message begins with it."""
+    """The model with its pooling, as the beginning of a message."""
     if not facts.knows("config"):
         return "model"
     values = facts.config.model.values
@@ -332,7 +332,7 @@ def _greedy(facts: ExperimentFacts) -> tuple[Minibatches, float] | None:
 
 
 def _memory() -> float:
-    """Bytes that this machine has; inf where it does not say."""
+    """Bytes of memory of this machine; inf where it does not report them."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):
@@ -378,7 +378,7 @@ def _unlike_widths(facts: ExperimentFacts) -> str:
     for client, width in facts.widths.items():
         firsts.setdefault(width, client)
     text = ", ".join(f"{width} at {client}" for width, client in firsts.items())
-    return f"model: {ONE_WIDTH}; they are {text}. Set model.hidden alike for all members."
+    return f"model: {ONE_WIDTH}; they are {text}. Set the same model.hidden for all members."
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         CODE,
         lambda f: bool(f.config.own),
         lambda f: not _unlike_ports(f),
-        lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set it alike.",
+        lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set one value.",
     ),
     # --- the configuration and the members ---
     Requirement(
@@ -593,7 +593,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: any(part.needs.items for part in f.parts.values()),
         lambda f: f.data.links is not None and f.data.links.items is not None,
         lambda f: (
-            'algorithm.users = "home": the data does not say which nodes are users, so that no row would stay. Set '
+            'algorithm.users = "home": the data does not mark nodes as users, so that no row would stay local. Set '
             'data.task = "links", data.users and data.items.'
         ),
     ),
@@ -663,7 +663,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.declared.vertical,
         lambda f: not any(layer.operator in carrying.kinds() for layer in f.model),
         lambda f: (
-            f"{f.named}: samples neighbors and does not have what edges carry, which the model"
+            f"{f.named}: samples neighbors without edge attributes, which the model"
             f"{f' {f.config.model.name}' if f.knows('config') else ''} reads. Set model.name = "
             '"sage", or "gcn" with weighted = false and directed = "none".'
         ),

@@ -152,7 +152,7 @@ def train(
         metrics, result, last = of_server(number, algorithm, state, fed), Summary(number), False
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
-            rows, before = referee.judged(number, state, before)
+            rows, before = referee.evaluate(number, state, before)
             last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
@@ -172,7 +172,7 @@ class _Referee:
     judging: Judging
     stopping: Stopping = field(default_factory=Stopping)
 
-    def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
+    def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
         finite = _finite(state)
         if self.fed.device.type == "cpu" and not finite:

@@ -94,7 +94,7 @@ _EXACT = ConfigDict(extra="forbid")
 
 
 class ThresholdCost(TypedDict):
-    """What a missed positive and a false alarm cost."""
+    """The costs of a missed positive and of a false alarm."""
 
     __pydantic_config__ = _EXACT  # type: ignore[misc]
     miss: Price
@@ -273,7 +273,7 @@ class RayEngine:
     resend: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse GPUs that Ray would hide."""
+        """Reject GPUs that Ray would hide."""
         if self.device.startswith("cuda") and not self.gpus_per_worker:
             raise ConfigError(
                 f"engine.device is {self.device!r} and engine.gpus_per_worker 0, with which Ray hides GPUs from "
@@ -303,7 +303,7 @@ def of_edges(table: Values) -> Record:
 
 
 def with_foreign_ends(algorithm: Choice, external: str) -> Choice:
-    """The algorithm with the part that trains on links between members where [data] `external` says so, and it takes
+    """The algorithm with the part that trains on links between members, if [data] `external` asks for it and it takes
     parts."""
     present = algorithm.values.get(PARTS)
     if external != PREDICT or present is None or any(part.name == FOREIGN_ENDS for part in present):
@@ -425,20 +425,20 @@ class Config:
         return dataclasses.replace(self, model=self.model if model is None else model, own=OwnModels())
 
     def in_process(self) -> "Config":
-        """The same experiment with all clients in this process, which changes no number."""
+        """This experiment with all clients in this process, which changes no number."""
         fields = own_parameters(SimulationEngine)
         values = {name: self.engine.values.get(name, fields[name].default) for name in fields}
         return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
 
     def on_device(self, device: str) -> "Config":
-        """The same experiment, in this process, on another device."""
+        """This experiment, in this process, on another device."""
         return dataclasses.replace(
             self, engine=dataclasses.replace(self.engine, values={**self.engine.values, "device": device})
         )
 
     @property
     def sections(self) -> dict[str, Choice]:
-        """What is chosen in each section that chooses a plug-in."""
+        """{section: its choice} for each section that chooses a plug-in."""
         chosen = (self.data, self.partition, self.model, self.algorithm, self.engine)
         return {choice.path: choice for choice in chosen}
 
@@ -633,7 +633,7 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
         ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
     """
     table = section(document, "algorithm")
-    before = parameters("algorithm", _chosen("algorithm", table).kind)
+    before = parameters("algorithm", _choice_of("algorithm", table).kind)
     name, kind = lookup(option, "algorithm", name)
     fields = parameters("algorithm", kind)
     apart = {
@@ -673,7 +673,7 @@ def resolve(document: Document) -> Config:
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
-            choose_plugin: Callable[[str, Document, str], Choice] = _chosen
+            choose_plugin: Callable[[str, Document, str], Choice] = _choice_of
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
@@ -683,7 +683,7 @@ def resolve(document: Document) -> Config:
                 table, learned = learned_of(table)
             if name == "model":
                 table, decoder = decoder_of(table, section(document, "data").get("task") == "links")
-                choose_plugin = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
+                choose_plugin = choices.pooling(_choice_of, choices.of_graphs(sections.get("data"), folder))
                 table, own_of = own_models(table, choose_plugin)
             sections[name] = choose_plugin(name, table, name)
     evaluation = EvaluationSettings()
@@ -770,7 +770,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
     return {"name": "npz" if folder.lower().endswith(".npz") else "folder", **data}, folder
 
 
-def _chosen(path: str, table: Document, at: str = "") -> Choice:
+def _choice_of(path: str, table: Document, at: str = "") -> Choice:
     """The plug-in that a section chooses, or the table `at` a place in it."""
     at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))

@@ -232,7 +232,7 @@ def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
     """The fields of a dataclass, or of a preset (`algorithms.preset`), as they are."""
     if isinstance(kind, type):
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # which says what it cannot find
+        hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # its error names what is missing
     else:
         fields, hints = dict(kind.fields), kind.hints
     return {name: Parameter(hints[name], default_of(field)) for name, field in fields.items()}
@@ -292,13 +292,13 @@ def choose(
     path: str,
     name: str,
     kind: type,
-    own: Mapping[str, Parameter],
+    fields: Mapping[str, Parameter],
     table: Document,
     more: Sequence[str] = (),
     hint: Callable[[str], str] = lambda key: "",
 ) -> Choice:
-    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are other keys that
-    the table may have, `hint` gives a remark on keys that it may not have (`check_keys`).
+    """The choice of `kind` with its parameters `fields` as the TOML table at `path` sets them; `more` are other keys
+    that the table may have, `hint` gives a remark on keys that it may not have (`check_keys`).
 
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
@@ -306,9 +306,9 @@ def choose(
     settings = {key: value for key, value in table.items() if key != "name"}
     faults, values = Faults(ConfigError), Record()
     with faults:
-        check_keys(path, settings, ["name", *more, *own], f" of {name}", hint)
+        check_keys(path, settings, ["name", *more, *fields], f" of {name}", hint)
     with faults:
-        values = checked_values(f"{path}.", settings, own)
+        values = checked_values(f"{path}.", settings, fields)
     faults.refuse()
     return Choice(path, name, kind, values)
 

@@ -72,7 +72,11 @@ class Checkpoint:
         if when == "last" or number == self.round:
             return self
         if number is None or self.best.get("round") != number:
-            why = "no round was judged on validation examples" if number is None else "the run keeps none of that round"
+            why = (
+                "no round was evaluated on validation examples"
+                if number is None
+                else "the run keeps none of that round"
+            )
             raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
         return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 

@@ -209,15 +209,15 @@ _NOTED = {
     *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
-# Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
-_KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_KEPT -= _NOTED - {"edge_normalise", "targets", "labels"}
+# Settings that a model keeps: how tables are read, and what new tables are compared by.
+_MODEL_SETTINGS = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
+_MODEL_SETTINGS -= _NOTED - {"edge_normalise", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that are made from the structure of small graphs
 
 
 @dataclass(frozen=True)
 class Before:
-    """How data becomes what a run was trained on.
+    """How new data becomes data of the form that a run was trained on.
 
     settings: the settings of [data], of a simulation or of a site, by which tables are read. external: see
     `datasets.base.EXTERNAL`. form: as the run noted it. carried: the edge attributes, any or none of them.
@@ -249,8 +249,10 @@ class Before:
         return cls(settings, external, form, attributes, form.numbered, form.kinds)
 
     def plain(self) -> Record:
-        """As JSON, without settings that say where data is or how it was cut."""
-        settings = {name: value for name, value in self.settings.items() if name in _KEPT and value is not None}
+        """As JSON, without the place of the data and its partition."""
+        settings = {
+            name: value for name, value in self.settings.items() if name in _MODEL_SETTINGS and value is not None
+        }
         return {"settings": settings, "external": self.external, "form": asdict(self.form)}
 
     @classmethod
@@ -332,7 +334,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
 def _read(before: Before, path: Path) -> Dataset:
     """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
-    targets = _asked(before)
+    targets = _target_settings(before)
     if "npz" in kinds:
         loops = "refuse" if before.carried is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
@@ -358,7 +360,7 @@ def _read(before: Before, path: Path) -> Dataset:
     return kind(sens_feature=True, **settings, **encoded, **options).load(path, 0, labelled=False)
 
 
-def _asked(before: Before) -> Record:
+def _target_settings(before: Before) -> Record:
     """The settings by which the run's numbers or labels are read again."""
     form, values = before.form, before.settings
     if form.targets is None:

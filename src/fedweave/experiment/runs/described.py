@@ -60,7 +60,7 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
     for choice in (partition, model, *member_models.members.values(), algorithm_choice):
         if not is_named(choice):
             _LOG.warning(
-                "note: no name says how the %s %s is made, so that %s can be reported and compared, but it can neither "
+                "note: no file defines how the %s %s is made, so that %s can be reported and compared, but can neither "
                 "predict nor be trained again (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
@@ -95,11 +95,11 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
         choice = of_partition(maker.plugin)
         if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
             return choice, data
-    with_owners = _owned(data, cut)
+    with_owners = _with_owners(data, cut)
     return (of_partition(cut), data) if with_owners is None else (of_partition(Column(public_split=True)), with_owners)
 
 
-def _owned(data: Dataset, cut: Partition) -> Dataset | None:
+def _with_owners(data: Dataset, cut: Partition) -> Dataset | None:
     """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
     parts = cut.parts
     examples = np.concatenate([part.examples for part in parts])

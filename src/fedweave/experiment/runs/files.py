@@ -121,7 +121,7 @@ OF_TABLE = {
 
 
 def check_columns(table: pa.Table, name: str) -> None:
-    """Raise ValueError if the table of the file `name` is not what a run writes there; says what and where."""
+    """Raise ValueError if the table of the file `name` is not as a run writes it; the message names the column."""
     for column, (kind, full) in OF_TABLE.get(name, {}).items():
         if table.column_names.count(column) != 1:
             raise ValueError(f"it has {table.column_names.count(column) or 'no'} columns {column!r}, and needs one")

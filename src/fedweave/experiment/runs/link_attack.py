@@ -1,4 +1,4 @@
-"""Link-membership inference: whether a pair's score says that a model was trained on it."""
+"""Link-membership inference: whether a pair's score reveals that a model was trained on it."""
 
 from typing import NamedTuple
 

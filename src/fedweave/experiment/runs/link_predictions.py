@@ -188,7 +188,7 @@ def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.n
 
 
 def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str, Tree]:
-    """{client: the weights of the model that is asked for}, by default the one that each uses."""
+    """{client: the weights of the requested model}, by default of the model that each uses."""
     return chosen_models(run, client, model or "personal")
 
 

@@ -81,16 +81,16 @@ def link_references(built: Built) -> dict[str, float]:
     crossing = [(*client, arrays) for client, arrays in zip(clients, across_members, strict=False)]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
-        pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
+        pairs = [pair for links, nodes in clients for pair in _test_metrics(links, nodes, reference)]
         metrics = values(merge(pairs)) if pairs else {}
         results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
-        across = [pair for client in crossing for pair in _judged_across(*client, reference)]
+        across = [pair for client in crossing for pair in _test_metrics_across(*client, reference)]
         metrics = values(merge(across)) if across else {}
         results |= {f"{REFERENCE}/{name}/{CROSSING}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
     return {name: value for name, value in results.items() if not np.isnan(value)}
 
 
-def _judged_across(
+def _test_metrics_across(
     links: LinkExamples,
     nodes: int,
     foreign: Mapping[str, np.ndarray],
@@ -118,7 +118,7 @@ def _judged_across(
     }
 
 
-def _judged(
+def _test_metrics(
     links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The (sum, count) pairs of metrics over one client's test links."""

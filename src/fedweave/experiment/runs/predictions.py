@@ -105,8 +105,8 @@ def predictions_table(
             return pa.table(columns | _of_numbers(p, y[at], each_target, half_widths))
         return pa.table(columns | _of_labels(p, y[at], each_target))
     if y is not None and (y >= 0).any():
-        columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
-    columns["predicted"] = _named(p.argmax(-1), labels)
+        columns["true"] = pa.array(_class_names(np.maximum(y[at], 0), labels), mask=y[at] < 0)
+    columns["predicted"] = _class_names(p.argmax(-1), labels)
     if flagging is not None:
         positive, own = _by_client(flagging, [one.client for one in predictions])
         score, at_least = p[:, positive], np.repeat(own, [len(one.examples) for one in predictions])
@@ -171,7 +171,7 @@ def error_of(table: pa.Table) -> float | None:
     return None if mean is None else math.sqrt(mean)
 
 
-def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+def _class_names(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     return np.array(labels)[classes] if len(labels) else classes
 
 
@@ -282,7 +282,7 @@ def link_names(run: Trained, client: str) -> np.ndarray:
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
     """Predictions of the nodes or small graphs at `path`: by the global model, by default, if there is one and no
-    client is named, else by every client's.
+    client is given, else by every client's.
 
     Raises:
         UserError: there is no such model or client. DataError: the data is refused, or of another form than the run's.
@@ -403,16 +403,16 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
 def _classes_of(data: Dataset, places: np.ndarray) -> pa.Array:
     """The classes of examples by name, null where unknown."""
     y = data.y[places]
-    return pa.array(_named(np.maximum(y, 0), data.labels), mask=y < 0)
+    return pa.array(_class_names(np.maximum(y, 0), data.labels), mask=y < 0)
 
 
 def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
-    """{client: its weights} of all clients, or of the one that is named."""
+    """{client: its weights} of all clients, or only of `client`."""
     return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
 # ----------------------------------------------------------------------------------------------------
-# Metrics of one's own: functions of labels and probabilities, of a finished run's models on its own examples.
+# User-defined metrics: functions of labels and probabilities, of a finished run's models on its own examples.
 
 
 # (y int64 [e], p float64 [e, c]) -> a number, NaN where it has none. Of one number y and p are float64 [e], of several
@@ -475,7 +475,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
         raise UserError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}.", code="user.no-split")
     if "split" not in table.column_names or not any(name.partition("_")[0] == "true" for name in table.column_names):
         raise UserError("no class of these examples is known, so that nothing can be measured.")
-    y, p = _known(table)
+    y, p = _targets_and_predictions(table)
     client, used = (np.array(table[column].to_pylist()) for column in ("client", "split"))
     use = (used == split) & labeled(y if y.ndim > 1 or y.dtype.kind == "i" else y[:, None])
 
@@ -495,7 +495,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
     )
 
 
-def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def _targets_and_predictions(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """The arguments of a `Metric` for all rows: classes, numbers or labels, and the predictions."""
 
     def values(column: str, gap: float) -> np.ndarray:

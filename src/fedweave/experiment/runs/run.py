@@ -97,8 +97,8 @@ def simulated(config: Config) -> Built:
     """
     if config.between_sites:
         raise UserError(
-            f"engine.name is {config.engine.name!r}, and this takes all clients in one process: set engine.name = "
-            "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
+            f"engine.name is {config.engine.name!r}, but this command needs all clients in one process. Set "
+            "engine.name = 'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
         )
     return build(config)
 
@@ -180,7 +180,7 @@ def running(
         columns = here.columns(built)
         ExperimentFacts(trained=columns["train"]).check()  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
-        origin = _begun(config, built, directory, here, overwrite)
+        origin = _warm_start(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
@@ -207,7 +207,7 @@ def running(
     return summary
 
 
-def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
+def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
     """The earlier run that a run begins from, if any, as its federation's start."""
     if (where := config.general.init_from) is None:
         return Begun()

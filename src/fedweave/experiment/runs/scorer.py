@@ -244,12 +244,12 @@ def check_alone(config: Config) -> None:
     """Refuse a run whose models cannot score new tables alone.
 
     Raises:
-        UserError: says which run can.
+        UserError: names runs that can.
     """
     if config.links is not None or config.learned or capabilities(config.algorithm.kind).predicts:
         raise UserError(
             "fedweave score: this run predicts links, learns a vector for each node, or is of parties that predict "
-            "jointly; none of its models scores new tables alone. Take `fedweave predict` or `fedweave sites predict`.",
+            "jointly; none of its models can score new tables. Use `fedweave predict` or `fedweave sites predict`.",
             code="score.alone",
         )
 

@@ -38,7 +38,7 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
     """Refuse what the directory's configuration gives now, unless its data and clients are those that the run noted.
 
     Raises:
-        UserError: says what has changed.
+        UserError: names what has changed.
     """
     now = digests(built.data) | plugins.digests(config.plain())
     check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")

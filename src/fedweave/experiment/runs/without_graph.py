@@ -32,7 +32,7 @@ _ABSENT = -1e30  # score of a class that no training example is of
 Features: TypeAlias = "np.ndarray | sp.csr_matrix"
 
 
-class Held(NamedTuple):
+class Examples(NamedTuple):
     """One client's examples: features [e, d], classes int64 [e] and bool [3, e], how they are used."""
 
     x: Features
@@ -56,15 +56,17 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     nonzeros = built.data.x.nnz if isinstance(built.data.x, sp.csr_matrix) else built.data.x.size
     if asked == "auto" and float(nonzeros) * classes > MOST_ENTRIES:
         return {}
-    client_data = dict(zip(names, map(_held, shares(built.data, cut.parts)), strict=True))
+    client_data = dict(zip(names, map(_examples_of, shares(built.data, cut.parts)), strict=True))
     clients = [client_data[name] for name in built.fed.judged or names]
     if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in client_data.values()):
         return {}
-    tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
+    tests = (
+        [] if (test := global_test_part(built.data, cut)) is None else [*map(_examples_of, shares(built.data, [test]))]
+    )
     alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
     metric_names = measured_of(built.data.target, built.data.classes)
-    each = [_values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
-    together = _values(merge(_judged(_joined([*client_data.values()]), tests or clients, classes)), positive)
+    each = [_values(_test_metrics(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
+    together = _values(merge(_test_metrics(_joined([*client_data.values()]), tests or clients, classes)), positive)
     results = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in metric_names}
     results |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in metric_names}
     return {name: value for name, value in results.items() if not np.isnan(value)}
@@ -93,7 +95,7 @@ def features_of(data: Dataset) -> Features:
     return _beside(*edge_features, data.x[source], data.x[target])
 
 
-def scores(train: Held, x: Features, classes: int) -> np.ndarray:
+def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
     (`datasets.features.normalise`) are scaled by these examples; a single class is always predicted. For t labels
@@ -119,7 +121,7 @@ def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     return result
 
 
-def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
+def _of_target(train: Examples, x: Features, at: int) -> np.ndarray:
     """One number or label, float64 [m], by the training examples that have it; without any 0."""
     from sklearn.linear_model import Ridge  # takes long to import
 
@@ -131,16 +133,16 @@ def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
         numbers = scaling(x_train, AUTO)
         predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
-    two = scores(Held(x_train, y, np.ones((3, len(y)), bool)), x, 2)
+    two = scores(Examples(x_train, y, np.ones((3, len(y)), bool)), x, 2)
     logits: np.ndarray = two[:, 1] - two[:, 0]
     return logits
 
 
-def _held(data: Dataset) -> Held:
-    return Held(features_of(data), data.y, np.asarray(data.public))
+def _examples_of(data: Dataset) -> Examples:
+    return Examples(features_of(data), data.y, np.asarray(data.public))
 
 
-def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
+def _test_metrics(train: Examples, on: Sequence[Examples], classes: int) -> list[Tree]:
     """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each item
     `on`."""
     every, ends = _joined(on), np.cumsum([len(examples.y) for examples in on])[:-1]
@@ -151,10 +153,10 @@ def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
     return results
 
 
-def _joined(each: Sequence[Held]) -> Held:
+def _joined(each: Sequence[Examples]) -> Examples:
     x = [one.x for one in each]
     stacked = sp.vstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x)
-    return Held(stacked, np.concatenate([one.y for one in each]), np.concatenate([one.masks for one in each], 1))
+    return Examples(stacked, np.concatenate([one.y for one in each]), np.concatenate([one.masks for one in each], 1))
 
 
 def _beside(*x: Features) -> Features:
