@@ -82,11 +82,11 @@ BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, without at
 class Outside(NamedTuple):
     """C edges of a dataset's n nodes to nodes that are not among them.
 
-    carried: the edges with their attributes; one end is a node, below n, and the other is n plus its place in `names`.
+    edge_attrs: the edges with their attributes; one end is a node, below n, and the other is n plus its place in `names`.
     names:   names of the nodes elsewhere in the files.
     """
 
-    carried: EdgeAttributes
+    edge_attrs: EdgeAttributes
     names: tuple[str, ...]
 
 
@@ -131,7 +131,9 @@ def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
     return Ends(*map(np.concatenate, zip(*ends, strict=True)))
 
 
-def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
+def summary(
+    nodes: int, edge_attrs: EdgeAttributes, holder: np.ndarray, ends: Ends
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Summaries of each node's external edges, those whose other end is elsewhere: float32 [n, k], and column names.
 
     For every direction: log(1 + their number); sum and mean of weight and of each feature, as inverse hyperbolic
@@ -140,10 +142,10 @@ def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends)
 
     holder: see `ends_at`.
     """
-    columns, moment = list[tuple[str, np.ndarray]](), _moments(carried, holder, ends)
-    for way, called in enumerate(ways(carried.directed)):
+    columns, moment = list[tuple[str, np.ndarray]](), _moments(edge_attrs, holder, ends)
+    for way, called in enumerate(ways(edge_attrs.directed)):
         prefix, here = f"external {called} ".replace("  ", " "), ends.way == way
-        way_columns = _of_way(nodes, carried, ends.only(here), None if moment is None else moment[here])
+        way_columns = _of_way(nodes, edge_attrs, ends.only(here), None if moment is None else moment[here])
         columns += [(prefix + name, column) for name, column in way_columns]
     return np.stack([column for _, column in columns], 1).astype(np.float32), tuple(name for name, _ in columns)
 
@@ -203,9 +205,9 @@ def bare(ends: np.ndarray) -> EdgeAttributes:
 
 def before(outside: Outside, nodes: int, limit: float) -> Outside:
     """The edges of `outside` up to a time, and the names that they lead to."""
-    if outside.carried.time is None or limit == np.inf:
+    if outside.edge_attrs.time is None or limit == np.inf:
         return outside
-    attributes = outside.carried.taken(outside.carried.time <= limit)
+    attributes = outside.edge_attrs.taken(outside.edge_attrs.time <= limit)
     far = attributes.ends >= nodes
     used, place = np.unique(attributes.ends[far], return_inverse=True)
     ends = attributes.ends.copy()
@@ -284,8 +286,8 @@ def write(dataset: "Dataset", path: Path) -> None:
         key: getattr(dataset, field_name) for key, field_name in NAMES.items()
     }
     arrays |= {key: np.array(names) for key, names in text.items() if names}
-    if dataset.carried is not None:
-        arrays |= _of_carried(dataset.carried if dataset.carried.examples else both_ways(dataset.carried))
+    if dataset.edge_attrs is not None:
+        arrays |= _of_carried(dataset.edge_attrs if dataset.edge_attrs.examples else both_ways(dataset.edge_attrs))
     if dataset.example == "edge":
         arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
         if dataset.public is not None:
@@ -336,7 +338,7 @@ class Party:
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
     checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
-    edges of `carried`, if it declares that.
+    edges of `edge_attrs`, if it declares that.
 
     name:        its name in reports.
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
@@ -364,14 +366,14 @@ class Dataset(Shown):
     owners:      names of the owners.
     groups:      names of the groups of `sens`, in order; () where they are numbers.
     node_kinds, edge_kinds: names of the kinds of nodes and edges, in order; () where they are numbers.
-    carried:     the edges as listed, with direction, weight, features and time; None without edge attributes. `edges`
+    edge_attrs:  the edges as listed, with direction, weight, features and time; None without edge attributes. `edges`
                  has the same edges as undirected pairs.
     outside:     edges of its nodes to nodes that it does not have; None if these are not known.
     node_time:   float64 [n], the time of each node, in the unit of the edges' times; None without.
     node_ids:    names of the nodes in the user's tables, where edges are the examples; () without.
     scaling:     "auto" where each holder of data scales its features by the nodes that it holds
                  (`datasets.features.by_holder`), "own" once that is done, "none" without such scaling.
-    links:       how links are the examples (`datasets.links.as_links`): the links of `carried`, each of class 1,
+    links:       how links are the examples (`datasets.links.as_links`): the links of `edge_attrs`, each of class 1,
                  "link"; None otherwise.
     smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
@@ -400,7 +402,7 @@ class Dataset(Shown):
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    carried: EdgeAttributes | None = None
+    edge_attrs: EdgeAttributes | None = None
     outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
@@ -415,7 +417,7 @@ class Dataset(Shown):
 
     def facts(self) -> dict[str, object]:
         """Its name, how large it is, and what is predicted."""
-        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         graphs = {"graphs": self.examples} if self.example == "graph" else {}
         predicted: dict[str, object] = {"classes" if self.target == "class" else self.target: self.outputs}
         groups = {"sens": Words("yes")} if self.sens is not None else {}
@@ -425,9 +427,14 @@ class Dataset(Shown):
     def __str__(self) -> str:
         """The name and size, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
         graphs = f"{self.examples:,} graphs, " if self.example == "graph" else ""
-        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
         return f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, {self.features:,} features, {what}"
+
+    @property
+    def carried(self) -> EdgeAttributes | None:
+        """`edge_attrs`, by its name before version 0.9."""
+        return self.edge_attrs
 
     @property
     def target_summary(self) -> str:
@@ -463,8 +470,8 @@ class Dataset(Shown):
 
     def in_archive(self, file: Path) -> Record:
         """The [data] section that reads it from the .npz `file`, once it is written there."""
-        loops = {} if self.carried is None else {"loops": "keep"}
-        scaling = {"normalise": "auto" if self.scaling == "auto" else "none"}
+        loops = {} if self.edge_attrs is None else {"loops": "keep"}
+        scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
         return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
 
     @property
@@ -475,7 +482,7 @@ class Dataset(Shown):
         if self.target_scale is None:
             return {"target": self.target}
         logs = bool(self.target_scale[LOG].any())
-        return {"target": self.target, "target_normalise": self.target_scaling, "target_log": logs}
+        return {"target": self.target, "target_normalize": self.target_scaling, "target_log": logs}
 
     @property
     def target(self) -> Kind:
@@ -505,14 +512,14 @@ class Dataset(Shown):
     @property
     def example(self) -> str:
         """The kind of example: "node", "graph" or "edge"."""
-        if self.carried is not None and self.carried.examples:
+        if self.edge_attrs is not None and self.edge_attrs.examples:
             return "edge"
         return "node" if self.graph_of is None else "graph"
 
     @property
     def time(self) -> np.ndarray | None:
         """float64 [e], the time of each example; None without times, and for small graphs."""
-        of_edges = None if self.carried is None else self.carried.time
+        of_edges = None if self.edge_attrs is None else self.edge_attrs.time
         return {"edge": of_edges, "node": self.node_time}.get(self.example)
 
     @property
@@ -533,7 +540,7 @@ class Dataset(Shown):
     @property
     def edge_features(self) -> int:
         """How many features edges have."""
-        return 0 if self.carried is None else self.carried.width
+        return 0 if self.edge_attrs is None else self.edge_attrs.width
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -544,8 +551,8 @@ class Dataset(Shown):
     def edge_form(self) -> dict[str, int | bool]:
         """The form of edge attributes that models are fitted to: how many features, whether weighted, whether they are
         the examples; and whether directed. Where links are the examples, also the number of "relations"."""
-        weighted = self.carried is not None and self.carried.weight is not None
-        directed = self.carried is not None and self.carried.directed
+        weighted = self.edge_attrs is not None and self.edge_attrs.weight is not None
+        directed = self.edge_attrs is not None and self.edge_attrs.directed
         kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
         relations = {} if self.links is None else {"relations": max(1, len(self.links.relations))}
         return {"features": self.edge_features, **kind, **relations}
@@ -553,8 +560,8 @@ class Dataset(Shown):
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: the examples themselves, the nodes of these small
         graphs, or the ends of these edges."""
-        if self.carried is not None and self.carried.examples:
-            return np.unique(self.carried.ends[:, examples])
+        if self.edge_attrs is not None and self.edge_attrs.examples:
+            return np.unique(self.edge_attrs.ends[:, examples])
         if self.graph_of is None:
             return examples
         is_example = np.zeros(self.examples, bool)

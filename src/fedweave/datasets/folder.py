@@ -123,10 +123,10 @@ class Folder(NodeSettings, Tabular):
         """See `Tabular.finished`; separates edges to nodes elsewhere, and describes the other edges as examples."""
         nodes, (ends, rows) = tables.nodes.rows, record["ends"]
         if self.external != "refuse":
-            every = bare(ends) if record["carried"] is None else record["carried"]
+            every = bare(ends) if record["edge_attrs"] is None else record["edge_attrs"]
             inside, record["outside"] = separated(every, nodes, tuple(record["elsewhere"].to_pylist()))
             rows = rows[np.maximum(*ends) < nodes]
-            record |= {"ends": (inside.ends, rows), "carried": None if record["carried"] is None else inside}
+            record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().finished(tables, record)
         if self.task == "links" and KIND in tables.nodes.columns:
             kinds = owners_of(tables.nodes, KIND)
@@ -134,8 +134,8 @@ class Folder(NodeSettings, Tabular):
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
-            attributes = fields["carried"] or EdgeAttributes(record["ends"][0], False)
-            fields |= {"carried": attributes._replace(split=codes)}
+            attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)
+            fields |= {"edge_attrs": attributes._replace(split=codes)}
         if not self.of_edges:
             return fields
         unused = [name for name in NODES[1:] if name in tables.nodes.columns]

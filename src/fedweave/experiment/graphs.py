@@ -150,18 +150,18 @@ def graph_of(
     x, masks = widened(data.x, columns), np.asarray(data.public)
     if data.links is not None:
         links = links_of(data) if links is None else links
-        sizes = dtype, rows, None, examples, extra, links.carried
+        sizes = dtype, rows, None, examples, extra, links.edge_attrs
         lists = links.lists(lengths or links.lengths)
         return make_graph(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )
-    more = data.graph_of, examples, extra, data.carried
+    more = data.graph_of, examples, extra, data.edge_attrs
     return make_graph(x, data.edges, data.y, masks, data.sens, dtype, rows, *more, scale=data.target_scale)
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
     """The link examples of a client that holds `share`; members: see `link_examples`."""
-    settings, attributes = share.links, share.carried
+    settings, attributes = share.links, share.edge_attrs
     if settings is None or attributes is None:
         raise ValueError(f"the examples of {share.name} are no links")
     masks = np.asarray(share.public)

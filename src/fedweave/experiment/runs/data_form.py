@@ -91,7 +91,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
     columns = () if all(map(contents.is_unnamed, names)) else names
-    edge_form = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
+    edge_form = None if data.edge_attrs is None else {**data.edge_form, **_of_edges(data.edge_attrs, edges)}
     facts_of_data = data.features, data.classes, columns, data.labels, data.example
     facts = not data.columns, data.node_labels is not None
     return DataForm(*facts_of_data, numbers(raw, how), edge_form, targets_form(data), *facts)
@@ -119,8 +119,8 @@ def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
 def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
     """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
     the numbers are a typical client's (`of_typical`)."""
-    how = config.data.values.get("normalise", "none")
-    of_edges = config.data.values.get("edge_normalise", "none")
+    how = config.data.values.get("normalize", "none")
+    of_edges = config.data.values.get("edge_normalize", "none")
     if data.scaling != "none" and any(part.columns is not None for part in partition.parts):
         return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
@@ -133,7 +133,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are."""
     if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
-    raw = {**config.data.values, "normalise": "none"}
+    raw = {**config.data.values, "normalize": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
@@ -206,12 +206,12 @@ _LOG = logging.getLogger(__name__)
 # Settings that do not affect how new tables are read: the form that the run noted has what they ask for.
 _NOTED = {
     *(field.name for field in fields(CommonSettings)),
-    *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
+    *("edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
 # Settings that a model keeps: how tables are read, and what new tables are compared by.
 _MODEL_SETTINGS = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_MODEL_SETTINGS -= _NOTED - {"edge_normalise", "targets", "labels"}
+_MODEL_SETTINGS -= _NOTED - {"edge_normalize", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that are made from the structure of small graphs
 
 
@@ -220,21 +220,21 @@ class Before:
     """How new data becomes data of the form that a run was trained on.
 
     settings: the settings of [data], of a simulation or of a site, by which tables are read. external: see
-    `datasets.base.EXTERNAL`. form: as the run noted it. carried: the edge attributes, any or none of them.
+    `datasets.base.EXTERNAL`. form: as the run noted it. edge_attrs: the edge attributes, any or none of them.
     numbered, kinds: see `DataForm`.
     """
 
     settings: Values
     external: str
     form: DataForm
-    carried: EdgeAttributes | None
+    edge_attrs: EdgeAttributes | None
     numbered: bool
     kinds: bool
 
     @classmethod
     def of_run(cls, config: Config, form: DataForm, data: Dataset) -> "Before":
         """From a run's configuration, its form, and its data as read again."""
-        facts = data.carried, not data.columns, data.node_labels is not None
+        facts = data.edge_attrs, not data.columns, data.node_labels is not None
         return cls(config.data.values, config.external, form, *facts)
 
     @classmethod
@@ -301,7 +301,7 @@ def like(before: Before, path: Path) -> Dataset:
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **scaling)),
         y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
-        carried=_edge_attributes(data, before, path),
+        edge_attrs=_edge_attributes(data, before, path),
         classes=before.form.classes,
         labels=tuple(before.form.labels),
         target_scale=before.form.target_scale,
@@ -316,7 +316,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
     Raises:
         DataError: they have other edge attributes.
     """
-    was, now = before.carried, data.carried
+    was, now = before.edge_attrs, data.edge_attrs
     if was is None or (now is None and not was.width and was.weight is None):
         return None
     remedy = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
@@ -328,7 +328,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:
@@ -336,7 +336,7 @@ def _read(before: Before, path: Path) -> Dataset:
     form, (_, kinds) = before.form, identify(path, ())
     targets = _target_settings(before)
     if "npz" in kinds:
-        loops = "refuse" if before.carried is None else "keep"
+        loops = "refuse" if before.edge_attrs is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
@@ -381,7 +381,7 @@ def _seen(of: str, values: object, before: Before) -> object:
     """The categories of a column; for those taken from training rows, the values that the run's columns have."""
     if values != AUTO:
         return values
-    attributes, bare = before.carried, of.removeprefix(OF_EDGES)
+    attributes, bare = before.edge_attrs, of.removeprefix(OF_EDGES)
     names = before.columns if bare == of else () if attributes is None else attributes.columns
     return Seen(one.value for one in map(contents.column, names) if one.of == bare)
 

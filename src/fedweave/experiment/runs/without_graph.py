@@ -88,17 +88,17 @@ def features_of(data: Dataset) -> Features:
         of = sp.csr_matrix((np.ones(data.nodes, np.float32), (data.graph_of, np.arange(data.nodes))))
         sums, sizes = of @ data.x, np.asarray(of.sum(1)).ravel()
         return _beside(sums, sp.diags(1 / sizes.clip(1)) @ sums)
-    if data.carried is None or not data.carried.examples:
+    if data.edge_attrs is None or not data.edge_attrs.examples:
         return data.x
-    source, target = data.carried.ends
-    edge_features = [] if data.carried.features is None else [data.carried.features]
+    source, target = data.edge_attrs.ends
+    edge_features = [] if data.edge_attrs.features is None else [data.edge_attrs.features]
     return _beside(*edge_features, data.x[source], data.x[target])
 
 
 def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalise`) are scaled by these examples; a single class is always predicted. For t labels
+    (`datasets.features.normalize`) are scaled by these examples; a single class is always predicted. For t labels
     float64 [m, t], the logits of one regression each; for t numbers the predictions of `Ridge()`."""
     if kind_of(train.y) != CLASS:
         return np.stack([_of_target(train, x, at) for at in range(classes)], 1)
