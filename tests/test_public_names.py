@@ -136,7 +136,7 @@ def test_overwrite_replaces_a_run_and_nothing_else(saved: Path, tmp_path: Path) 
     assert (tmp_path / "run/notes.txt").read_text() == "mine"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    assert "--overwrite replaces runs alone" in run(
+    assert "--overwrite replaces only runs" in run(
         "run", config, "--out", str(tmp_path / "mine"), "--overwrite", code=2
     )
     assert (tmp_path / "mine/thesis.txt").exists()

@@ -137,7 +137,7 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0", "leave the cell empty"),
     "label huge": (
         "id,label,f\n1,0,2\n2,900,2\n",
-        "row 3: label 900 would make 901 classes, of which 2 occur among 2 rows",
+        "row 3: label 900 would make 901 classes; only 2 occur among 2 rows",
         "from 0",
     ),
     "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),

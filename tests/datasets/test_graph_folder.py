@@ -70,7 +70,7 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
     assert one is not None
     for name, values in one.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], values)
-    with refusal("config", "label", "cannot be its feature"):
+    with refusal("config", "label", "feature"):
         load("graphs", str(tmp_path), edge_features="label")
 
 

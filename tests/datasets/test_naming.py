@@ -68,9 +68,9 @@ def test_parties_need_not_all_have_the_named_columns(tmp_path: Path) -> None:
     [
         ({"columns": {"label": "diagnose"}}, r"no table has the column 'diagnose', which data.columns names"),
         ({"ignore": ("weigth",)}, r"no table has the column 'weigth', which data.ignore names"),
-        ({"columns": {"age": "alter"}}, r"nothing is called 'age'; name columns for id, label"),
-        ({"columns": {"label": "sex", "sens": "sex"}}, r"'sex' stands there twice"),
-        ({"columns": {"sens": "diagnosis"}, "ignore": ("diagnosis",)}, r"'diagnosis' stands there twice"),
+        ({"columns": {"age": "alter"}}, r"'age' is no meaning of a column; name columns for id, label"),
+        ({"columns": {"label": "sex", "sens": "sex"}}, r"'sex' occurs twice"),
+        ({"columns": {"sens": "diagnosis"}, "ignore": ("diagnosis",)}, r"'diagnosis' occurs twice"),
     ],
 )
 def test_wrong_names_are_refused(changed: dict[str, Any], said: str, tmp_path: Path) -> None:

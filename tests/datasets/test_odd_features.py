@@ -43,7 +43,7 @@ def test_a_column_with_a_range_for_each_class_is_named() -> None:
     rating = np.random.default_rng(1).integers(1, 11, DATA.nodes)
     x[:, 1] = np.where(DATA.y == 1, rating, -rating)
     [said] = of(x, columns=("age", "rating", "income"))
-    assert said.startswith("the feature rating has numbers of which no two classes share a range")
+    assert said.startswith("the feature rating has numbers in a separate range for each class")
     assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [
         said.replace("rating has", "1 has")
     ]
@@ -63,7 +63,7 @@ def test_a_rating_whose_sign_is_the_label_of_the_same_edge_is_named() -> None:
     nodes = pd.DataFrame({"id": range(20), "f": rng.normal(size=20)})
     taken = from_frames(nodes, edges, task="edges", edge_features=("fee", "rating"))
     [said] = odd_features(taken)
-    assert said.startswith("the edge feature rating has numbers of which no two classes share a range")
+    assert said.startswith("the edge feature rating has numbers in a separate range for each class")
     ends, y = torch.from_numpy(taken.edge_attrs.ends), torch.from_numpy(taken.y)  # type: ignore[union-attr]
     attributes = torch.from_numpy(taken.edge_attrs.features)  # type: ignore[union-attr]
     pyg = from_pyg(Data(x=torch.eye(20), edge_index=ends, edge_label=y, edge_attr=attributes), task="edges")
@@ -101,7 +101,7 @@ def test_a_column_far_larger_than_the_others_is_named() -> None:
     assert not of(x)
     x[:, 3] *= 2
     [said] = of(x)
-    assert said.startswith("the feature 3 has numbers up to 2,000 times those of the median column")
+    assert said.startswith("the feature 3 has numbers up to 2,000 times the median column")
     assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [said]
 
 

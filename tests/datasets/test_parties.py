@@ -75,7 +75,7 @@ def test_ids_that_differ_in_case_or_leading_zeros_are_told(tmp_path: Path, caplo
     loaded(two(tmp_path, BANK.replace("ben", "BEN").replace("dora,", "00,"), bank_edges="source,target\nanna,BEN\n"))
     (warned,) = caplog.records
     assert warned.getMessage().endswith(
-        "1 more would be common but for how they are written: bank has 'BEN', shop has 'ben', which differ in case"
+        "1 more would be common if ids were written the same way: bank has 'BEN', shop has 'ben', which differ in case"
     )
 
 
@@ -211,7 +211,7 @@ def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -
     np.testing.assert_array_equal(own.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     assert own.edges.tolist() == [[0, 1], [1, 0]]
     assert own.ids == ("anna", "ben", "cleo")
-    with pytest.raises(DataError, match="the classes are not said"):
+    with pytest.raises(DataError, match="no column label"):
         read_party(tmp_path / "bank", Folder())
     shop, _ = read_party(tmp_path / "shop", Folder())
     assert (shop.classes, shop.y.tolist()) == (2, [-1, 1, 0])

@@ -62,7 +62,7 @@ def test_small_graphs_train() -> None:
     ("changed", "what"),
     [
         ({"y": torch.tensor([0, 1])}, r"graph 1: y has 2 values"),
-        ({"x": torch.ones(2, 4)}, r"graph 1: x is \[2, 4\], and that of graph 0 \[3, 3\]"),
+        ({"x": torch.ones(2, 4)}, r"graph 1: x is \[2, 4\], but x of graph 0 is \[3, 3\]"),
         ({"x": None}, r"graph 1: the data has no x"),
         ({"edge_index": torch.tensor([[0], [2]])}, r"graph 1: edge_index, column 0: edge 0 -> 2"),
         ({"edge_index": torch.tensor([0, 1])}, r"graph 1: .*edge_index \[2\]"),

@@ -172,7 +172,7 @@ def test_the_number_in_an_amount(text: str, number: str) -> None:
 
 @pytest.mark.parametrize("cells", [["$246.00"] * 4, ["1", "2", "3", '"$1,234.50"']])
 def test_amounts_are_no_categories(cells: list[str], tmp_path: Path) -> None:
-    with refusal("data.row", "row", "Write the number alone") as error:
+    with refusal("data.row", "row", "Write only the number") as error:
         load("folder", folder(tmp_path, nodes(cells)))
     assert "categories = " not in str(error.value)
 

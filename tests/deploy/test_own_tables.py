@@ -195,7 +195,9 @@ def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(p
     site = project / "bank-b" / SITE_FILE
     about, _ = read_site_file(site)
     assert own_graph(about, site.parent).features == data.features + 1
-    with pytest.raises(DataError, match=rf"bank-b/data\.npz: the feature column {data.features} says the same as sens"):
+    with pytest.raises(
+        DataError, match=rf"bank-b/data\.npz: the feature column {data.features} equals the sensitive attribute"
+    ):
         own_graph(replace(about, sens_feature=False), site.parent)
 
 

@@ -303,7 +303,7 @@ def rewrite(path: Path, old: str, new: str) -> None:
     [
         ("data/nodes.csv", r"(?m)^(\w+),\w+,", r"\1,", "the graph has no split"),
         ("data/nodes.csv", "id,split", "id,role", "row 2: 'role' is"),
-        ("site.toml", "labels = .*", "", "the classes are not said. Set [data] classes or labels"),
+        ("site.toml", "labels = .*", "", "Set [data] classes or labels"),
         ("ids.key", "0", "x", "ids.key holds no secret"),
         ("ids.key", "(?s).+", "0" * 64, "weak key"),
     ],

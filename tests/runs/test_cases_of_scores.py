@@ -55,7 +55,7 @@ def test_a_run_in_which_nobody_trains_is_refused_before_it(
     monkeypatch.chdir(CASES / "idle-trained")
     said = called(command, "notrain.toml", *(("--out", tmp_path / "run") if command == "run" else ()))
     assert said.exit_code == 2
-    assert "nobody would train" in " ".join(said.output.split())
+    assert "no client would train" in " ".join(said.output.split())
     assert not (tmp_path / "run").exists()
 
 

@@ -57,7 +57,7 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
 
     Raises:
         ConfigError: the name or a parameter is not known or not allowed.
-        DataError: `path` does not exist or holds other data than `name` (says what, and which name to set), or the data
+        DataError: `path` does not exist or holds other data than `name` (names it, and the name to set), or the data
             is missing or refused.
     """
     params = fitting(params, [field.name for field in fields(_kind(name))])
@@ -99,7 +99,7 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
         result = kind(**params).load(root, seed)
         return result
     except OtherCounts as error:
-        if other := _known(error):
+        if other := _published_as(error):
             counts = f"{error.nodes:,} nodes, {error.edges:,} edges"
             remedy = f"Set name = {other!r}, or name another path."
             raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
@@ -114,10 +114,10 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
 
 
 def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:
-    """What a data set from outside the package loads, if it keeps every promise of `Dataset`.
+    """Load a data set from outside the package and check it.
 
     Raises:
-        DataError: it does not, or the loader fails.
+        DataError: it is no valid `Dataset`, or the loader fails.
     """
     data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
     if not isinstance(data, Dataset):
@@ -125,8 +125,8 @@ def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Datas
     return check(data, name)
 
 
-def _known(error: OtherCounts) -> str:
-    """The data set that is published with these counts; "" if none is."""
+def _published_as(error: OtherCounts) -> str:
+    """The name of the published data set with these counts; "" if there is none."""
     published = {name: kind.facts[:2] for name, kind in DATASETS.items() if hasattr(kind, "facts")}
     return next((name for name, counts in published.items() if counts == (error.nodes, error.edges)), "")
 

@@ -21,8 +21,7 @@ from fedweave.errors import ConfigError, UserError
 
 LOOPS = ("refuse", "drop", "keep")
 NO_LOOPS = (
-    'Remove it, or leave all such out: [data] loops = "drop"; models add their own self loops. Edges that carry '
-    'something may "keep" them.'
+    'Remove it, or set [data] loops = "drop"; models add their own self loops. Edges with attributes may "keep" them.'
 )
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ def check_loops(loops: str, carries: bool = False) -> None:
     """Raise ConfigError unless `loops` is one of `LOOPS`; edges keep them if they may carry something."""
     if loops == "keep" and not carries:
         raise ConfigError(
-            "loops = 'keep': edges that carry nothing have none; say what they carry, or 'drop' them.",
+            "loops = 'keep': edges without attributes have no loops. Name edge attributes in [data], or 'drop' loops.",
             code="config.loops",
         )
     if loops not in LOOPS:
@@ -40,7 +39,7 @@ def check_loops(loops: str, carries: bool = False) -> None:
 
 
 def note_loops(dropped: int, edges: int, where: str | Path) -> None:
-    """Log how many of so many edges are dropped because they join a node with itself, if any are."""
+    """Log how many of `edges` edges are dropped because they join a node with itself, if any are."""
     if dropped:
         join = "edge joins a node" if dropped == 1 else "edges join nodes"
         _LOG.warning("note: %s: %s of %s %s with itself, dropped", where, f"{dropped:,}", f"{edges:,}", join)
@@ -64,7 +63,7 @@ def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray
 
 def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
     """The different values of int64 [m], sorted; numpy.unique hashes, which takes 100 times longer on millions. owned:
-    nobody else needs `codes`, which may be changed."""
+    whether this function may change `codes`, because the caller does not need them later."""
     if owned:
         codes.sort()
     else:
@@ -77,14 +76,15 @@ def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
 REFUSE, FEATURES, EXCHANGE = "refuse", "features", "exchange"
 EXTERNAL = (REFUSE, FEATURES, EXCHANGE, PREDICT)
 WIDENING = (FEATURES, EXCHANGE)  # those by which nodes get columns
-BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, that carry nothing
+BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, without attributes
 
 
 class Outside(NamedTuple):
     """C edges of a dataset's n nodes to nodes that are not among them.
 
-    edge_attrs: what they carry; of their ends one is a node, below n, and the other n and its place in `names`.
-    names:   what the files call the nodes that are elsewhere.
+    edge_attrs: the edges with their attributes; one end is a node, below n, and the other is n plus its place in
+             `names`.
+    names:   names of the nodes elsewhere in the files.
     """
 
     edge_attrs: EdgeAttributes
@@ -94,7 +94,7 @@ class Outside(NamedTuple):
 class Ends(NamedTuple):
     """H ends of edges whose other end is elsewhere: int64 [H] each.
 
-    near: the node that the edge has at this end. far: the number of the other one. way: the place in `ways` of the
+    near: the node at this end of the edge. far: the number of the other node. way: the place in `ways` of the
     direction that the edge has for `near`. edge: which edge it is.
     """
 
@@ -104,7 +104,7 @@ class Ends(NamedTuple):
     edge: np.ndarray
 
     def only(self, which: np.ndarray) -> "Ends":
-        """Those at bool [H], or at int64 places."""
+        """The ends at bool [H], or at int64 places."""
         return Ends(*(values[which] for values in self))
 
 
@@ -115,14 +115,14 @@ def check_external(how: str, among: Sequence[str] = EXTERNAL) -> None:
 
 
 def ways(directed: bool) -> tuple[str, ...]:
-    """What the directions of an edge are called, seen from one of its ends."""
+    """The names of the directions of an edge, seen from one of its ends."""
     return ("out", "in") if directed else ("",)
 
 
 def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
-    """The ends that edges have at held nodes, where their other end is of another holder, or of none.
+    """The ends at held nodes of edges whose other end belongs to another holder, or to none.
 
-    holder: int64, of every node by its number; -1 is none.
+    holder: int64, the holder of every node by its number; -1 is none.
     """
     source, target = attributes.ends
     apart, ends = holder[source] != holder[target], list[Ends]()
@@ -135,10 +135,11 @@ def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
 def summary(
     nodes: int, edge_attrs: EdgeAttributes, holder: np.ndarray, ends: Ends
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Of the edges at each of so many nodes whose other end is elsewhere, for every direction: the logarithm of their
-    number and 1; sum and mean of weight and of each feature, as inverse hyperbolic sines, which are logarithms of large
-    numbers of either sign; the last time, from 0 to 1 between the first and the last of the holder's edges. float32
-    [n, k], 0 without such edges; and the columns' names.
+    """Summaries of each node's external edges, those whose other end is elsewhere: float32 [n, k], and column names.
+
+    For every direction: log(1 + their number); sum and mean of weight and of each feature, as inverse hyperbolic
+    sines, which are logarithms of large numbers of either sign; the last time, from 0 to 1 between the first and the
+    last time of the holder's edges. Nodes without such edges have 0.
 
     holder: see `ends_at`.
     """
@@ -153,7 +154,7 @@ def summary(
 def _of_way(
     nodes: int, attributes: EdgeAttributes, ends: Ends, moment: np.ndarray | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and columns float64 [n] of one direction."""
+    """Names and columns float64 [n] of `summary` for one direction."""
     count = np.bincount(ends.near, minlength=nodes).astype(np.float64)
     yield "log count", np.log1p(count)
     for name, values in _values(attributes):
@@ -167,7 +168,7 @@ def _of_way(
 
 
 def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
-    """float64 [H]: when each edge was, from 0 to 1 between the first and the last of those at its holder's nodes."""
+    """float64 [H]: the time of each edge, from 0 to 1 between the first and the last edge at its holder's nodes."""
     if attributes.time is None:
         return None
     first = np.full(int(holder.max(initial=-1)) + 2, np.inf)
@@ -181,7 +182,7 @@ def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.n
 
 
 def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
-    """(name, float64 [M]) of what edges carry and is summed up."""
+    """(name, float64 [M]) of the edge attributes that are summed."""
     called = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
     features = (
         [] if attributes.features is None else list(zip(called, attributes.features.T.astype(np.float64), strict=True))
@@ -199,12 +200,12 @@ def beside(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | s
 
 
 def bare(ends: np.ndarray) -> EdgeAttributes:
-    """Undirected edges int64 [2, M] that carry nothing, each once, in whatever direction it is listed."""
+    """Undirected edges int64 [2, M] without attributes, each once; the order of the ends does not matter."""
     return EdgeAttributes(np.unique(np.sort(ends, 0), axis=1), False)
 
 
 def before(outside: Outside, nodes: int, limit: float) -> Outside:
-    """Those edges that are no later than a time, and the names that they lead to."""
+    """The edges of `outside` up to a time, and the names that they lead to."""
     if outside.edge_attrs.time is None or limit == np.inf:
         return outside
     attributes = outside.edge_attrs.taken(outside.edge_attrs.time <= limit)
@@ -216,7 +217,7 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
 
 
 def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
-    """Edges of which some lead to nodes from number `nodes` on, called `names`, as those among the first and others."""
+    """Split edges into edges among the first `nodes` nodes and edges to later nodes, whose names are `names`."""
     inside = np.maximum(*attributes.ends) < nodes
     outside = attributes._replace(y=None, split=None, examples=False).taken(~inside, attributes.ends[:, ~inside])
     return attributes.taken(inside, attributes.ends[:, inside]), Outside(outside, names)
@@ -318,7 +319,7 @@ def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
 class Party:
     """One holder in a vertical dataset.
 
-    name:    what the party is called.
+    name:    name of the party.
     columns: int64 [d_m], sorted columns of the dataset's `x` that it holds; the parties' are disjoint.
     edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
     labels:  whether its own nodes have a column of labels.
@@ -338,47 +339,47 @@ class Party:
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
     checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
-    edges of `edge_attrs` where that says so.
+    edges of `edge_attrs`, if it declares that.
 
-    name:        what reports call it.
+    name:        its name in reports.
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
     edges:       int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no
                  duplicates, no self loops; none between two small graphs.
     y:           int64 [e], 0..c-1; -1 is unlabeled. Or numbers or labels [e, t] (`core.target`).
     classes:     c; 0 where no class is predicted.
-    targets:     what the t numbers or labels are called, in order; () where a class is predicted.
+    targets:     names of the t numbers or labels, in order; () where a class is predicted.
     target_scale: float64 [3, t], the units of a model's outputs where these are numbers (`core.target.scale_of`), and
-                 None otherwise. Until members have their own (`target_scaling`), it says which are logarithms.
-    target_scaling: "own" where whoever holds some of the data scales its numbers by its own training examples, "all"
-                 where all did by those of all, "none" where nobody does.
+                 None otherwise. Until members have their own (`target_scaling`), it marks logarithms.
+    target_scaling: "own" where each holder of data scales its numbers by its own training examples, "all" where the
+                 training examples of all holders determine the scale, "none" without scaling.
     sens:        int64 [e] sensitive attribute (-1 unknown) or None.
     public:      bool [3, e] published train/val/test split or None.
     parties:     who holds which columns and edges, where the data comes from several parties; else None.
-    ids:         what the user's tables call the examples, in order; () where nobody said.
-    columns:     what the features are called, in order; () where nobody said.
-    labels:      what the classes are called, in order; () where they are numbers.
+    ids:         names of the examples in the user's tables, in order; () without.
+    columns:     names of the features, in order; () without.
+    labels:      names of the classes, in order; () where they are numbers.
     graph_of:    int64 [n], the small graph of each node, rising from 0 to e - 1 without gaps; None where nodes are the
                  examples.
     node_labels: int64 [n], the kind of each node from 0 (-1 unknown) or None.
     edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
-    owner:       int64 [e], whose each example is, or, where these are edges, each node [n]; a place in `owners`; None
-                 where nobody said.
-    owners:      what the owners are called.
-    groups:      what the groups of `sens` are called, in order; () where they are numbers.
-    node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
-    edge_attrs:  the edges as they were given, with direction, weight, features and time, of which `edges` says who is
-                 joined to whom; None where they carry nothing.
-    outside:     edges of its nodes to others that it does not have; None where nobody said.
-    node_time:   float64 [n], when each node is, in the unit of the edges' times; None where nobody said.
-    node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
-    scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
-                 (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
-    links:       how links are the examples (`datasets.links.as_links`): those of `edge_attrs`, of which each has class
-                 1, "link"; None otherwise.
-    smiles:      the molecule that each small graph is, as SMILES; () where nobody said, as in an .npz file.
+    owner:       int64 [e], the owner of each example or, where these are edges, of each node [n]; a place in `owners`;
+                 None without owners.
+    owners:      names of the owners.
+    groups:      names of the groups of `sens`, in order; () where they are numbers.
+    node_kinds, edge_kinds: names of the kinds of nodes and edges, in order; () where they are numbers.
+    edge_attrs:  the edges as listed, with direction, weight, features and time; None without edge attributes. `edges`
+                 has the same edges as undirected pairs.
+    outside:     edges of its nodes to nodes that it does not have; None if these are not known.
+    node_time:   float64 [n], the time of each node, in the unit of the edges' times; None without.
+    node_ids:    names of the nodes in the user's tables, where edges are the examples; () without.
+    scaling:     "auto" where each holder of data scales its features by the nodes that it holds
+                 (`datasets.features.by_holder`), "own" once that is done, "none" without such scaling.
+    links:       how links are the examples (`datasets.links.as_links`): the links of `edge_attrs`, each of class 1,
+                 "link"; None otherwise.
+    smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
     notes:       sentences on what came with the data and is not used, for the user.
-    named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
+    named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
                  copy in which something was replaced.
     """
 
@@ -425,7 +426,7 @@ class Dataset(Shown):
         return {"": self.name, **graphs, **size, **predicted, **groups}
 
     def __str__(self) -> str:
-        """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
+        """The name and size, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
         graphs = f"{self.examples:,} graphs, " if self.example == "graph" else ""
         edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
@@ -438,12 +439,12 @@ class Dataset(Shown):
 
     @property
     def target_summary(self) -> str:
-        """What is predicted, such as "3 classes (C, N, O)", "1 number (solubility)" or "2 labels (toxic, active)"."""
+        """The target in words: "3 classes (C, N, O)", "1 number (solubility)" or "2 labels (toxic, active)"."""
         if self.target == CLASS:
-            named = ", ".join(self.labels) if self.labels else f"0 to {self.classes - 1}"
-            return f"{counted(self.classes, 'class')} ({named})"
-        named = ", ".join(self.targets) if self.targets else f"0 to {self.outputs - 1}"
-        return f"{counted(self.outputs, 'number' if self.target == NUMBER else 'label')} ({named})"
+            names = ", ".join(self.labels) if self.labels else f"0 to {self.classes - 1}"
+            return f"{counted(self.classes, 'class')} ({names})"
+        names = ", ".join(self.targets) if self.targets else f"0 to {self.outputs - 1}"
+        return f"{counted(self.outputs, 'number' if self.target == NUMBER else 'label')} ({names})"
 
     def save(self, path: str | Path) -> Path:
         """Write it to an `.npz` file, which `[data] path` or `datasets.load("npz", path)` reads again, and return its
@@ -486,7 +487,7 @@ class Dataset(Shown):
 
     @property
     def target(self) -> Kind:
-        """What is predicted of an example (`core.target`): "class", "number" or "labels"."""
+        """The kind of target of an example (`core.target`): "class", "number" or "labels"."""
         return kind_of(self.y)
 
     @property
@@ -511,25 +512,25 @@ class Dataset(Shown):
 
     @property
     def example(self) -> str:
-        """What an example is: "node", "graph" or "edge"."""
+        """The kind of example: "node", "graph" or "edge"."""
         if self.edge_attrs is not None and self.edge_attrs.examples:
             return "edge"
         return "node" if self.graph_of is None else "graph"
 
     @property
     def time(self) -> np.ndarray | None:
-        """float64 [e], when each example is; None where nobody said, and of small graphs."""
+        """float64 [e], the time of each example; None without times, and for small graphs."""
         of_edges = None if self.edge_attrs is None else self.edge_attrs.time
         return {"edge": of_edges, "node": self.node_time}.get(self.example)
 
     @property
     def dealt_as(self) -> str:
-        """What is dealt to clients: "node", or "graph" where small graphs are the examples."""
+        """The unit that a partition distributes to clients: "node", or "graph" where small graphs are the examples."""
         return "graph" if self.example == "graph" else "node"
 
     @property
     def dealt(self) -> int:
-        """How many of these there are."""
+        """The number of units of `dealt_as`."""
         return self.examples if self.example == "graph" else self.nodes
 
     @property
@@ -544,13 +545,13 @@ class Dataset(Shown):
 
     @property
     def called(self) -> tuple[str, ...]:
-        """What the user's data calls the nodes of a graph; () where nobody said."""
+        """The names of the nodes of a graph in the user's data; () without."""
         return self.node_ids if self.example == "edge" else self.ids
 
     @property
     def edge_form(self) -> dict[str, int | bool]:
-        """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
-        whether directed. Where links are the examples, also of how many "relations" they are."""
+        """The form of edge attributes that models are fitted to: how many features, whether weighted, whether they are
+        the examples; and whether directed. Where links are the examples, also the number of "relations"."""
         weighted = self.edge_attrs is not None and self.edge_attrs.weight is not None
         directed = self.edge_attrs is not None and self.edge_attrs.directed
         kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
@@ -558,12 +559,12 @@ class Dataset(Shown):
         return {"features": self.edge_features, **kind, **relations}
 
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
-        """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the
-        ends of these edges."""
+        """int64, sorted: the nodes of `examples` int64 [m], sorted: the examples themselves, the nodes of these small
+        graphs, or the ends of these edges."""
         if self.edge_attrs is not None and self.edge_attrs.examples:
             return np.unique(self.edge_attrs.ends[:, examples])
         if self.graph_of is None:
             return examples
-        chosen = np.zeros(self.examples, bool)
-        chosen[examples] = True
-        return np.flatnonzero(chosen[self.graph_of])
+        is_example = np.zeros(self.examples, bool)
+        is_example[examples] = True
+        return np.flatnonzero(is_example[self.graph_of])

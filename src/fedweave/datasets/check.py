@@ -28,7 +28,7 @@ def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoRetur
 
 
 class OtherCounts(DataError):
-    """Data is not the published one; it has so many nodes and edges."""
+    """The data is not the published one; it has other numbers of nodes and edges."""
 
     def __init__(self, message: str, nodes: int, edges: int) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class OtherCounts(DataError):
 
 
 class Rows(Protocol):
-    """What complaints about rows name: `table.Table`."""
+    """The rows of a table or an array, which errors refer to: `table.Table`."""
 
     def place(self, row: int) -> tuple[Path, int]:
         """The file of a row, and its number there."""
@@ -46,12 +46,12 @@ class Rows(Protocol):
 
 
 def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str, code: str = "row") -> None:
-    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
+    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` describes the fault.
     The error's code is data.`code`.
 
     Raises:
-        DataError: names the first of all rows of a file in which the same is wrong; of more than three such faults the
-            first three, and how many rows there are besides.
+        DataError: names the first row of a file for each kind of fault; with more than three kinds, the first three
+            and the number of other rows.
     """
     alike, rows = dict[tuple[Path, str], list[int]](), np.flatnonzero(bad)
     if len(rows) == 0:
@@ -263,11 +263,11 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
     if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
         undirected(source, target, n), edges
     ):
-        refuse(where, "the edges do not join the nodes that what they carry joins", "Make both of one list of edges.")
+        refuse(where, "the edges and their attributes join different nodes", "Make both of one list of edges.")
 
 
 def _check_target(dataset: Dataset, examples: int, where: str | Path) -> None:
-    """Refuse `y` in another form than one of `core.target`."""
+    """Reject `y` if it has none of the forms in `core.target`."""
     y = dataset.y
     if dataset.target == CLASS:
         check_array(y, "y", np.int64, (examples,), where)
@@ -290,7 +290,7 @@ def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
 
 
 def _check_names(dataset: Dataset, where: str | Path) -> None:
-    """Refuse names of which there are not as many as of what they name."""
+    """Reject lists of names whose length differs from the number of things that they name."""
     for key, count, what in (
         ("columns", dataset.features, "column of x"),
         ("labels", dataset.classes, "class"),
@@ -300,7 +300,7 @@ def _check_names(dataset: Dataset, where: str | Path) -> None:
     ):
         names = getattr(dataset, key)
         if names and len(names) != count:
-            refuse(where, f"{key} names {len(names)}, and there are {count}", f"Give one name for each {what}, or ().")
+            refuse(where, f"{key} has {len(names)} names for {count}", f"Give one name for each {what}, or ().")
 
 
 def _check_graphs(graph_of: np.ndarray, edges: np.ndarray, graphs: int, where: str | Path) -> None:

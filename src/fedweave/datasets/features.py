@@ -1,5 +1,5 @@
-"""How node features are stored and scaled. They are kept as float32, which makes one value of several that are large
-and close to each other. The sensitive attribute is none of them unless the user asks for it.
+"""How node features are stored and scaled. They are stored as float32, which merges values that are large
+and close to each other. The sensitive attribute is no feature unless the user asks for it.
 """
 
 import hashlib
@@ -28,8 +28,8 @@ INTEGER = r"^\s*[+-]?\d+(\.0*)?\s*$"
 
 
 def exact(cells: pa.Array, values: np.ndarray) -> np.ndarray:
-    """What `merged` is to look at of a column's `cells`, of which `values` float64 [n] were made: themselves, or all
-    digits where cells are whole numbers beyond those that float64 tells apart."""
+    """The values of a column for `merged`: `values` float64 [n], which were made from `cells`; or integers with all
+    digits, where cells are whole numbers too large for float64 to distinguish."""
     if pa.types.is_floating(cells.type) or np.abs(values).max(initial=0) < EXACT:
         return values
     digits = [_digits(cell) for cell in cells.to_pylist()]
@@ -53,8 +53,8 @@ def merged(values: np.ndarray) -> tuple[int, int] | None:
     long = values.dtype == object
     values = values if long else values.astype(np.float64)
     narrow = values.astype(np.float32)
-    lost = values - (np.array([int(number) for number in narrow], object) if long else narrow)
-    if float(np.abs(lost).max()) <= BLUR * (values - values.min()).astype(np.float64).std():
+    error = values - (np.array([int(number) for number in narrow], object) if long else narrow)
+    if float(np.abs(error).max()) <= BLUR * (values - values.min()).astype(np.float64).std():
         return None
     if not long and np.ptp(values) <= NOISE * np.abs(values).max() and (values % 1 != 0).any():
         return None
@@ -82,7 +82,7 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
     )
 
 
-CONSTANT = "constant"  # what the feature of nodes without any is called
+CONSTANT = "constant"  # name of the only feature of nodes without features
 
 
 def with_constant(data: Dataset) -> Dataset:
@@ -112,7 +112,7 @@ DENSE_FROM = 0.2
 
 
 def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
-    """The same float32 [n, d] matrix, as `csr_matrix` if its share of nonzeros is below `DENSE_FROM`, else dense."""
+    """A float32 [n, d] matrix as `csr_matrix` if its share of nonzeros is below `DENSE_FROM`, else dense."""
     nonzero = np.count_nonzero(x) if isinstance(x, np.ndarray) else x.nnz
     if nonzero < DENSE_FROM * x.shape[0] * x.shape[1]:
         return sp.csr_matrix(x)
@@ -122,10 +122,10 @@ def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
 def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
     """float32 [m, columns]: 1 in column `numbers[i]` of row i, for int64 [m] from 0; a row of zeros for -1. `columns`
     is the highest number + 1 if None."""
-    known = np.flatnonzero(numbers >= 0)
+    rows = np.flatnonzero(numbers >= 0)
     width = int(numbers.max(initial=-1)) + 1 if columns is None else columns
-    ones = np.ones(len(known), np.float32)
-    return sp.csr_matrix((ones, (known, numbers[known])), shape=(len(numbers), width))
+    ones = np.ones(len(rows), np.float32)
+    return sp.csr_matrix((ones, (rows, numbers[rows])), shape=(len(numbers), width))
 
 
 def check_normalize(how: str) -> None:
@@ -159,16 +159,18 @@ def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     columns = amounts(x)
     if not x.shape[0] or not len(columns):
         return columns[:0]
-    own = x[:, columns]
-    zeros = x.shape[0] - (np.count_nonzero(own, 0) if isinstance(own, np.ndarray) else own.getnnz(0))
-    largest = abs(own).max(0)
+    scaled_columns = x[:, columns]
+    zeros = x.shape[0] - (
+        np.count_nonzero(scaled_columns, 0) if isinstance(scaled_columns, np.ndarray) else scaled_columns.getnnz(0)
+    )
+    largest = abs(scaled_columns).max(0)
     largest = largest.toarray()[0] if sp.issparse(largest) else largest
-    found: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
-    return found
+    wide_columns: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
+    return wide_columns
 
 
 class Scaler(NamedTuple):
-    """How features are scaled by what they are over some nodes.
+    """A scaling of features by their values over some nodes.
 
     shift, divisor: float64 [d] each, see `scaling`. apply: of features float32 [m, d], the scaled ones.
     """
@@ -203,12 +205,12 @@ def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
     if how == "scale":
         scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
         return Scaler(shift, scaler.scale_, lambda x: scaler.transform(x.astype(np.float64)).astype(np.float32))
-    known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
+    values = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
     if how == "standard":
-        scaler = StandardScaler().fit(known)
+        scaler = StandardScaler().fit(values)
         scale = lambda x: scaler.transform(dense(x).astype(np.float64)).astype(np.float32)  # noqa: E731
         return Scaler(scaler.mean_, _divisor(scaler), scale)
-    low, span = known.min(0), np.ptp(known, 0)
+    low, span = values.min(0), np.ptp(values, 0)
     return Scaler(low + span / 2, np.where(span > 0, span / 2, np.inf), lambda x: _between(x, low, span))
 
 
@@ -309,32 +311,32 @@ def _some_rescaled(
     columns = np.flatnonzero((shift != 0) | (divisor != 1))
     if not len(columns):
         return x
-    own = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
+    scaled = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
     if isinstance(x, np.ndarray):
         whole = x.copy()
-        whole[:, columns] = own
+        whole[:, columns] = scaled
         return whole
     rest = np.ones(x.shape[1], np.float32)
     rest[columns] = 0
     rows, filled = np.repeat(np.arange(x.shape[0]), len(columns)), np.tile(columns, x.shape[0])
-    kept = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
-    kept.eliminate_zeros()
-    return sp.csr_matrix(kept + sp.csr_matrix((own.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
+    others = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
+    others.eliminate_zeros()
+    return sp.csr_matrix(others + sp.csr_matrix((scaled.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
 
 
 def of_party(how: str) -> str:
-    """How a party's columns are scaled: "auto" leaves them, so that parties can predict new nodes beside the old."""
+    """The scaling of a party's columns: "auto" is none, so that parties can predict new nodes without the old."""
     return "none" if how == AUTO else how
 
 
 def scaled_by_holders(data: Dataset, how: str, name: str) -> Dataset:
-    """The data with its features scaled as `normalize` does, or, where `how` is "auto", as they are: whoever holds some
-    of it scales that by itself (`by_holder`)."""
+    """The data with its features scaled as `normalize` does. "auto" leaves the features: each holder of data scales
+    them by its own nodes (`by_holder`)."""
     return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalize(data.x, how, name))
 
 
 def by_holder(data: Dataset) -> Dataset:
-    """What one client holds, features scaled by its own nodes where that is asked for (`Dataset.scaling`)."""
+    """The data of one client, with features scaled by its own nodes where `Dataset.scaling` is "auto"."""
     if data.scaling != AUTO:
         return data
     scaled = normalize(data.x, AUTO, "")
@@ -360,14 +362,14 @@ def repeated(x: "np.ndarray | sp.csr_matrix", sens: np.ndarray) -> np.ndarray:
 
 
 def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
-    """int64, the columns of x [n, d] whose numbers lie in a range for each class of y int64 [n], none of which meets
-    another's. None if there is only one class, or one of fewer examples than `least`, of which that may be chance."""
+    """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
+    there is only one class, or one of fewer examples than `least`, where this may be chance."""
     classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
     if len(classes) < 2 or min(map(len, classes)) < least:
         return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[own], bound) for own in classes]) for bound in (np.min, np.max))
+    low, high = (np.stack([_bound(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
     order = np.argsort(low, 0)
-    low, high = (np.take_along_axis(own, order, 0) for own in (low, high))
+    low, high = (np.take_along_axis(bounds, order, 0) for bounds in (low, high))
     return np.flatnonzero((low[1:] > high[:-1]).all(0))
 
 
@@ -380,8 +382,8 @@ def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray 
 def refuse_repeated(
     x: "np.ndarray | sp.csr_matrix", sens: np.ndarray | None, names: Sequence[str], where: str | Path
 ) -> None:
-    """Refuse features x [n, d] of which a column, of those called `names`, or by their numbers from 0 if there are
-    none, is the sensitive attribute.
+    """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
+    them from 0.
 
     Raises:
         DataError: names the file, the column and the remedy.
@@ -391,7 +393,7 @@ def refuse_repeated(
         called = repr(names[columns[0]]) if names else str(columns[0])
         refuse(
             where,
-            f"the feature column {called} says the same as sens",
+            f"the feature column {called} equals the sensitive attribute (sens)",
             "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
             "sens_feature = true.",
             "sens-repeated",
@@ -399,8 +401,8 @@ def refuse_repeated(
 
 
 def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
-    """`data`, whose features are as they were given, if none of them is the sensitive attribute, or `sens_feature`
-    allows that; the groups of small graphs are those of their nodes.
+    """`data`, if none of its features is the sensitive attribute, or `sens_feature` allows that. A small graph has the
+    groups of its nodes.
 
     Raises:
         DataError: see `refuse_repeated`.
@@ -417,7 +419,7 @@ def has_sens(data: Dataset) -> bool:
 
 
 def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
-    """The features of nodes, the group of each or of its small graph, and what the features are called; of edges, where
+    """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
     these are the examples."""
     if data.edge_attrs is not None and data.edge_attrs.examples:
         held = data.edge_attrs.features
@@ -427,17 +429,17 @@ def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | Non
 
 
 # ----------------------------------------------------------------------------------------------------
-# What data holds, as digests: whether it is still the same, and what of it has changed; and what each column of
-# features is, whatever the data came as: its name, and of one-hot columns the value it stands for. Names say it:
-# "label = C" and "degree = 3" of small graphs' nodes ("label 2 = C" where nodes have several labels), "job = clerk"
-# of a column of text, anything else is a number; "column 3" is one that nobody named.
+# Digests of data, to find out whether it is the same and which part has changed. And the meaning of each feature column
+# in any form of data: its name, and the value of a one-hot column. The name shows it: "label = C" and "degree = 3"
+# of small graphs' nodes ("label 2 = C" where nodes have several labels), "job = clerk" of a column of text. Other names
+# are columns of numbers; "column 3" has no name in the data.
 
 
 _ENCODED = re.compile(r"(label(?: \d+)?|degree) = (.*)", re.DOTALL)
 
 
 class DataColumn(NamedTuple):
-    """One column. kind: "number", "label", "degree" or "category", of which the last three are 1 for `value` of `of`,
+    """One column. kind: "number", "label", "degree" or "category"; except for numbers, it is 1 for `value` of `of` and
     else 0."""
 
     name: str
@@ -447,7 +449,7 @@ class DataColumn(NamedTuple):
 
 
 def column(name: str) -> DataColumn:
-    """The column that is called so."""
+    """The meaning of the column with this name."""
     if match := _ENCODED.fullmatch(name):
         return DataColumn(name, match[1].split()[0], match[1], match[2])
     of, equals, value = name.partition(" = ")
@@ -455,8 +457,8 @@ def column(name: str) -> DataColumn:
 
 
 def names(data: Dataset) -> tuple[str, ...]:
-    """What the columns are called; where nobody said, those of small graphs that encode nodes' labels or degrees are
-    found by their values, and others go by their places from 0."""
+    """The names of the columns. Without names, columns of small graphs that encode nodes' labels or degrees are
+    recognized by their values, and others have their places from 0."""
     if data.columns or data.graph_of is None:
         return data.columns or unnamed(0, data.features)
     if data.node_labels is not None and (data.node_labels >= 0).any():
@@ -471,22 +473,22 @@ def names(data: Dataset) -> tuple[str, ...]:
 
 
 def unnamed(first: int, end: int) -> tuple[str, ...]:
-    """What the columns from place `first` to before `end` go by, where nobody named them."""
+    """The names of columns without names, from place `first` to before `end`."""
     return tuple(f"column {place}" for place in range(first, end))
 
 
 def is_unnamed(name: str) -> bool:
-    """Whether nobody named the column."""
+    """Whether the name is one of `unnamed`."""
     return re.fullmatch(r"column \d+", name) is not None
 
 
 def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
-    """Whether the first `columns` of x [n, d] are not 0 exactly where those of `one_hot` are not, however scaled."""
+    """Whether the first `columns` of x [n, d] are nonzero exactly where the one-hot `numbers` are, however scaled."""
     held = sp.csr_matrix(x[:, :columns] != 0)
     return bool((held != (one_hot(numbers, columns) != 0)).nnz == 0)
 
 
-NAMES = "names of columns and classes"  # "names" in older runs, for which TU folders and public tables said none
+NAMES = "names of columns and classes"  # "names" in older runs, where TU folders and public tables had none
 
 
 def digests(data: Dataset) -> dict[str, str]:
@@ -517,7 +519,7 @@ def content(data: Dataset) -> str:
 
 
 def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
-    """Refuse data, or files of plug-ins, that are not those of a run any more; what a run did not note may be any.
+    """Reject data, or files of plug-ins, that have changed since a run noted them; what it did not note may differ.
 
     Raises:
         UserError: names what has changed.
@@ -530,7 +532,7 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, rem
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not as a run noted it `before`."""
+    """The parts that differ from those that a run noted `before`."""
     return [what for what in now if what in before and before[what] != now[what]]
 
 

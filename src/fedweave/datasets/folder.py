@@ -48,7 +48,7 @@ OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicte
 class Folder(NodeSettings, Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
-    owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
+    owner:      the column of nodes with their owners, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
     """
 
@@ -70,7 +70,7 @@ class Folder(NodeSettings, Tabular):
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def of_relations(self, edges: Table) -> "Folder | None":
-        """The same, with edges and their labels, where links are of several relations; else None."""
+        """These settings with labeled edges, where links are of several relations; else None."""
         return replace(self, task="edges") if self.task == "links" and "label" in edges.columns else None
 
     @property
@@ -91,10 +91,10 @@ class Folder(NodeSettings, Tabular):
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
         root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".', "other-layout")
+            refuse(root, f"{texts[0]} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
         tables = self.tables(root, lacking=not labelled)
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
-            what = "there is a table graphs, and nodes say which they belong to"
+            what = "there is a table graphs, and the column graph of nodes refers to it"
             refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
         kind = self.of_relations(tables.edges) or self
         dataset = kind.made(tables, root, labelled and kind.task != "links")
@@ -102,7 +102,7 @@ class Folder(NodeSettings, Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        # whose or when a node to be predicted is does not matter
+        # a node to be predicted needs neither owner nor time
         owned = [name for name in self.known[len(super().known) :] if name != KIND] if labelled else ()
         named = ("id", *(self.answers if labelled and not self.of_edges else ()))
         check_columns(tables.nodes, required=(*named, *owned), known=self.known)
@@ -119,22 +119,22 @@ class Folder(NodeSettings, Tabular):
             )
         return parts
 
-    def finished(self, tables: Tables, found: Record) -> Record:
-        """See `Tabular.finished`; edges to nodes elsewhere apart, and what is said of edges for those that are left."""
-        nodes, (ends, rows) = tables.nodes.rows, found["ends"]
+    def finished(self, tables: Tables, record: Record) -> Record:
+        """See `Tabular.finished`; separates edges to nodes elsewhere, and describes the other edges as examples."""
+        nodes, (ends, rows) = tables.nodes.rows, record["ends"]
         if self.external != "refuse":
-            every = bare(ends) if found["edge_attrs"] is None else found["edge_attrs"]
-            inside, found["outside"] = separated(every, nodes, tuple(found["elsewhere"].to_pylist()))
+            every = bare(ends) if record["edge_attrs"] is None else record["edge_attrs"]
+            inside, record["outside"] = separated(every, nodes, tuple(record["elsewhere"].to_pylist()))
             rows = rows[np.maximum(*ends) < nodes]
-            found |= {"ends": (inside.ends, rows), "edge_attrs": None if found["edge_attrs"] is None else inside}
-        fields = super().finished(tables, found)
+            record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
+        fields = super().finished(tables, record)
         if self.task == "links" and KIND in tables.nodes.columns:
             kinds = owners_of(tables.nodes, KIND)
             fields |= {"node_labels": tables.nodes.kinds(KIND, kinds), "node_kinds": kinds}
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
-            attributes = fields["edge_attrs"] or EdgeAttributes(found["ends"][0], False)
+            attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)
             fields |= {"edge_attrs": attributes._replace(split=codes)}
         if not self.of_edges:
             return fields
@@ -143,24 +143,24 @@ class Folder(NodeSettings, Tabular):
 
 
 def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str]) -> Record:
-    """What a dataset says of edges as examples, of which `rows` int64 [e] of the table are left; unused: columns of
-    nodes that say of nodes what is asked of edges."""
-    named = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
-    if not named and len(rows) < edges.rows:
-        named = tuple(map(str, rows.tolist()))
-    held: Record = {"ids": named, "node_ids": fields["ids"], "y": fields["y"][rows]}
-    held |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
+    """The fields of a dataset whose examples are edges; `rows` int64 [e] are their rows in the table. unused: columns
+    of nodes that are not used, since the examples are edges."""
+    ids = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
+    if not ids and len(rows) < edges.rows:
+        ids = tuple(map(str, rows.tolist()))
+    record: Record = {"ids": ids, "node_ids": fields["ids"], "y": fields["y"][rows]}
+    record |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
     if unused:
-        held["notes"] = (
+        record["notes"] = (
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
         )
-    return held
+    return record
 
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
 
 _OF_GRAPHS = (
-    "Put all graphs into one folder, with a column of graphs that says whose each is: "
+    "Put all graphs into one folder, with a column of graphs for their owners: "
     '[data] name = "graphs", owner = "lab", and [partition] name = "column".'
 )
 
@@ -180,7 +180,7 @@ class Members(Folder):
             DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
         """
         if self.owner is not None:
-            raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
+            raise ConfigError("members: the sub-folders decide the owners of nodes; leave owner out.")
         root = named_folder(root, "members", "the folder of all members' folders", _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
@@ -196,8 +196,8 @@ class Members(Folder):
         for folder in folders:
             with faults:
                 of_nodes, of_edges, _ = self.tables(folder, lacking=not labelled)
-                nodes.append(_named(of_nodes, folder.name, NODES[:1]))
-                edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
+                nodes.append(_with_member(of_nodes, folder.name, NODES[:1]))
+                edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
         kind = self.of_relations(edges[0]) or self
@@ -229,7 +229,7 @@ class Members(Folder):
 
 @dataclass(frozen=True)
 class _Stacked(Table):
-    """Several tables one below the other; complaints name the file and row that a value comes from."""
+    """Several tables one below the other; errors name the file and row that a value comes from."""
 
     sources: tuple[Table, ...] = ()
     counted: ClassVar[str] = "rows of all members"
@@ -248,8 +248,8 @@ class _Stacked(Table):
         raise IndexError(row)
 
 
-def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
-    """The table with the member's name before the ids in `columns`."""
+def _with_member(table: Table, member: str, columns: Sequence[str]) -> Table:
+    """The table with the member's name in front of the ids in `columns`."""
     check_columns(table, required=tuple(columns), known=tuple(columns))
     data = table.data
     for column in columns:
@@ -260,7 +260,7 @@ def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
 
 
 def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
-    """Refuse members with other feature columns."""
+    """Reject members whose feature columns differ."""
     features = [[name for name in table.columns if name not in NODES] for table in nodes]
     for table, names in zip(nodes, features, strict=True):
         if differ := sorted(set(names) ^ set(features[0])):
@@ -286,7 +286,7 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
 class GraphFolder(GraphSettings, Tabular):
     """Your own folder of small graphs: the tables graphs, nodes and edges, or graphs alone with a column of SMILES.
 
-    owner:       the column of graphs that says whose each graph is, for the partition "column".
+    owner:       the column of graphs with their owners, for the partition "column".
     unreadable:  molecules whose SMILES cannot be read: "refuse" the table, or "drop" them, with a note.
     """
 
@@ -340,7 +340,7 @@ class GraphFolder(GraphSettings, Tabular):
         """The data set of a table of molecules; see `Tabular.made` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
         nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
-        if self.edge_features != ALL:  # the others of a bond's properties, which nobody asked for
+        if self.edge_features != ALL:  # leave out properties of bonds that are not listed
             columns = [name for name in edges.columns if name in (*EDGES, "label", *self.chosen)]
             edges = replace(edges, data=edges.data.select(columns))
         kind = replace(self, node_labels=elements, edge_labels=bonds)
@@ -351,10 +351,10 @@ class GraphFolder(GraphSettings, Tabular):
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
             ("id", *self.answers, *owner_columns) if labelled else ("id",)
-        )  # whose a graph to be predicted is does not matter
-        hint = "" if owner_columns else "data.owner names one that says whose each graph is"
-        known = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
-        check_columns(self.examples(tables), required, known, closed=True, hint=hint)
+        )  # a graph to be predicted needs no owner
+        hint = "" if owner_columns else "data.owner names the column with each graph's owner"
+        columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
+        check_columns(self.examples(tables), required, columns, closed=True, hint=hint)
         check_columns(tables.nodes, required=("id", "graph"), known=self.known)
         super().check_form(tables, labelled)
 
@@ -378,12 +378,12 @@ class GraphFolder(GraphSettings, Tabular):
                 parts[key], parts[called] = _part(_kinds, table, names, key), _part(_names, table, names)
         return parts
 
-    def finished(self, tables: Tables, found: Record) -> Record:
+    def finished(self, tables: Tables, record: Record) -> Record:
         """See `Tabular.finished`; with features of nodes' labels or degrees."""
-        _refuse_crossing(tables.edges, found)
-        if "edge_labels" in found:
-            found["edge_labels"] = _edge_labels(tables.edges, found)
-        fields = super().finished(tables, found) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
+        _refuse_crossing(tables.edges, record)
+        if "edge_labels" in record:
+            record["edge_labels"] = _edge_labels(tables.edges, record)
+        fields = super().finished(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
         return fields | self._features(tables.nodes, fields)
 
     def _features(self, nodes: Table, fields: Record) -> Record:
@@ -400,8 +400,8 @@ class GraphFolder(GraphSettings, Tabular):
             numbers, width, kind = kinds, None if self.node_labels is None else len(self.node_labels), "label"
         encoded = one_hot(numbers, width)
         names = fields.get("node_kinds") or range(encoded.shape[1])
-        held = [encoded, x] if columns else [encoded]
-        whole = sp.hstack(held, "csr", np.float32)
+        blocks = [encoded, x] if columns else [encoded]
+        whole = sp.hstack(blocks, "csr", np.float32)
         return {"x": whole, "columns": (*(f"{kind} = {name}" for name in names), *columns)}
 
 
@@ -420,8 +420,8 @@ def is_of_graphs(root: Path) -> bool:
 
 
 def check_named(root: Path, kind: GraphFolder) -> None:
-    """Refuse labels of nodes or edges that are names whose order nobody gave: another holder of such tables, who lacks
-    a name, would number the others in another way.
+    """Reject labels of nodes or edges that are names, unless [data] gives their order: a holder of other tables, where
+    a name is missing, would number the others differently.
 
     Raises:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
@@ -491,7 +491,7 @@ def _edge_labels(edges: Table, record: Record) -> np.ndarray:
 
 
 def _names(table: Table, labels: tuple[str, ...] | None) -> tuple[str, ...]:
-    """What the labels are called, in order; () where they are numbers."""
+    """The names of the labels, in order; () where they are numbers."""
     present = table.texts("label").drop_null()
     if labels is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
         return ()

@@ -61,8 +61,8 @@ def from_graph_frames(
 def from_networkx(
     graph: Any, label: str = "label", features: Sequence[str] | None = None, name: str = "networkx", **options: Any
 ) -> Dataset:
-    """The graph of a `networkx.Graph`, undirected unless `directed` is True; what nodes have besides `label`, "sens"
-    and "split" are features.
+    """The graph of a `networkx.Graph`, undirected unless `directed` is True; attributes of nodes are features, except
+    for `label`, "sens" and "split".
 
     label: the attribute with the class, or number, which every node, or with `task` "edges" every edge, has; None where
     it is unlabeled. With `targets`, in the options, these attributes are predicted, which none need have.
@@ -75,67 +75,71 @@ def from_networkx(
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
     kind = Folder(**options)
-    known = {node: _named(attributes) for node, attributes in graph.nodes(data=True)}
-    held = {key for attributes in known.values() for key in attributes}
+    nodes_by_name = {node: _by_text(attributes) for node, attributes in graph.nodes(data=True)}
+    attribute_names = {key for attributes in nodes_by_name.values() for key in attributes}
     label, features = str(label), None if features is None else [*map(str, features)]
     for key in features or ():
-        if known and key not in held:
-            refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
+        if nodes_by_name and key not in attribute_names:
+            refuse(
+                name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, attribute_names)
+            )
     targets = tuple(map(str, kind.targets or ()))
     if targets:
-        _check_targets(graph, targets, kind.of_edges, held, name)
+        _check_targets(graph, targets, kind.of_edges, attribute_names, name)
     elif kind.of_edges:
         _check_labels(
-            [((a, b), _named(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
+            [((a, b), _by_text(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
         )
     else:
-        _check_labels([*known.items()], label, "node", name)
+        _check_labels([*nodes_by_name.items()], label, "node", name)
     of_nodes = "label" if kind.of_edges else label  # which no model reads, if there is one
-    chosen = sorted(held - {of_nodes, "sens", "split", *targets}) if features is None else list(features)
-    chosen += [] if kind.of_edges else targets  # which `Folder` knows by their names
-    metadata = [key for key in (kind.owner, kind.node_time) if key in held]  # which are no features
-    chosen += [key for key in metadata if key is not None and key not in chosen]
-    if taken := sorted(set(chosen) & set(NODES)):
-        refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
-    columns: dict[str, list[object]] = {"id": [str(node) for node in known]}
-    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *chosen))):
+    feature_names = (
+        sorted(attribute_names - {of_nodes, "sens", "split", *targets}) if features is None else list(features)
+    )
+    feature_names += [] if kind.of_edges else targets  # which `Folder` knows by their names
+    metadata = [key for key in (kind.owner, kind.node_time) if key in attribute_names]  # which are no features
+    feature_names += [key for key in metadata if key is not None and key not in feature_names]
+    if conflicts := sorted(set(feature_names) & set(NODES)):
+        refuse(name, f"the attribute {conflicts[0]!r} would be a feature, but is a column with a meaning", _RENAME)
+    columns: dict[str, list[object]] = {"id": [str(node) for node in nodes_by_name]}
+    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *feature_names))):
         if (
-            column in chosen
-            or any(attribute in attributes for attributes in known.values())
+            column in feature_names
+            or any(attribute in attributes for attributes in nodes_by_name.values())
             or (column == "label" and not kind.of_edges and not targets)
         ):
-            columns[column] = [attributes.get(attribute) for attributes in known.values()]
+            columns[column] = [attributes.get(attribute) for attributes in nodes_by_name.values()]
     edges = _edges(graph, kind, label if kind.of_edges and not targets else None, name)
     dataset = _of_tables(kind, _columns(columns), edges, name)
-    lost = one_way(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
-    return replace(dataset, notes=(*dataset.notes, *lost))
+    direction_notes = one_way(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
+    return replace(dataset, notes=(*dataset.notes, *direction_notes))
 
 
-def _check_targets(graph: Any, targets: Sequence[str], edges: bool, held: set[str], name: str) -> None:
-    """Refuse targets that no node, or no edge, has."""
+def _check_targets(graph: Any, targets: Sequence[str], edges: bool, attribute_names: set[str], name: str) -> None:
+    """Reject targets that no node, or no edge, has."""
     if edges:
-        held = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
-    if absent := [target for target in targets if target not in held]:
+        attribute_names = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
+    if absent := [target for target in targets if target not in attribute_names]:
         what = "edge" if edges else "node"
         message = f"no {what} has the attribute {absent[0]!r}, which `targets` names"
-        refuse(name, message, _attributes(absent[0], held, what), "column-named")
+        refuse(name, message, _attributes(absent[0], attribute_names, what), "column-named")
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
-    """Refuse a `label` that some of the nodes or edges lack."""
+    """Reject a `label` that some nodes or edges lack."""
     lacking = [one for one, attributes in known if label not in attributes]
-    there = _attributes(label, {key for _, attributes in known for key in attributes}, what)
+    remedy = _attributes(label, {key for _, attributes in known for key in attributes}, what)
     if lacking and len(lacking) == len(known):
         message = f"none of {len(known):,} {what}s has the attribute {label!r}"
-        refuse(name, message, f"{there} Name in `label` the one that says each {what}'s class.")
+        refuse(name, message, f"{remedy} Set `label` to the attribute with each {what}'s class.")
     if lacking:
         lack = "lacks" if len(lacking) == 1 else "lack"
         message = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
-        refuse(name, message, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {there}")
+        refuse(name, message, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {remedy}")
 
 
 def _attributes(like: str, held: set[str], what: str = "node") -> str:
-    """What attributes there are, the nearest to a name first."""
+    """A sentence on the existing attributes, the nearest to a name first."""
     ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
     names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
     more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
@@ -148,12 +152,12 @@ def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.listed}
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
     ends = [
-        (str(a), str(b), _named(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
+        (str(a), str(b), _by_text(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
     ]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
     attributes = dict.fromkeys(key for _, _, values in ends for key in values)
-    if taken := [key for key in edges if key in attributes]:
-        refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
+    if conflicts := [key for key in edges if key in attributes]:
+        refuse(name, f"edges have an attribute {conflicts[0]!r}, which is the name of one of their ends", "Rename it.")
     if label not in (None, "label") and "label" in attributes:
         refuse(
             name, "edges have an attribute 'label', which `label` does not name", "Rename it, or name it in `label`."
@@ -168,8 +172,8 @@ def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     return table
 
 
-def _named(attributes: Mapping[object, object]) -> Record:
-    """Attributes by names of text, as columns have."""
+def _by_text(attributes: Mapping[object, object]) -> Record:
+    """Attributes with their names as text, as columns need."""
     return {str(key): value for key, value in attributes.items()}
 
 

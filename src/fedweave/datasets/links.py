@@ -10,18 +10,18 @@ from fedweave.datasets.base import Dataset, bare
 from fedweave.errors import ConfigError
 
 TASK = "links"
-NAMES = ("no link", "link")  # what the two classes of links are called
-UNLIKE = "config.links"  # the code of what cannot have links as examples
+NAMES = ("no link", "link")  # names of the two classes of links
+UNLIKE = "config.links"  # the code of errors about data that cannot have links as examples
 
 
 def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
-    """The same graph with its links as the examples, whose split `links` says, or the column `split` of edges; labels
-    of nodes are not used. Of parallel edges of one relation one is left, and no loop.
+    """The graph with its links as the examples, split by the column `split` of edges or else by `links`; labels
+    of nodes are not used. One of several parallel edges of a relation stays, and no loop.
 
-    key: of the hash that decides the split; sites that share it split shared links alike.
+    key: key of the hash that decides the split; sites with the same key split shared links the same way.
 
     Raises:
-        ConfigError: the data is of small graphs, of parties, or has no nodes of the kinds that are named.
+        ConfigError: the data is of small graphs, of parties, or has no nodes of the kinds in `links`.
     """
     if data.graph_of is not None or data.parties is not None:
         what = "are small graphs" if data.graph_of is not None else "are held by parties, column by column"
@@ -68,8 +68,8 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
 
 
 def by_relation(data: Dataset) -> Dataset:
-    """The same edges as examples whose classes are their relations, with the split of the links: what `as_links` takes,
-    and a file holds."""
+    """The links as edges whose classes are their relations, with the split of the links: the form that `as_links`
+    takes and a file holds."""
     attributes, links = data.edge_attrs, data.links
     if attributes is None or links is None:
         raise ValueError(f"the examples of {data.name} are no links")
@@ -100,14 +100,14 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     relation: np.ndarray = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     _, at = np.unique((relation * data.nodes + first) * data.nodes + second, return_index=True)
     at = np.sort(at[source[at] != target[at]])
-    left = attributes.total - len(at)
-    note = f"{left:,} edges that join a node with itself, or two nodes once more, are no examples"
-    return attributes.taken(at), (note,) * (left > 0)
+    dropped = attributes.total - len(at)
+    note = f"{dropped:,} edges that join a node with itself, or two nodes once more, are no examples"
+    return attributes.taken(at), (note,) * (dropped > 0)
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:
-    """What the relations are called; () where all links are of one. Whoever holds links of some relations alone says by
-    the classes of its edges how many there are."""
+    """The names of the relations; () where all links are of one. A holder of only some relations still counts all of
+    them, by the classes of its edges."""
     if attributes.y is None:
         return ()
     if data.links is not None:

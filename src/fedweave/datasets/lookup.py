@@ -1,5 +1,5 @@
-"""How published data is found on disk; what a user's path holds, in words, for the refusal of a path that does not hold
-the named data; and files of it that nobody reads although they look like data.
+"""How published data is found on disk; descriptions of a user's path, for errors where it does not hold the named data;
+and files at that path that look like data but are not read.
 """
 
 import os
@@ -182,11 +182,11 @@ TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
 
 
 def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-    """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
-    be read; `names` are those of all data sets."""
-    known = set(names)
+    """A description of the existing path `root` ("is …", "holds …"), and the values of `[data] name` with which it can
+    be read; `names` are the names of all data sets."""
+    data_names = set(names)
     if root.is_file():
-        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix.lower() == ".npz" else ()
+        names = (root.stem if root.stem in data_names else ARCHIVE,) if root.suffix.lower() == ".npz" else ()
         return f"is {_file(root)}", names
     if not root.is_dir():
         return "is a pipe or a device", ()
@@ -194,12 +194,12 @@ def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     if tables := _tables(root):
         return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
     if texts := tu_names(root):
-        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in known else "tu",)
+        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in data_names else "tu",)
     parties = [path.name for path in inside if path.is_dir() and _tables(path)]
     if parties:
         return f"is a folder of the parties {', '.join(parties)}", ("parties",)
-    if held := [path for path in inside if path.stem in known and (path.is_dir() or path.suffix == ".npz")]:
-        return f"holds {_listed(held)}", tuple(dict.fromkeys(path.stem for path in held))
+    if archives := [path for path in inside if path.stem in data_names and (path.is_dir() or path.suffix == ".npz")]:
+        return f"holds {_listed(archives)}", tuple(dict.fromkeys(path.stem for path in archives))
     return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
 
 
@@ -210,7 +210,7 @@ def tu_names(folder: Path, name: str = "*") -> list[str]:
 
 
 def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
-    """The folder that [data] path names; `needs` says what the data set `name` reads, and `layout` which one to name.
+    """The folder of [data] path; `needs` describes the data that `name` reads, and `layout` the folder to give.
 
     Raises:
         ConfigError: none is named.
@@ -226,11 +226,11 @@ def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
 
 
 def _file(path: Path) -> str:
-    """An archive by its counts, any other file by its kind."""
+    """A description of a file: the counts of an archive, the kind of any other."""
     try:
         check_archive(path, path.stat().st_size)
-        with np.load(path, allow_pickle=False) as held:
-            nodes, (_, features) = len(held["y"]), held["x_shape"]
+        with np.load(path, allow_pickle=False) as arrays:
+            nodes, (_, features) = len(arrays["y"]), arrays["x_shape"]
             return f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
     except (*ARCHIVE_FAULTS, AttributeError, DecompressionBomb):
         return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"

@@ -1,7 +1,7 @@
 """Molecules: SMILES as small graphs of atoms and bonds, and their Bemis-Murcko scaffolds, by RDKit.
 
-What is said of atoms and bonds are the nine and three properties of OGB's `smiles2graph` (Hu et al. 2020, "Open graph
-benchmark"), which PyTorch Geometric's `from_smiles` has, too: numbers as numbers, kinds one-hot.
+Features of atoms and bonds are the nine and three properties of OGB's `smiles2graph` (Hu et al. 2020, "Open graph
+benchmark"), which PyTorch Geometric's `from_smiles` also has: numbers as numbers, kinds one-hot.
 """
 
 import logging
@@ -42,11 +42,11 @@ def holds_molecules(root: Path) -> bool:
 
 
 def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str], unreadable: str) -> Tables:
-    """Tables of atoms, of bonds and of the molecules that can be read, from a table with SMILES; columns are called as
-    the user calls them, or by what they mean.
+    """Tables of atoms, of bonds and of the molecules that can be read, from a table with SMILES; columns have the names
+    that `columns` gives, or the names of their meanings.
 
-    columns:    own names of columns by what they mean, such as {"smiles": "structure"}; ids are rows if none has them.
-    elements:   kinds of atoms that are told apart; if OTHER is among them, all others are that.
+    columns:    names of columns by their meaning, such as {"smiles": "structure"}; ids are rows if no column has them.
+    elements:   kinds of atoms with a label of their own; if OTHER is among them, it stands for all others.
     unreadable: "refuse", or "drop" molecules that RDKit cannot read, with a note.
 
     Raises:
@@ -56,7 +56,7 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
     smiles, ids = columns.get("smiles", "smiles"), columns.get("id", "id")
     if smiles not in graphs.columns:
         what = f"there are neither nodes and edges, nor a column {smiles!r} to make them from"
-        remedy = 'Add the two tables, or say which column has SMILES: [data] columns = {smiles = "structure"}.'
+        remedy = 'Add the two tables, or name the column with SMILES: [data] columns = {smiles = "structure"}.'
         refuse(graphs.path, f"{what}; it has {', '.join(graphs.columns)}", remedy, "column-missing")
     graphs = graphs.without(graphs.blank())
     if ids not in graphs.columns:
@@ -109,7 +109,7 @@ BOND = (*BONDS[:-1], "conjugated", "ring", *STEREO)
 
 
 def _of_atom(atom: Any) -> tuple[int, ...]:
-    """What `ATOM` names."""
+    """The properties in `ATOM`."""
     hybridization, chirality = str(atom.GetHybridization()).lower(), str(atom.GetChiralTag())
     return (
         atom.GetFormalCharge(),
@@ -124,7 +124,7 @@ def _of_atom(atom: Any) -> tuple[int, ...]:
 
 
 def _of_bond(bond: Any) -> tuple[str | int, ...]:
-    """The kind of a bond, and what `BOND` names."""
+    """The kind of a bond, and the properties in `BOND`."""
     kind, stereo = str(bond.GetBondType()).lower(), str(bond.GetStereo())
     return (
         kind if kind in BONDS else OTHER,
@@ -199,14 +199,14 @@ def scaffolds_of(data: Dataset) -> np.ndarray:
     without a ring have one in common.
 
     Raises:
-        ConfigError: the data says neither. UserError: RDKit is not installed. DataError: it cannot read a molecule.
+        ConfigError: the data has neither. UserError: RDKit is not installed. DataError: it cannot read a molecule.
     """
     if data.scaffold is not None:
         return data.scaffold
     if not data.smiles:
         raise ConfigError(
-            f"[partition]: nobody says the scaffolds of {data.name!r}. Give the table graphs a column scaffold, or "
-            "smiles to make it from.",
+            f"[partition]: {data.name!r} has no scaffolds. Give the table graphs a column scaffold, or smiles to make "
+            "them from.",
             code="config.no-scaffolds",
         )
     texts = [scaffold(text) for text in data.smiles]

@@ -4,26 +4,25 @@ Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` i
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
 unlabeled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
 and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
-of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
-from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
+of small graphs. `feature_names`, `label_names` and `group_names`, text: names of the columns of features, the classes
+from 0 and the groups of `sens` from 0, all different. `owner` int64, the owner of each example, and
 `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
 
 Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e] or [e, t], NaN at gaps, or labels also
-int64, -1 at gaps; `target_names`, text, what its columns are called.
+int64, -1 at gaps; `target_names`, text, names of its columns.
 
-Edges as examples: `edge_y` int64 [E] in the place of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test
-and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes, and each edge stands in `edge_index`
-once.
+Edges as examples: `edge_y` int64 [E] instead of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test and
+-1 none. Then `sens` and `ids` are of edges, `owner` and `node_ids` of nodes, and each edge stands in `edge_index` once.
 
-Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
+Edges with attributes: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], `edge_feature_names` and, of a split by time, `split_until` float64 [2], the last times of
 training and of validation, later than which no message for their examples is. With any of them `edge_index` may be in
 any order, parallel edges are kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both
 directions.
 
-Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
-`outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
-where the edges between nodes have these.
+Edges to nodes elsewhere: `outside_index` int64 [2, C]. One end is a node; the other is n plus the place of its name in
+`outside_names`, text [F]. Each name occurs once. `outside_weight`, `outside_attr` and `outside_time` belong to these
+edges where the edges between nodes have such attributes.
 """
 
 import zipfile
@@ -119,7 +118,7 @@ def read(
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
-        ids=_ids(arrays, len(y), path),
+        ids=_text(arrays, IDS, len(y), "one for each label in y", path),
         scaffold=arrays.get("scaffold"),
         outside=_outside(arrays, nodes, attributes, path),
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
@@ -130,21 +129,21 @@ def read(
 
 
 def _target_names(arrays: dict[str, np.ndarray], key: str, path: Path) -> tuple[str, ...]:
-    """What the columns of `y` are called; () where the file does not say."""
-    held = arrays[key]
-    return _text(arrays, TARGETS, held.shape[1] if held.ndim == 2 else 1, f"one for each column of {key}", path)
+    """The names of the columns of `y`; () where the file has none."""
+    y = arrays[key]
+    return _text(arrays, TARGETS, y.shape[1] if y.ndim == 2 else 1, f"one for each column of {key}", path)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    again = "Get the file again, or write it anew with numpy.savez_compressed."
+    again = "Get the file again, or write it again with numpy.savez_compressed."
     if not path.is_file():
         refuse(path, "this is not a file", "Name the .npz file itself.")
     try:
         check_archive(path, path.stat().st_size)
-        held = np.load(path, allow_pickle=False)
-        if not isinstance(held, np.lib.npyio.NpzFile):
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
             refuse(path, "this is a single array, not an .npz archive", again)
-        with held as file:
+        with archive as file:
             _check_names(file.files, path)
             return {key: file[key] for key in file.files}
     except DecompressionBomb as error:
@@ -169,7 +168,7 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
 
 
 def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
-    """What the edges carry; None if the file says nothing of it."""
+    """The edge attributes; None if the file has none."""
     if not {DIRECTED, *CARRIED} & arrays.keys():
         return None
     index, directed = arrays["edge_index"], arrays.get(DIRECTED, np.array(False))
@@ -197,18 +196,18 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:
-            refuse(path, f"{UNTIL} is there, and no edge_time", "Say when each edge is, or leave it out.")
+            refuse(path, f"{UNTIL} needs edge_time", f"Add edge_time, or leave {UNTIL} out.")
         attributes = attributes._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
     return once(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
-    """Edges to nodes elsewhere; None if the file says nothing of them."""
+    """Edges to nodes elsewhere; None if the file has no arrays for them."""
     if OUTSIDE_INDEX not in arrays:
         return None
-    index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
+    index, names_array = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
     check_array(index, OUTSIDE_INDEX, np.int64, (2, None), path)
-    names = _text(arrays, OUTSIDE_NAMES, held.size, "one for each node elsewhere", path)
+    names = _text(arrays, OUTSIDE_NAMES, names_array.size, "one for each node elsewhere", path)
     odd = ((index < nodes).sum(0) != 1) | (index.min(0) < 0) | (index.max(0) >= nodes + len(names))
     if (at := first(odd)) is not None:
         what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
@@ -216,7 +215,7 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes |
     rows: Record = {field: arrays[key] for key, field in OUTSIDE.items() if key in arrays}
     wanted = {field for field in OUTSIDE.values() if inside is not None and getattr(inside, field) is not None}
     if rows.keys() != wanted or any(len(field) != index.shape[1] for field in rows.values()):
-        refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
+        refuse(path, "edges to nodes elsewhere have other attributes than edges between nodes", "Give both the same.")
     attributes = (
         EdgeAttributes(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
     )
@@ -279,10 +278,6 @@ def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) 
         held = values[entries] if len(entries) >= rows else np.append(values[entries], np.zeros(1, values.dtype))
         if np.isfinite(held).all():
             refuse_merged(held, f"a number in column {columns[entries[0]]}", refuse_at)
-
-
-def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:
-    return _text(arrays, IDS, examples, "one for each label in y", path)
 
 
 def _names(arrays: dict[str, np.ndarray], features: int, path: Path, classes: bool) -> dict[str, tuple[str, ...]]:

@@ -68,7 +68,7 @@ class PartyFolders(Classified):
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
         root = named_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
-        inputs = self._given(root)
+        inputs = self._inputs(root)
         folders = [party.nodes.path.parent for party in inputs]
         ids = _common(root, inputs)
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in inputs]
@@ -101,12 +101,12 @@ class PartyFolders(Classified):
         )
         return check(dataset, root)
 
-    def _given(self, root: Path) -> "list[_Given]":
+    def _inputs(self, root: Path) -> "list[_PartyTables]":
         folders = _folders(root)
         train = _training(folders, self) if AUTO in (self.categories or {}).values() else None
         inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
-        for setting, named in (("categories", self.categories or {}), ("missing", self.missing or ())):
-            if odd := [name for name in named if not any(name in party.nodes.columns for party in inputs)]:
+        for setting, columns in (("categories", self.categories or {}), ("missing", self.missing or ())):
+            if odd := [name for name in columns if not any(name in party.nodes.columns for party in inputs)]:
                 refuse(
                     root,
                     f"no party has a column {odd[0]!r}, which [data] {setting} names",
@@ -117,10 +117,10 @@ class PartyFolders(Classified):
 
 
 def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
-    """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
+    """One party's data by itself, with its ids and its unscaled features, and the names of the features; it may have no
     column of labels.
 
-    kind: how its tables are read, with the classes or labels, which a party without labels must be told.
+    kind: settings of its tables. A party without labels needs the classes or labels there.
 
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
@@ -130,7 +130,7 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
     if not labelled and not classes:
         refuse(
             party.nodes.path,
-            "it has no column label, and the classes are not said",
+            "it has no column label, and site.toml does not give the classes",
             "Set [data] classes or labels in site.toml.",
         )
     y = np.full(party.nodes.rows, -1)
@@ -170,7 +170,7 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
     )
 
 
-class _Given(NamedTuple):
+class _PartyTables(NamedTuple):
     """One party's tables as read: ids [n_m], features [n_m, d_m] and their names, edges [2, E_m] in the numbers of its
     own rows."""
 
@@ -184,7 +184,7 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True)
 class _Joined(Table):
-    """One column of several parties' tables; complaints name the file and row that a value comes from."""
+    """One column of several parties' tables; errors name the file and row that a value comes from."""
 
     sources: tuple[Table, ...]
     which: np.ndarray
@@ -209,18 +209,18 @@ def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     """The ids whose split is "train" at some party; None where no party has one."""
     every = [kind.tables(folder, lacking=True).nodes for folder in folders]
     rows = [in_training(nodes) for nodes in every]
-    known = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
-    for nodes, _ in known:
+    splits = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
+    for nodes, _ in splits:
         check_columns(nodes, required=NODES[:1], known=NODES)
-    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in known]
+    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in splits]
     return pa.concat_arrays(ids) if ids else None
 
 
 def _read(
     folder: Path, kind: Classified, gaps: Sequence[str] | None, train: pa.Array | None = None, shared: bool = False
-) -> _Given:
-    """gaps: columns that may have empty cells. train: the ids whose rows say what categories there are; all if None.
-    shared: the columns that are named are of all parties, each of which may lack them."""
+) -> _PartyTables:
+    """gaps: columns that may have empty cells. train: the ids whose rows decide the categories; all if None. shared:
+    whether named columns may belong to other parties, so that a party may lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
@@ -241,7 +241,7 @@ def _read(
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
     names = feature_names(filled, categories=categories)
-    return _Given(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
+    return _PartyTables(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
 
 
 def _numbered(ids: pa.Array) -> pa.Array:
@@ -251,7 +251,7 @@ def _numbered(ids: pa.Array) -> pa.Array:
     return plain if whole and len(plain.unique()) == len(ids) else ids
 
 
-def _common(root: Path, inputs: list[_Given]) -> pa.Array:
+def _common(root: Path, inputs: list[_PartyTables]) -> pa.Array:
     shared = set.intersection(*(set(party.ids.to_pylist()) for party in inputs))
     if not shared:
         examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in inputs)
@@ -265,7 +265,7 @@ def _common(root: Path, inputs: list[_Given]) -> pa.Array:
     return pa.array(sorted(shared), pa.string())
 
 
-def _parties(inputs: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
+def _parties(inputs: list[_PartyTables], rows: list[np.ndarray]) -> tuple[Party, ...]:
     """Each party's columns and edges in the common numbering; edges to dropped nodes are dropped."""
     parties, begin = [], 0
     for party, party_rows in zip(inputs, rows, strict=True):
@@ -279,22 +279,24 @@ def _parties(inputs: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
 
 
 def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [2, E]: those of a party's edges that join common nodes, in the common numbering; `rows` are these nodes'
-    rows among the party's."""
+    """int64 [2, E]: a party's edges that join common nodes, in the common numbering; `rows` are the nodes' rows at the
+    party."""
     place = np.full(nodes, -1)
     place[rows] = np.arange(len(rows))
     among: np.ndarray = place[edges]
     return among[:, among.min(0, initial=len(rows)) >= 0]
 
 
-def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
+def _report(inputs: list[_PartyTables], rows: list[np.ndarray]) -> None:
     common, dropped = len(rows[0]), []
     for party, party_rows in zip(inputs, rows, strict=True):
         edges = party.edges.shape[1] // 2
-        lost = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
+        missing_edges = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
         if common < len(party.ids):
             rest = len(party.ids) - common
-            dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
+            dropped.append(
+                f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {missing_edges:,} of {edges:,} edges"
+            )
     if dropped:
         dropped.append("what not all parties have is neither trained on nor predicted")
     if dropped and (more := _written_unlike(inputs, common)):
@@ -304,8 +306,8 @@ def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
     _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(inputs), text)
 
 
-def _written_unlike(inputs: list[_Given], common: int) -> str:
-    """How many more nodes would be common if ids were `alike.plain`; "" if none."""
+def _written_unlike(inputs: list[_PartyTables], common: int) -> str:
+    """A sentence on how many more nodes would be common if ids were `plain`; "" if none."""
     forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
     alike = set.intersection(*map(set, forms))
     if len(alike) <= common:
@@ -314,11 +316,13 @@ def _written_unlike(inputs: list[_Given], common: int) -> str:
     example = next(names for names in written if len(set(names)) > 1)
     text = ", ".join(f"{party.name} has {name!r}" for party, name in zip(inputs, example, strict=True))
     how = difference(*list(dict.fromkeys(example))[:2])
-    return f"{len(alike) - common:,} more would be common but for how they are written: {text}, which differ in {how}"
+    return (
+        f"{len(alike) - common:,} more would be common if ids were written the same way: {text}, which differ in {how}"
+    )
 
 
 def _joined(
-    root: Path, column: str, ids: pa.Array, inputs: list[_Given], rows: list[np.ndarray], names: tuple[str, ...]
+    root: Path, column: str, ids: pa.Array, inputs: list[_PartyTables], rows: list[np.ndarray], names: tuple[str, ...]
 ) -> _Joined | None:
     """`column` over the common nodes from all parties that have it; None if none does. Cells among `names` stay as
     written."""

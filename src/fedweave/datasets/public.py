@@ -94,7 +94,7 @@ def _download(host: str, path: Path, get: Callable[[str], Path]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch, _impatient():
             os.replace(get(scratch), path)
-    except Exception as error:  # network, disk, archive, missing pandas: whatever stops a download is one refusal
+    except Exception as error:  # network, disk, archive, missing pandas: one error for all
         raise DataError(f"the download from {host} failed ({type(error).__name__}: {error}).") from error
     return path
 
@@ -106,10 +106,12 @@ def convert(source: Any, name: str) -> Dataset:
     """
     data = source[0]
     published = _published(Path(source.raw_paths[0]))
+    pairs = data.edge_index.numpy()
+    ends = pairs[:, pairs[0] != pairs[1]]
     return Dataset(
         name=name,
         x=_csr(data.x) if published is None else published,
-        edges=_without_loops(data.edge_index.numpy(), int(data.num_nodes)),
+        edges=undirected(ends[0], ends[1], int(data.num_nodes)),
         y=data.y.numpy().astype(np.int64),
         classes=int(data.y.max()) + 1,
         public=np.stack([_first(data[f"{split}_mask"].numpy()) for split in ("train", "val", "test")])
@@ -119,7 +121,7 @@ def convert(source: Any, name: str) -> Dataset:
 
 
 def _first(mask: np.ndarray) -> np.ndarray:
-    """Of several published splits the first."""
+    """The first of several published splits."""
     return mask if mask.ndim == 1 else mask[:, 0]
 
 
@@ -143,11 +145,6 @@ def _csr(x: Any) -> sp.csr_matrix:
 def _tidy(x: sp.csr_matrix) -> sp.csr_matrix:
     x.sum_duplicates()
     return x
-
-
-def _without_loops(index: np.ndarray, nodes: int) -> np.ndarray:
-    source, target = index[:, index[0] != index[1]]
-    return undirected(source, target, nodes)
 
 
 def _source(kind: str) -> Any:
@@ -213,7 +210,7 @@ class Public(Published):
         return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
 
     def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
-        """The data set with what models may see of the features in the file."""
+        """The data set with the features of the file that models may see."""
         column = self.facts.sens_column
         return dataset if column is None else _without(dataset, column, path)
 

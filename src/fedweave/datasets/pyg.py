@@ -32,7 +32,7 @@ from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
 # ----------------------------------------------------------------------------------------------------
-# A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one whose features say which.
+# A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one graph with types as features.
 
 
 Columns = tuple[str, ...]
@@ -54,14 +54,14 @@ def is_hetero(data: object) -> bool:
 def flattened(
     data: Any, name: str, flatten: bool, task: str, numbers: bool = False
 ) -> tuple[SimpleNamespace, Columns, Columns]:
-    """The nodes of all types, one type after the other, with a feature for each type, 1 at its own, and then each
-    type's own features, 0 at others; edges likewise; as an object with a `Data`'s attributes. What their features, and
-    those of edges, are called. One type alone may have classes, or `numbers` in their place, which the masks and sens
-    then go by; the others' are gaps.
+    """The nodes of all types, one type after the other, as an object with a `Data`'s attributes; and the names of node
+    and edge features. Features are one per type, 1 at its own nodes, and then each type's own features, 0 at others;
+    edges likewise. Only one type may have classes, or `numbers` instead, with its masks and sens; the other types have
+    gaps.
 
     Raises:
-        DataError: nobody asked for it (`flatten`); several types have classes, or not all types of edges a time; or an
-            edge's end is no node of its type, or the number of nodes or rows is wrong or unknown.
+        DataError: `flatten` is False; several types have classes, or not all types of edges a time; or an edge's end is
+            no node of its type, or the number of nodes or rows is wrong or unknown.
     """
     nodes = {kind: data[kind] for kind in data.node_types}
     edges = {kind: data[kind] for kind in data.edge_types}
@@ -70,22 +70,22 @@ def flattened(
         refuse(name, f"edges of type {bare[0]!r} have no edge_index", "Give it, or leave the type out.")
     if not flatten:
         kinds = f"types of nodes ({', '.join(nodes)}) and of edges ({', '.join(relations.values())})"
-        refuse(name, f"the graph has {kinds}", "Say flatten = True, which makes types features, or give one of a type.")
+        refuse(name, f"the graph has {kinds}", "Set flatten = True, which makes types features, or give one of a type.")
     if uncounted := [kind for kind, store in nodes.items() if store.num_nodes is None]:
-        refuse(name, f"nobody says how many nodes of type {uncounted[0]!r} there are", "Give its x or num_nodes.")
+        refuse(name, f"the number of nodes of type {uncounted[0]!r} is not known", "Give its x or num_nodes.")
     sizes = {kind: int(store.num_nodes) for kind, store in nodes.items()}
     first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     ends = [_ends_of_type(kind, store, sizes, first, name) for kind, store in edges.items()]
     counts = {kind: pairs.shape[1] for kind, pairs in zip(edges, ends, strict=True)}
     x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
     features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
-    held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
+    arrays = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
     of, each = (edges, counts) if task == "edges" else (nodes, sizes)
     absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
-    held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
-    held |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
-    held |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
-    return SimpleNamespace(**held, keys=[*held]), columns, of_edges
+    arrays |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
+    arrays |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
+    arrays |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
+    return SimpleNamespace(**arrays, keys=[*arrays]), columns, of_edges
 
 
 def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
@@ -99,7 +99,7 @@ def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: di
 
 
 def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
-    """The features [n, types + d] of all types, and what they are called."""
+    """The features [n, types + d] of all types, and their names."""
     arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
     for kind, array in arrays.items():
         if len(array) != counts[kind]:
@@ -115,15 +115,15 @@ def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -
         if kind in arrays:
             whole[row : row + counts[kind], column : column + widths[kind]] = arrays[kind]
         row, column = row + counts[kind], column + widths[kind]
-    named = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
-    return whole, (*(f"type = {names[kind]}" for kind in stores), *named)
+    names_of_features = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
+    return whole, (*(f"type = {names[kind]}" for kind in stores), *names_of_features)
 
 
 def _rows(
     stores: Stores, counts: Counts, keys: Sequence[str], name: str, absent: Mapping[str, float] = _ABSENT
 ) -> dict[str, np.ndarray]:
-    """One value for each node or edge, or several targets, of those of `keys` that a type has; absent: the value of
-    the other types."""
+    """{key: one value for each node or edge, or several targets}, for `keys` that a type has; absent: the value of the
+    other types."""
     rows = {}
     for key in keys:
         having = [kind for kind, store in stores.items() if key in store]
@@ -147,7 +147,7 @@ def _rows(
 
 
 def _others_by_type(stores: Stores, names: Names) -> Record:
-    """Further arrays, by the names of their types and theirs."""
+    """Further arrays, by the name of their type and their own."""
     return {f"{names[kind]}.{key}": store[key] for kind, store in stores.items() for key in store if key not in READ}
 
 
@@ -194,11 +194,11 @@ def from_pyg(
     numbers, or target = "labels" for yes-or-no labels, with NaN, or -1 of labels, at gaps; of small graphs y [1, t].
     ignore: attributes that do not count, such as "edge_weight"; other arrays that are not read are noted. Weights, or
     features of edges, that are 1 everywhere count as none.
-    sens_feature: allow a feature column that says the same as sens.
-    directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
-    reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges carry something.
-    task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
-    edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
+    sens_feature: allow a feature column that equals sens.
+    directed: whether edges lead only one way; None: they do not if they have no attributes, else if one lacks its
+    reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges have attributes.
+    task: "edges" for edges as examples: their classes are edge_label [E] instead of y, and the masks and sens are of
+    edges. Then each edge stands in edge_index once, `directed` is True by default, and x may be missing.
     "links" for links as examples (`datasets.links.as_links`): edges of edge_index train, and where there is an
     edge_label_index, as of RandomLinkSplit, its pairs with edge_label above 0 are links, too: `data` may be its (train,
     val, test), or one of these, whose further links test.
@@ -233,7 +233,7 @@ def from_pyg(
         what = "edges are the examples, and there are several graphs"
         refuse(name, what, "Give one graph (torch_geometric's Batch).")
     if task == "edges" or (len(graphs) == 1 and not isinstance(data, list | tuple)):
-        held, graph_of = _held(graphs[0], name, ignore, label, bare=task == "edges"), None
+        held, graph_of = _arrays(graphs[0], name, ignore, label, bare=task == "edges"), None
         held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
         held, graph_of = _merged(graphs, name, ignore, target)
@@ -290,8 +290,8 @@ def _several(data: object, name: str) -> list[object]:
     if isinstance(data, list | tuple) and not data:
         refuse(name, "the list is empty", "Give at least one graph.", "no-graphs")
     listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
-    held = cast(Sequence[object], data if listed else ())
-    return [held[at] for at in range(len(held))]
+    items = cast(Sequence[object], data if listed else ())
+    return [items[at] for at in range(len(items))]
 
 
 def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name: str) -> None:
@@ -305,10 +305,10 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
             remedy = "Give edge_label [E], a class for each column of edge_index, without it."
         elif unsaid := [key for key in named if key not in ignore]:
             what = f"it has {unsaid[0]}, whose pairs of nodes are not read"
-            remedy = f"To classify nodes, say so: ignore = {json.dumps(unsaid)}."
+            remedy = f"To classify nodes, set ignore = {json.dumps(unsaid)}."
         else:
             continue
-        refuse(name, what, f"To predict links, say so: task = 'links'. {remedy}", "links")
+        refuse(name, what, f"To predict links, set task = 'links'. {remedy}", "links")
 
 
 def _of_links(
@@ -320,7 +320,8 @@ def _of_links(
         refuse(name, what, "Give one Data, or RandomLinkSplit's (train, val, test) of one.", "links")
     known = [_known_links(graph, name) for graph in graphs]
     if not any(len(links) for links in known[0][1:]) and len(graphs) == 1:
-        bare = SimpleNamespace(**{key: value for key, value in _fields_of(graphs[0]).items() if key not in _OF_NODES})
+        keys = graphs[0].keys() if callable(graphs[0].keys) else graphs[0].keys
+        bare = SimpleNamespace(**{key: getattr(graphs[0], key) for key in keys if key not in _OF_NODES})
         bare.y = np.zeros(int(graphs[0].num_nodes), np.int64)
         bare.keys = [*vars(bare)]
         return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalize=normalize), Links())
@@ -351,13 +352,8 @@ _DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are 
 _OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
 
 
-def _fields_of(graph: Any) -> Record:
-    """What a graph holds, by name."""
-    return {key: getattr(graph, key) for key in (graph.keys() if callable(graph.keys) else graph.keys)}
-
-
 def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [2, …]: the edges along which messages go, and the pairs whose labels say that they are links."""
+    """int64 [2, …]: the edges along which messages go, and the pairs that are links by their labels."""
     messages = _dense(graph.edge_index).astype(np.int64)
     if getattr(graph, "pos_edge_label_index", None) is not None:
         return messages, _dense(graph.pos_edge_label_index).astype(np.int64)
@@ -374,38 +370,38 @@ def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _merged(
     graphs: Sequence[object], name: str, ignore: Sequence[str], target: Targeted
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """What is read of small graphs, one after the other, and the graph of each node."""
+    """The arrays of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
-    inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
+    inputs = [_arrays(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
     nodes_of = [
-        getattr(one, "num_nodes", 0) if bare else len(held["x"]) for one, held in zip(graphs, inputs, strict=True)
+        getattr(one, "num_nodes", 0) if bare else len(arrays["x"]) for one, arrays in zip(graphs, inputs, strict=True)
     ]
     sizes = [*map(int, nodes_of)]
     first_rows = np.cumsum([0, *sizes[:-1]])
-    for at, (held, size, row) in enumerate(zip(inputs, sizes, first_rows, strict=True)):
+    for at, (arrays, size, row) in enumerate(zip(inputs, sizes, first_rows, strict=True)):
         where = f"{name}, graph {at}"
-        if odd := sorted(held.keys() ^ inputs[0].keys()):
+        if odd := sorted(arrays.keys() ^ inputs[0].keys()):
             refuse(where, f"it and graph 0 do not both have {odd[0]}", "Give it to all graphs, or to none.")
-        if target.by_class and held["y"].size != 1:
-            what, remedy = f"y has {held['y'].size} values", "Give one class for each graph; a single graph with a "
+        if target.by_class and arrays["y"].size != 1:
+            what, remedy = f"y has {arrays['y'].size} values", "Give one class for each graph; a single graph with a "
             refuse(where, what, f"{remedy}class for each node is no list.{_MEASURED}", "target")
         if not target.by_class:
-            held["y"] = held["y"].reshape(1, -1)
-            if held["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
-                what = f"y has {held['y'].size} values, and that of graph 0 {inputs[0]['y'].size}"
+            arrays["y"] = arrays["y"].reshape(1, -1)
+            if arrays["y"].shape != inputs[0]["y"].reshape(1, -1).shape:
+                what = f"y has {arrays['y'].size} values, but y of graph 0 has {inputs[0]['y'].size}"
                 refuse(where, what, "Give y [1, t] with the same t in all graphs, NaN at gaps.", "target")
-        if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != inputs[0]["x"].shape[1:]):
-            what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(inputs[0]['x'].shape)}"
+        if not bare and (arrays["x"].ndim != 2 or arrays["x"].shape[1:] != inputs[0]["x"].shape[1:]):
+            what = f"x is {list(arrays['x'].shape)}, but x of graph 0 is {list(inputs[0]['x'].shape)}"
             refuse(where, what, "Give x [n, d] with the same d in all graphs.")
-        _check_pairs(held["edge_index"], where)
-        held["edge_index"] = _ends(held["edge_index"], size, where) + row
+        _check_pairs(arrays["edge_index"], where)
+        arrays["edge_index"] = _ends(arrays["edge_index"], size, where) + row
     rows = {"edge_index": 1}  # the others' are the first
-    held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
+    arrays = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
-        first, second = held["edge_index"]
+        first, second = arrays["edge_index"]
         apart, nodes = first != second, int(sum(sizes))
-        held["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
-    return held, np.repeat(np.arange(len(graphs)), sizes)
+        arrays["x"] = one_hot(np.bincount(undirected(first[apart], second[apart], nodes)[0], minlength=nodes)).toarray()
+    return arrays, np.repeat(np.arange(len(graphs)), sizes)
 
 
 def _check_pairs(pairs: np.ndarray, name: str) -> None:
@@ -427,13 +423,13 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
     for key in _OF_EDGES:
         if key in held and held[key].shape[:1] != pairs.shape[1:]:
             what = f"{key} has {len(np.atleast_1d(held[key]))} rows, and there are {pairs.shape[1]} edges"
-            refuse(name, what, f'Give one row for each edge, or say ignore = ["{key}"].')
+            refuse(name, what, f'Give one row for each edge, or set ignore = ["{key}"].')
 
 
 def _edge_attributes(
     held: Mapping[str, np.ndarray], ends: np.ndarray, mask: np.ndarray, directed: bool | None, name: str
 ) -> EdgeAttributes | None:
-    """What the edges in `mask` carry, whose ends these are; None if that is nothing."""
+    """The attributes of the edges in `mask`, with these `ends`; None without attributes."""
     arrays = {key: _numbers(held[key], key, "Give numbers.", name)[mask] for key in _OF_EDGES if key in held}
     arrays = {key: values for key, values in arrays.items() if key == "edge_time" or not (values == 1).all()}
     if not arrays and not directed:
@@ -441,23 +437,23 @@ def _edge_attributes(
     weight = arrays["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in arrays else None
     features = arrays["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in arrays else None
     time = arrays["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in arrays else None
-    given = EdgeAttributes(ends, bool(directed), weight, features, time)
+    attributes = EdgeAttributes(ends, bool(directed), weight, features, time)
     if directed is None:
-        given = given._replace(directed=not (mirrored(ends) and alike_both_ways(given)))
-    return once(given, name)
+        attributes = attributes._replace(directed=not (mirrored(ends) and alike_both_ways(attributes)))
+    return once(attributes, name)
 
 
-def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
-    """What is read of the data: its attributes by name, without those of `ignore`. label: what says the classes. bare:
-    it may be without x."""
+def _arrays(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of the data by attribute, without `ignore`. label: the attribute with the classes. bare: whether x may
+    be missing."""
     needed = ("x", "edge_index", label)
-    there = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
-    if absent := [key for key in ignore if key not in there]:
-        refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
-    if missing := [key for key in needed[bare:] if key not in there or key in ignore]:
+    present = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
+    if absent := [key for key in ignore if key not in present]:
+        refuse(name, f"ignore names {absent[0]!r}, which is not there", f"Correct it; there are {', '.join(present)}.")
+    if missing := [key for key in needed[bare:] if key not in present or key in ignore]:
         refuse(name, f"the data has no {', '.join(missing)}", f"Give {', '.join(needed[:2])} and {label}.")
-    wanted = (*_READ, label)
-    return {key: _array(getattr(data, key), key, name) for key in there if key in wanted and key not in ignore}
+    readable = (*_READ, label)
+    return {key: _array(getattr(data, key), key, name) for key in present if key in readable and key not in ignore}
 
 
 def _others(data: object, label: str) -> list[str]:
@@ -469,10 +465,13 @@ def _others(data: object, label: str) -> list[str]:
 
 def _unread(graphs: Sequence[object], ignore: Sequence[str], label: str, name: str) -> tuple[str, ...]:
     """A sentence on arrays that are neither read nor ignored; none without such arrays."""
-    there = [*dict.fromkeys(key for one in graphs for key in _others(one, label) if key not in ignore)]
-    if not there:
+    present = [*dict.fromkeys(key for one in graphs for key in _others(one, label) if key not in ignore)]
+    if not present:
         return ()
-    return (f"of {name}, {', '.join(there)} {'is' if len(there) == 1 else 'are'} not read; ignore = {there} says so",)
+    return (
+        f"of {name}, {', '.join(present)} {'is' if len(present) == 1 else 'are'} not read; set ignore = {present} to "
+        "silence this note",
+    )
 
 
 def _ends(pairs: np.ndarray, nodes: int, name: str) -> np.ndarray:
@@ -513,7 +512,7 @@ def _numbers(array: np.ndarray, key: str, remedy: str, name: str) -> np.ndarray:
 
 
 def _place(array: np.ndarray, key: str, at: int) -> str:
-    """Where the cell `at` of the flat array is."""
+    """The place of the cell `at` of the flat array, in words."""
     row, column = divmod(at, array.shape[1]) if array.ndim == 2 else (at, 0)
     return {"x": f"x, row {row}, column {column}", "edge_index": f"edge_index, column {column}"}.get(
         key, f"{key}, row {row}"
@@ -523,23 +522,24 @@ def _place(array: np.ndarray, key: str, at: int) -> str:
 def _split(
     held: Mapping[str, np.ndarray], examples: int, example: str, name: str
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A sentence on a train_mask
-    alone, as of a graph whose other nodes are judged in whatever way: it is no split. example: what an example is."""
+    """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A train_mask on its own is no
+    split, since the data may evaluate the other nodes in any way: then None, and a sentence. example: the kind of
+    example, in messages."""
     masks = {key: held.get(key) for key in _MASKS}
-    there = [key for key in _MASKS if key in held]
-    if not there:
+    present = [key for key in _MASKS if key in held]
+    if not present:
         return None, ()
     split = np.zeros((len(masks), examples), bool)
     for row, (key, mask) in zip(split, masks.items(), strict=True):
         if mask is not None:
             _check_mask(mask, key, examples, example, name)
             row[:] = mask
-    if there == ["train_mask"]:
-        add = "add test_mask = ~train_mask, or another, to train and test as the data says"
+    if present == ["train_mask"]:
+        add = "add test_mask = ~train_mask, or another mask, to use this split"
         return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
-    if missing := [key for key in ("train_mask", "test_mask") if key not in there]:
-        remedy = f"Add it, or read no split: ignore = {json.dumps(there)}."
-        refuse(name, f"there is no {missing[0]} beside {' and '.join(there)}", remedy)
+    if missing := [key for key in ("train_mask", "test_mask") if key not in present]:
+        remedy = f"Add it, or read no split: ignore = {json.dumps(present)}."
+        refuse(name, f"there is {' and '.join(present)}, but no {missing[0]}", remedy)
     return split, ()
 
 
@@ -571,7 +571,7 @@ def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
 
 
 def _array(tensor: object, key: str, name: str) -> np.ndarray:
-    """A tensor's numbers, of a sparse one with its zeros."""
+    """A tensor's numbers; a sparse tensor becomes dense."""
     try:
         dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
         return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)

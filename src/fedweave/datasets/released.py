@@ -123,14 +123,14 @@ class WikiCs(Released):
     facts = Facts(11701, 216123, 300, 10)
 
     def read(self, folder: Path) -> Dataset:
-        """Of lists of links."""
-        held = json.loads((folder / "data.json").read_text())
-        target = [other for links in held["links"] for other in links]
-        source = np.repeat(np.arange(len(held["links"])), [len(links) for links in held["links"]])
-        parts = (held["train_masks"][0], held["val_masks"][0], held["test_mask"])
-        y = np.asarray(held["labels"])
+        """Read data.json, which lists the links of each article."""
+        content = json.loads((folder / "data.json").read_text())
+        target = [other for links in content["links"] for other in links]
+        source = np.repeat(np.arange(len(content["links"])), [len(links) for links in content["links"]])
+        parts = (content["train_masks"][0], content["val_masks"][0], content["test_mask"])
+        y = np.asarray(content["labels"])
         masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
-        return self.made(np.array(held["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
+        return self.made(np.array(content["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
 
 
 class Elliptic(Released):
@@ -148,15 +148,17 @@ class Elliptic(Released):
     counted = ("nodes", "edges", "features", "classes")
 
     def read(self, folder: Path) -> Dataset:
-        """Of three tables, whose rows are in any order."""
+        """Read three tables, whose rows are in any order."""
         x = _columns(folder / self.files[0])
         number, kind = _columns(folder / self.files[1], header=True, **{"class": pa.string()}).T
         place = {int(row): at for at, row in enumerate(x[:, 0].tolist())}
         ends = _columns(folder / self.files[2], header=True)
         y = np.full(len(x), -1)
         y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
-        step, known = x[:, 1], y >= 0
-        masks = _masks(len(x), known & (step < 30), known & (step >= 30) & (step < 35), known & (step >= 35))
+        step, has_label = x[:, 1], y >= 0
+        masks = _masks(
+            len(x), has_label & (step < 30), has_label & (step >= 30) & (step < 35), has_label & (step >= 35)
+        )
         return self.made(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
 
 
@@ -211,7 +213,7 @@ class AmazonFraud(_Fraud):
     unlabeled: ClassVar[int] = 3305
 
     def labels(self, y: np.ndarray) -> np.ndarray:
-        """Without those of the first, of whom nobody knows."""
+        """The labels, without the first ones, which are unknown."""
         return np.where(np.arange(len(y)) < self.unlabeled, -1, y)
 
 
@@ -221,8 +223,8 @@ RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpC
 # ----------------------------------------------------------------------------------------------------
 # Published graphs of people and of their posts: Pokec, Twitch and Heri-Graphs. Pokec-z and Pokec-n are users of a
 # Slovak social network in two regions, as cut and published with FairGNN (Dai and Wang 2021). Twitch are gamers of
-# four countries (Rozemberczki et al. 2021, "Multi-scale attributed node embedding"), whom nobody cut: no edge joins
-# two countries. Heri-Graphs are posts about the heritage of three cities, each data set three parties that share them
+# four countries (Rozemberczki et al. 2021, "Multi-scale attributed node embedding"), separate in the source: no edge
+# joins two countries. Heri-Graphs are posts about the heritage of three cities, each data set split among three parties
 # (Bai et al. 2022, "Heri-Graphs: a dataset creation framework for multi-modal machine learning on graphs of heritage
 # values and attributes with social media"): as in GLASU (Zhang et al. 2023, appendix D.1) each party holds one
 # subgraph and one block of image features; the classes are the nine heritage attributes. Their published tables are
@@ -278,8 +280,8 @@ class HeriGraph(PublishedFile):
 
     files = tuple(BLOCKS)
     remedy = (
-        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md says how they become "
-        "a folder of the parties {}. Name the folder above it in [data] path or "
+        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md shows how they "
+        "become a folder of the parties {}. Name the folder above it in [data] path or "
     )
 
     def load(self, root: Path | None, seed: int) -> Dataset:
@@ -317,7 +319,7 @@ class Pokec(PublishedFile):
     """Base of the two: `<stem>.csv` with one user per row, and `<stem>_relationship.txt` with two user ids per line.
 
     The label is the working field, the sensitive attribute the region; as in the code of FairGNN and F²GNN both are
-    made binary (0 stays, above is 1) and below 0 is unknown. Every other column besides the id is a feature. A
+    made binary (0 stays, above is 1) and below 0 is unknown. Every other column except for the id is a feature. A
     relationship with oneself is left out; one direction is enough.
     """
 
@@ -383,7 +385,7 @@ POKEC: tuple[type[Pokec], ...] = (PokecZ, PokecN)
 
 
 def _whole(users: Table, column: str) -> np.ndarray:
-    """int64 [rows]; an empty cell or a fraction is refused."""
+    """int64 [rows]; an empty cell or a fraction is an error."""
     cells = users.filled(column)
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:

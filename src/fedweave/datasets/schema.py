@@ -1,5 +1,5 @@
-"""What is allowed of data and seldom meant: one class, names that look alike, columns that number the rows. A row index
-says nothing of the examples, however it came into a table.
+"""Warnings about data that is allowed but seldom meant: one class, names that look alike, columns that number the rows.
+A row index has no information about the examples, even if another program wrote it.
 """
 
 import json
@@ -51,7 +51,7 @@ PANDAS = "__index_level_"  # so begin the names of row indexes that pandas write
 UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name
 FEWEST = 20  # rows: of fewer, numbers may well be all different and close together
 STEPS = 0.9  # the least share of steps of one, where several tables stand one below the other
-HEAD = 200  # rows by which most columns are told from row numbers
+HEAD = 200  # rows that are enough to distinguish most columns from row numbers
 WHOLE_STEPS = 0.2  # how far from whole numbers of steps gaps may be
 
 
@@ -75,19 +75,19 @@ def is_index(table: Table, column: str) -> bool:
 
 
 def numbers_rows(values: np.ndarray) -> bool:
-    """Whether numbers [n] are those of the rows, perhaps scaled: all different and without large gaps in any order, in
-    steps of one but for a few, or whole numbers that only rise."""
-    held = np.unique(values).astype(np.float64)
-    if len(values) < FEWEST or len(held) == 1:
+    """Whether values [n] number the rows, perhaps scaled: all different and without large gaps in any order, in steps
+    of one except for a few, or whole numbers that only rise."""
+    different_values = np.unique(values).astype(np.float64)
+    if len(values) < FEWEST or len(different_values) == 1:
         return False
-    gaps = np.diff(held)
-    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(held).max()
+    gaps = np.diff(different_values)
+    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(different_values).max()
     if blur > WHOLE_STEPS * step or (np.abs(gaps / step - np.round(gaps / step)) > WHOLE_STEPS).any():
         return False
-    different = len(held) == len(values)
+    different = len(different_values) == len(values)
     steps = np.diff(values.astype(np.float64)) / step
-    rising = (steps > 0).all() and not (held % 1).any()
-    dense = (held[-1] - held[0]) / step < 2 * len(values)
+    rising = (steps > 0).all() and not (different_values % 1).any()
+    dense = (different_values[-1] - different_values[0]) / step < 2 * len(values)
     return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= STEPS
 
 
@@ -107,12 +107,12 @@ def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
 _MOST_CELLS = 10**8  # of features that are looked at for that
-LEAST = 5  # examples of a class of which numbers apart from the others' are no chance
+LEAST = 5  # examples of a class from which on disjoint ranges of numbers are no chance
 APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
 
 
 def odd_features(data: Dataset) -> Iterator[str]:
-    """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
+    """A sentence for each kind of odd column, with the columns' names, or their numbers from 0."""
     if data.example == "node":
         yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
     elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
@@ -122,7 +122,7 @@ def odd_features(data: Dataset) -> Iterator[str]:
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
         yield (
-            f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
+            f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times the median column's, "
             "which hides the others from a model; scale features, by data.normalize or before"
         )
 
@@ -130,13 +130,13 @@ def odd_features(data: Dataset) -> Iterator[str]:
 def _read_off(
     data: Dataset, x: "np.ndarray | sp.csr_matrix", names: Callable[[np.ndarray], str], what: str
 ) -> Iterator[str]:
-    """A sentence on the columns of the examples' features x [e, d] that say what is predicted."""
+    """A sentence on the columns of the examples' features x [e, d] that give away the target."""
     if data.target == CLASS:
         yield from _labels_read_off(x, data.y, names, what)
         return
-    known = where_known(data.y)
-    for target, y, there in zip(data.targets or map(str, range(data.outputs)), data.y.T, known.T, strict=True):
-        columns = _proportional(x[there], y[there].astype(np.float64))
+    has_target = where_known(data.y)
+    for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, has_target.T, strict=True):
+        columns = _proportional(x[rows], y[rows].astype(np.float64))
         if len(columns):
             verb = "has" if len(columns) == 1 else "have"
             yield (
@@ -160,10 +160,10 @@ def _proportional(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
 def _labels_read_off(
     x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
 ) -> Iterator[str]:
-    """A sentence on the columns that say the same as the label, and one on those that fall into a range for each."""
+    """A sentence on the columns that equal the label, and one on columns with disjoint ranges for the classes."""
     same = repeated(x, y)
     ranges = np.setdiff1d(apart(x, y, LEAST), same)
-    for columns, how in ((same, "one value for each class"), (ranges, "numbers of which no two classes share a range")):
+    for columns, how in ((same, "one value for each class"), (ranges, "numbers in a separate range for each class")):
         if len(columns):
             verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
             yield (
@@ -179,7 +179,7 @@ def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 
 def column_names(data: Dataset, columns: np.ndarray) -> str:
-    """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first."""
+    """The names of features int64 [m], with the party's in front, or their numbers from 0; only the first of many."""
     party_columns = {
         at: f"{p.name}/{name}"
         for p in data.parties or ()
@@ -190,9 +190,9 @@ def column_names(data: Dataset, columns: np.ndarray) -> str:
 
 
 def _few(names: Sequence[str], columns: np.ndarray) -> str:
-    """The names at int64 places `columns`; of many, the first."""
-    named = [names[at] for at in columns.tolist()]
-    return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    """The names at int64 places `columns`; only the first of many."""
+    texts = [names[at] for at in columns.tolist()]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
 
 
 def _columns(data: Dataset, columns: np.ndarray) -> str:
@@ -213,12 +213,13 @@ def odd_data(data: Dataset) -> Iterator[str]:
         text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
         more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
         if pairs:
-            yield f"of the {what}, {text}{more}; are they meant to be different? If not, write them alike in all tables"
+            question = "are they meant to be different? If not, write them the same way in all tables"
+            yield f"of the {what}, {text}{more}; {question}"
     if len(numbered := row_numbers(data.x)):
         few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
-            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so that a model reads "
-            f"off where in the table an example stands; leave {'it' if few else 'them'} out (ignore in [data]) unless "
+            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so a model learns "
+            f"the place of an example in the table; leave {'it' if few else 'them'} out (ignore in [data]) unless "
             "the order means something"
         )
 
@@ -251,8 +252,8 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
         last[last == 0] = np.nan
         if np.nanmax(last[:-1], initial=0) > UNITS * np.nanmin(last[:-1], initial=np.inf):
             low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
-            told = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
-            yield f"the {what}' times go up to {told}; are all in one unit? Dates are days since 1970"
+            span = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
+            yield f"the {what}' times go up to {span}; are all in one unit? Dates are days since 1970"
     total, early = (np.bincount(own, minlength=len(names) + 1)[:-1] for own in (client, client[edges <= until[0]]))
     late = np.flatnonzero((total > 0) & (early == 0))
     if edges.min() > until[0]:
@@ -273,15 +274,15 @@ def _span(times: np.ndarray) -> str:
 
 
 def one_class(data: Dataset) -> Iterator[str]:
-    """A sentence if all labeled examples are of one class; links are, and pairs that are none are drawn beside them."""
+    """A sentence if all labeled examples are of one class; not for links, where pairs that are no links are drawn."""
     if data.target != CLASS:
         return
-    held = np.unique(data.y[data.y >= 0])
-    if len(held) == 1 and data.links is None:
-        label = data.labels[held[0]] if data.labels else held[0]
+    classes = np.unique(data.y[data.y >= 0])
+    if len(classes) == 1 and data.links is None:
+        label = data.labels[classes[0]] if data.labels else classes[0]
         yield (
-            f"all labeled {data.example}s are of one class, {label}: any model that says so is right, and no score "
-            "says anything"
+            f"all labeled {data.example}s are of one class, {label}: a model that always predicts it is right, and "
+            "scores mean nothing"
         )
 
 
@@ -294,9 +295,9 @@ OF_EDGES = "edges."
 
 
 def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
-    """Of the names in [data] missing, such as "income" and "edges.fee", the columns of edges, or of nodes."""
-    named = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
-    return [name for is_of_edges, name in named if is_of_edges == of_edges]
+    """The columns of edges, or of nodes, among the names in [data] missing, such as "income" and "edges.fee"."""
+    entries = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
+    return [name for is_of_edges, name in entries if is_of_edges == of_edges]
 
 
 def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
@@ -310,8 +311,8 @@ def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] |
 
 
 def gaps_filled(table: Table, names: Sequence[str]) -> Table:
-    """With 0 in the cells of these columns that are empty or hold a word for that (`GAPS`), and behind all others a
-    column for each that says where they were.
+    """The table with 0 in empty cells of the columns `names`, or cells with a word for a gap (`GAPS`); at its end a
+    column for each that marks the gaps.
 
     Raises:
         DataError: there is no such column.
@@ -321,7 +322,7 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
         if name not in data.column_names:
             refuse(
                 table.path,
-                f"there is no column {name!r}, which [data] missing names",
+                f"[data] missing names the column {name!r}, which does not exist",
                 "Correct its name.",
                 "column-named",
             )
@@ -345,7 +346,7 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
 
 
 def spread(table: Table, known: Sequence[str] = ()) -> Table:
-    """With a column for each place of the columns that hold a list of numbers in every row, but for the `known`: "emb
+    """The table with columns of lists of numbers split into a column for each place, except for the `known`: "emb
     0" and "emb 1" of "emb".
 
     Raises:
@@ -360,18 +361,18 @@ def spread(table: Table, known: Sequence[str] = ()) -> Table:
         width, at = int(lengths.max(initial=0)), data.column_names.index(name)
         _refuse_uneven(table, name, lengths, width)
         names = [f"{name} {place}" for place in range(width)]
-        if taken := sorted(set(names) & set(data.column_names)):
-            refuse_name(table.path, taken[0])
+        if duplicates := sorted(set(names) & set(data.column_names)):
+            refuse_name(table.path, duplicates[0])
         values, data = cells.flatten(), data.remove_column(at)
-        for place, own in enumerate(names):
-            data = data.add_column(at + place, own, values.take(pa.array(np.arange(place, len(values), width))))
+        for place, new_name in enumerate(names):
+            data = data.add_column(at + place, new_name, values.take(pa.array(np.arange(place, len(values), width))))
     return replace(table, data=data)
 
 
 def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
     remedy = "Give lists of one length in every row, or one column for each number."
-    said = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
-    refuse_rows(table, lengths != max(width, 1), said, remedy)
+    describe = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
+    refuse_rows(table, lengths != max(width, 1), describe, remedy)
 
 
 def _holds_numbers(kind: pa.DataType) -> bool:
@@ -396,13 +397,13 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 MEANINGS = tuple(dict.fromkeys(name for tables in COLUMNS.values() for names in tables.values() for name in names))
 Categories = Mapping[str, str | tuple[str, ...]]
-AUTO = "auto"  # in the place of a column's categories: those that rows of training have
+AUTO = "auto"  # instead of a column's categories: the categories in training rows
 
 _LOG = logging.getLogger(__name__)
 
 
 class Seen(tuple[str, ...]):
-    """Categories that rows of training have: another value, which nobody declared, is in none of them, with a note."""
+    """Categories in the training rows: another value, which [data] does not list, is in none of them, with a note."""
 
     __slots__ = ()
 
@@ -414,7 +415,7 @@ def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
         DataError: there is no such column, or these rows have no value.
     """
     if column not in table.columns:
-        refuse(table.path, f"there is no column {column!r}, which [data] categories names", "Correct its name.")
+        refuse(table.path, f"[data] categories names the column {column!r}, which does not exist", "Correct its name.")
     cells = table.texts(column)
     cells = cells if rows is None else cells.filter(pa.array(rows))
     values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
@@ -424,7 +425,7 @@ def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
 
 
 def in_training(table: Table) -> np.ndarray | None:
-    """bool [rows], those whose split is "train"; None where no column says so of any row."""
+    """bool [rows], rows whose split is "train"; None if there are none."""
     if "split" not in table.columns:
         return None
     trains = pc.fill_null(pc.equal(table.texts("split"), "train"), False)
@@ -437,21 +438,21 @@ def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> n
     if not isinstance(names, Seen):
         return table.kinds(column, tuple(names), f"categories.{column}")
     cells = table.texts(column)
-    found: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
-    others = [text for text in cells.filter(pa.array(found < 0)).drop_null().to_pylist() if not is_gap(text)]
+    numbers: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
+    others = [text for text in cells.filter(pa.array(numbers < 0)).drop_null().to_pylist() if not is_gap(text)]
     if others:
         kinds = [*dict.fromkeys(others)]
         more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
-        said = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
-        _LOG.warning("note: %s: %s is %s", table.path, column, said)
-    return found
+        note = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+        _LOG.warning("note: %s: %s is %s", table.path, column, note)
+    return numbers
 
 
 def check_columns(
     table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
 ) -> None:
     """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
-    other; `hint` says what else would allow it.
+    other; `hint` names a setting that would allow it.
 
     Raises:
         DataError: names the file, the column and what it has.
@@ -468,8 +469,8 @@ def check_columns(
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
-        what = "edge weights are not used unless they are named" if hint else "edge weights are not supported"
-        use = 'Say edge_weight = "weight" in [data]' if hint else "Remove the column weight"
+        what = "edge weights are not used without edge_weight" if hint else "edge weights are not supported"
+        use = 'Set edge_weight = "weight" in [data]' if hint else "Remove the column weight"
         refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
@@ -477,27 +478,27 @@ def check_columns(
 
 
 def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
-    """What to do about columns that are `absent`: others may have their meaning, in their order if as many."""
+    """The remedy for columns that are `absent`: other columns may have their meaning, in order if the numbers agree."""
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
-    own = others if len(others) == len(absent) else ["…"] * len(absent)
-    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
+    names = others if len(others) == len(absent) else ["…"] * len(absent)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, names, strict=True))
     several = f" {_several_targets(table, others)}" if "label" in absent else ""
-    renamed = f"If columns of another name say it: [data] columns = {{{pairs}}}."
+    renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."
     return f"{renamed}{several} See docs/data-format.md for all columns."
 
 
 def _several_targets(table: Table, columns: Sequence[str]) -> str:
-    """What to set where numbers or several labels are predicted, with those of the `columns` that may be they."""
-    if table.path.stem == "nodes":  # of which others are features
+    """The remedy where numbers or several labels are predicted, with the `columns` that may be such targets."""
+    if table.path.stem == "nodes":  # where other columns are features
         return 'If numbers or several labels are predicted: target = "number" or "labels", and targets = ["…"].'
     kinds: dict[str, list[str]] = {}
     for name in columns:
         cells = table.data[name].combine_chunks()
         if pa.types.is_boolean(cells.type) or pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
-            held = {value for value in cells.unique().to_pylist() if value is not None and value == value}
-            kinds.setdefault(LABELS if held <= {0, 1} else "number", []).append(name)
+            cell_values = {value for value in cells.unique().to_pylist() if value is not None and value == value}
+            kinds.setdefault(LABELS if cell_values <= {0, 1} else "number", []).append(name)
     settings = [
         f'target = "{kind}", targets = {json.dumps(names, ensure_ascii=False)}' for kind, names in kinds.items()
     ]
@@ -541,7 +542,7 @@ def features_of(
 ) -> np.ndarray | sp.csr_matrix:
     """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
-    apart: False for examples to be predicted, of which a few may well have nearly the same numbers.
+    apart: False for examples to be predicted, where a few may well have nearly the same numbers.
 
     Raises:
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
@@ -550,7 +551,9 @@ def features_of(
     values, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
     for name in values.keys() - set(nodes.columns):
         refuse(
-            nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
+            nodes.path,
+            f"[data] categories names the column {name!r}, which does not exist",
+            "Add it, or correct its name.",
         )
     for name in (name for name in nodes.columns if name not in known):
         with faults:
@@ -576,12 +579,12 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
     if groups is None:
         nodes.refuse_gaps("sens", "groups")
         nodes.refuse_blanks("sens", "groups")
-    named = group_names(nodes, groups)
-    return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
+    names = group_names(nodes, groups)
+    return nodes.kinds("sens", names, "groups") if names else nodes.whole("sens", empty="unknown")
 
 
 def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """What the groups in the column sens are called, in order; () where they are numbers or there is no such column."""
+    """The names of the groups in the column sens, in order; () where they are numbers or there is no such column."""
     if "sens" not in nodes.columns:
         return ()
     present = nodes.texts("sens").drop_null()
@@ -591,10 +594,10 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
 
 
 def owners_of(table: Table, column: str) -> tuple[str, ...]:
-    """The names in a column that says whose each row is, sorted; a whole number that is written as "7.0" is "7".
+    """The names in a column of owners, sorted; a whole number that is written as "7.0" is "7".
 
     Raises:
-        DataError: a cell is empty or says so in words ("nan"), or a name begins or ends with a blank, which would make
+        DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
             a member of its own.
     """
     names = as_whole(table.filled(column)).unique().to_pylist()
@@ -643,7 +646,7 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
 
 
 def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
-    """What edges name as one of their ends that is not among `ids`, each once, in the order in which it occurs.
+    """The names of ends of edges that are not among `ids`, each once, in the order in which they occur.
 
     Raises:
         DataError: neither end of an edge is a node; names file and row.
@@ -654,9 +657,14 @@ def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
     what = "neither {!r} nor {!r} is a node"
     describe = lambda row: what.format(*(column[row].as_py() for column in cells))  # noqa: E731
     refuse_rows(
-        edges, neither, describe, "An edge to another member's node has one end among this one's; remove the edge."
+        edges,
+        neither,
+        describe,
+        "An edge to another member's node must have one end in this table of nodes. Remove the edge.",
     )
-    return pc.unique(pa.chunked_array([column.filter(there) for column, there in zip(cells, absent, strict=True)]))
+    return pc.unique(
+        pa.chunked_array([column.filter(is_absent) for column, is_absent in zip(cells, absent, strict=True)])
+    )
 
 
 def _no_node(name: str, cells: pa.Array, known: NameIndex, row: int) -> str:
@@ -697,20 +705,20 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
     """
     if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
         raise ConfigError(
-            f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.",
+            f"data.columns: {odd[0]!r} is no meaning of a column; name columns for {', '.join(MEANINGS)}.",
             code="config.unknown-key",
         )
     names = [*columns.values(), *ignore]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} stands there twice.")
+        raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} occurs twice.")
 
 
 def named(
     tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str], lacking: bool = False
 ) -> list[Table]:
-    """The tables, of which the first has the examples, without blank rows, with the columns that `columns` {meaning:
-    own name} names called by what they mean, and without those of `ignore`. "edges.weight" in `ignore` is the column of
-    the edges alone. A row index is left out unless `columns` names it.
+    """The tables without blank rows, with columns renamed to their meanings by `columns` {meaning: own name}, and
+    without the columns of `ignore`. The first table has the examples. "edges.weight" in `ignore` is only the column of
+    the edges. A row index is left out unless `columns` names it.
 
     lacking: whether names may be in none of the tables.
 
@@ -739,26 +747,26 @@ def named(
             refuse(root, what, "Correct its name.", "column-named")
         for at in there:
             meanings[at][entry] = meaning
-    return [_named(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
+    return [_renamed(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
 
 
 def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
-    """Where `column`, as its owner calls it, has the meaning: in all tables whose rows have that, of what is said of
-    examples in the first alone that has it."""
+    """The tables where `column`, as its owner names it, has the meaning: all tables that can have the meaning; for
+    meanings of examples only the first such table."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
     known = COLUMNS["graph" if of_graphs else "edge" if tables[0].path.stem == "edges" else "node"]
-    there = [
+    found_in = [
         at
         for at, table in enumerate(tables)
         if column in table.columns
         and meaning in known[table.path.stem]
-        # the ends of edges keep their names, whatever else is called so
+        # the ends of edges keep their names, even if other columns have the same name
         and not (table.path.stem == "edges" and column in EDGES and meaning not in EDGES)
     ]
-    return there[:1] if meaning in OF_EXAMPLES else there
+    return found_in[:1] if meaning in OF_EXAMPLES else found_in
 
 
-def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
+def _renamed(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
     columns = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
     indexes = [name for name in columns if name not in meaning and is_index(table, name)]
     columns = [name for name in columns if name not in indexes]
@@ -790,8 +798,8 @@ FILLED = 0.01  # the least share of more classes that has a row
 
 
 def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
-    """Refuse classes int64 [m], -1 is unlabeled, of which the highest would leave nearly all below it empty; by
-    `refuse_at` with the row and what is wrong.
+    """Reject classes int64 [m], -1 is unlabeled, if the highest would leave nearly all below it empty; calls
+    `refuse_at` with the row and the problem.
 
     Raises:
         DataError: by `refuse_at`.
@@ -799,10 +807,10 @@ def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
     classes = int(y.max(initial=-1)) + 1
     if classes <= len(y) and classes <= FEW:
         return
-    held = len(np.unique(y[y >= 0]))
-    if classes > len(y) or held < FILLED * classes:
+    occurring = len(np.unique(y[y >= 0]))
+    if classes > len(y) or occurring < FILLED * classes:
         row = int(y.argmax())
-        refuse_at(row, f"label {y[row]} would make {classes:,} classes, of which {held:,} occur among {len(y):,} rows")
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes; only {occurring:,} occur among {len(y):,} rows")
 
 
 def labels_in(table: Table, key: str) -> pa.Array:
@@ -830,12 +838,16 @@ def refuse_several(table: Table, key: str) -> None:
     cells = labels_in(table, key)
     names = set(cells.drop_null().unique().to_pylist())
     pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
-    odd = [name for name, own in pieces.items() if re.match(SEVERAL, name) or (len(own) > 1 and names.issuperset(own))]
+    odd = [
+        name
+        for name, parts in pieces.items()
+        if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts))
+    ]
     bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
     if (row := first(bad)) is not None:
         more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
         remedy = (
-            "An example has one class: keep one target, such as a column of it in the place of label; if such cells "
+            "An example has one class: keep one target, such as a column of it instead of label; if such cells "
             f"are names, list all of them in data.{key}."
         )
         table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
@@ -871,7 +883,7 @@ def _remedy(key: str) -> str:
 
 @dataclass(frozen=True)
 class Classified(TableSettings, Targeted):
-    """What all data sets of a user's tables have in common.
+    """The common part of all data sets from a user's tables.
 
     favorable: the class, by name or number, whose prediction is the favorable one where groups of people are
                compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
@@ -902,7 +914,7 @@ class Classified(TableSettings, Targeted):
         for key, names in lists.items():
             if isinstance(names, str) and names != AUTO:
                 raise ConfigError(
-                    f'data: {key} = "{names}" is no list of values; list all, or say "{AUTO}", those of training rows.',
+                    f'data.{key} = "{names}": it is no list. List all values, or set "{AUTO}" for those in training.',
                     code="config.value",
                 )
             if names is not None and not 0 < len(names) == len(set(names)):
@@ -914,7 +926,7 @@ class Classified(TableSettings, Targeted):
         check_loops(self.loops, self.carries)
 
     def _check_targets(self) -> None:
-        """Refuse what says something of classes, or something else of the targets' columns."""
+        """Reject settings of classes, or conflicting settings of the targets' columns."""
         of_classes = {"classes": self.classes, "favorable": self.favorable, "labels": self.labels}
         alone = self.target == LABELS and self.targets is None  # then `labels` are their names
         if odd := [
@@ -937,7 +949,7 @@ class Classified(TableSettings, Targeted):
             )
 
     def settled(self, examples: Table) -> Self:
-        """These settings, where `labels` are columns of the examples' table, as those of several labels."""
+        """These settings; where `labels` are columns of the examples' table, as targets of several labels."""
         if self.labels is None or "label" in examples.columns or self.targets is not None or self.by_number:
             return self
         columns = self.target == LABELS or set(self.labels) <= set(examples.columns)
@@ -945,7 +957,7 @@ class Classified(TableSettings, Targeted):
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The columns of examples that say what is predicted."""
+        """The columns of examples with the targets."""
         return self.targets or ("label",)
 
     def _check_favorable(self, name: str) -> None:
@@ -957,25 +969,25 @@ class Classified(TableSettings, Targeted):
             )
         if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
             raise ConfigError(
-                f"data.favorable = {name!r}: data.labels = {list(self.labels)} says another order. The favorable "
+                f"data.favorable = {name!r}: data.labels = {list(self.labels)} has another order. The favorable "
                 "class is the second of two: correct labels, and leave favorable out.",
                 code="config.conflict",
             )
 
     def _ordered(self, table: Table) -> tuple[str, ...] | None:
-        """The class names in order, `labels` or two of which the second is `favorable`; None where neither is given,
-        or that is class 1 of numbers.
+        """The class names in order: `labels`, or two with `favorable` as the second; None where neither is set, or
+        where `favorable` is class 1 of numbers.
 
         Raises:
-            DataError: the labels are not of two classes, one of which is `favorable`.
+            DataError: there are not two classes, or `favorable` is none of them.
         """
         if self.labels is not None or self.favorable is None:
             return self.labels
-        name, held = str(self.favorable), table.texts("label").drop_null().unique()
-        whole = pc.all(pc.match_substring_regex(held, WHOLE)).as_py()
-        present = sorted({one.partition(".")[0] for one in held.to_pylist()} if whole else held.to_pylist())
+        name, labels = str(self.favorable), table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(labels, WHOLE)).as_py()
+        present = sorted({one.partition(".")[0] for one in labels.to_pylist()} if whole else labels.to_pylist())
         if name not in present or len(present) != 2:
-            what = f"data.favorable = {name!r}, and the classes are {', '.join(present)}"
+            what = f"data.favorable = {name!r} is not one of two classes; the classes are {', '.join(present)}"
             refuse(table.path, what, "Name one of two classes.", "no-class")
         if whole and name == "1" and present[0] == "0":
             return None
@@ -1002,10 +1014,10 @@ class Classified(TableSettings, Targeted):
     def tables(self, folder: Path, lacking: bool = False) -> Tables:
         """The tables in a folder, columns called by what they mean.
 
-        lacking: whether columns that are named may be in none of the tables.
+        lacking: whether columns in settings may be in none of the tables.
 
         Raises:
-            DataError: a file is missing or refused, or a column that is named is in none.
+            DataError: a file is missing or not valid, or a column in settings is in none.
         """
         return self.named(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
 
@@ -1021,7 +1033,7 @@ class Classified(TableSettings, Targeted):
         return Tables(*(result[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
-        """What the classes are called; () where labels are numbers."""
+        """The names of the classes; () where labels are numbers."""
         if not self.by_class:
             return ()
         if "label" not in table.columns:
@@ -1041,41 +1053,41 @@ class Classified(TableSettings, Targeted):
         """
         if not self.by_class:
             return self._targets_of(table, labelled), 0
-        there = labelled or "label" in table.columns
-        cells = labels_in(table, "labels") if there else pa.nulls(table.rows, pa.string())
+        has_column = labelled or "label" in table.columns
+        cells = labels_in(table, "labels") if has_column else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
         if len(present) == 0 and not labelled:
             return np.full(table.rows, -1), self.classes or len(self.labels or ())
         if len(present) == 0:
             column = (self.columns or {}).get("label", "label")
             refuse(table.path, f"column {column} is empty in every row", "Label at least one row.")
-        whole, named = pc.match_substring_regex(present, WHOLE), self._ordered(table)
-        if named is None:
+        whole, class_names = pc.match_substring_regex(present, WHOLE), self._ordered(table)
+        if class_names is None:
             if pc.all(whole).as_py():
                 return self._numbered(table)
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
-        if self.classes is not None and named is None:
-            table.whole("label", empty="unlabeled")  # says which label is no number
-        if named is None:
+        if self.classes is not None and class_names is None:
+            table.whole("label", empty="unlabeled")  # its error names the label that is no number
+        if class_names is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
-        if named is None and pc.any(whole).as_py():
+        if class_names is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
             what = f"some labels are numbers, others are names ({names[0]})"
             refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
-        classes = named or tuple(sorted(present.unique().to_pylist()))
+        classes = class_names or tuple(sorted(present.unique().to_pylist()))
         odd = sorted(set(present.unique().to_pylist()) - set(classes))
         remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)
 
     def _targets_of(self, table: Table, labelled: bool) -> np.ndarray:
-        """Numbers or labels [rows, t]; those of an absent column are gaps, without `labelled`."""
+        """Numbers or labels [rows, t]; without `labelled`, an absent column has only gaps."""
         faults, values = Faults(DataError), list[np.ndarray]()
         for name in self.answers:
             with faults:
-                there = labelled or name in table.columns
-                cells = table.targets(name) if there else np.full(table.rows, np.nan)
+                has_column = labelled or name in table.columns
+                cells = table.targets(name) if has_column else np.full(table.rows, np.nan)
                 values.append(self.column(cells, name, table))
         faults.refuse()
         y = self.joined(values)
@@ -1085,7 +1097,7 @@ class Classified(TableSettings, Targeted):
         return y
 
     def of_targets(self, y: np.ndarray) -> Record:
-        """The fields of a `Dataset` that say what is predicted (`Targeted.fields`), by the owner's names of columns."""
+        """The fields of a `Dataset` for targets (`Targeted.fields`), by the owner's names of columns."""
         return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:

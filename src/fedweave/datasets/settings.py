@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class CommonSettings(metaclass=TakesOldNames):
-    """Of data in any form.
+    """Settings of data in any form.
 
     normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     target:    what is predicted: "class", the class in the column label; "number", a number in that column or in each
@@ -25,8 +25,8 @@ class CommonSettings(metaclass=TakesOldNames):
                may have gaps: empty cells, NaN and words such as NA.
     targets:   columns of the numbers or labels to predict, in order; None is the column label.
     target_normalize: the scale in which a model predicts numbers: "own", mean and deviation of the training examples
-               that a client holds; "all", those of all clients' training examples, which they exchange; "none".
-               Predictions and errors are in the data's units in any case.
+               that a client holds; "all", mean and deviation over all clients' training examples, which clients
+               exchange; "none". Predictions and errors are always in the data's units.
     target_log: train on the logarithms of the numbers, which must be positive.
     """
 
@@ -40,10 +40,10 @@ class CommonSettings(metaclass=TakesOldNames):
 
 @dataclass(frozen=True, kw_only=True)
 class ArraySettings(CommonSettings):
-    """Of a graph in any form.
+    """Settings of a graph in any form.
 
-    sens_feature: allow a feature column that says the same as the column, or array, sens.
-    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    sens_feature: allow a feature column that equals the column, or array, sens.
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges have attributes.
     """
 
     sens_feature: bool = False
@@ -52,20 +52,20 @@ class ArraySettings(CommonSettings):
 
 @dataclass(frozen=True)
 class TableSettings(ArraySettings):
-    """Of tables.
+    """Settings of tables.
 
     classes:   number of classes when labels are numbers; None is the largest label + 1.
-    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
-               all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of each
-               name and none called label, they are the `targets` of target = "labels".
-    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
-    ignore:    columns that do not count.
+    labels:    class names in order when labels are names; None: names in the data, sorted. Sites that train together
+               must all give the same `classes` or `labels`, since one site may lack a class. Where there is a column of
+               each name and none called label, they are the `targets` of target = "labels".
+    columns:   meanings of columns with other names, such as {label = "diagnosis", sens = "sex"}.
+    ignore:    columns that are left out.
     unlabeled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
-    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    groups:    names of the sensitive groups in order when sens is text; None: the names in the data, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-               "auto" in the place of a list takes the values of the training rows, sorted. "edges.currency" is the
-               column of edges.
-    missing:   columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
+               "auto" instead of a list takes the values of the training rows, sorted. "edges.currency" is the column
+               of edges.
+    missing:   columns of features that may have empty cells, "edges.fee" for edges: such a cell becomes 0, and another
                feature, "income is missing", is 1. Sites that train together must all give the same.
     """
 
@@ -81,9 +81,9 @@ class TableSettings(ArraySettings):
 
 @dataclass(frozen=True)
 class EdgeScaling:
-    """Of features of edges.
+    """Settings of features of edges.
 
-    edge_normalize: how features of edges are scaled, as `normalize` does those of nodes.
+    edge_normalize: how features of edges are scaled, with the values of `normalize`.
     """
 
     edge_normalize: str = "none"
@@ -91,10 +91,10 @@ class EdgeScaling:
 
 @dataclass(frozen=True)
 class EdgeSettings(EdgeScaling):
-    """Of tables whose edges may carry something.
+    """Settings of tables whose edges may have attributes.
 
-    directed:       an edge leads from its source to its target alone.
-    edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
+    directed:       an edge leads only from its source to its target.
+    edge_features:  columns of edges that are features of edges, in this order, or "all" without another meaning.
     edge_weight:    the column of edges with their weight, from 0.
     edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
@@ -110,14 +110,15 @@ class EdgeSettings(EdgeScaling):
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Of tables of one graph.
+    """Settings of tables of one graph.
 
     task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id. Or
                 "links" are predicted: edges may have a column split and, if there are several relations, label, and
                 nodes a column kind.
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
-    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
-                at the other; and "exchange" of features with the members that hold such nodes.
+    external:   edges to nodes that are not in the table of nodes: "refuse"; "features", the number of such edges and
+                sums of their attributes become features of the node; "exchange", members that hold the other nodes
+                also send features of these.
     """
 
     task: Literal["nodes", "edges", "links"] = "nodes"
@@ -127,13 +128,13 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """Of tables of small graphs.
+    """Settings of tables of small graphs.
 
-    node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
+    node_labels: the nodes' labels in order of their one-hot columns; None: the labels in the data, sorted (or 0 to the
                  largest, if all are whole numbers).
     edge_labels: the edges' labels in order, as `node_labels`.
-    degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
-                 largest degree + 1. Sites that train together must all give the same of these, of labels and of
+    degrees:     number of columns of one-hot degrees, the features of nodes that have neither labels nor features;
+                 None is the largest degree + 1. Sites that train together must all give the same `degrees`, labels and
                  categories.
     """
 
@@ -144,4 +145,4 @@ class GraphSettings:
 
 @dataclass(frozen=True)
 class DataSettings(GraphSettings, NodeSettings, EdgeSettings, TableSettings):
-    """All of them."""
+    """All settings of data."""

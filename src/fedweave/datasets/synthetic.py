@@ -125,8 +125,8 @@ class Digits(Settings):
 
 @lru_cache(maxsize=2)
 def _images(neighbours: int) -> tuple[np.ndarray, ...]:
-    """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; kept, since many short runs in one process take
-    as long as finding the neighbors anew."""
+    """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; cached, because finding the neighbors takes as
+    long as a short run, and a process may do many."""
     from sklearn.datasets import load_digits
 
     pixels, y = load_digits(return_X_y=True)
@@ -146,7 +146,7 @@ def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarra
     return np.repeat(np.arange(n), neighbours), nearest.ravel()
 
 
-_FAR = 1e6  # standard deviations of the noise, of which float32 keeps little at this distance
+_FAR = 1e6  # standard deviations of the noise; at this distance float32 loses most of the noise
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Synthetic(Settings):
     signal:                 distance between two class means.
     sensitive:              add a binary attribute s; it is never among the features.
     sens_label_correlation: Pearson correlation (0..1, in expectation) of s with "the class is in the upper half".
-    sens_homophily:         share of edges that join equal s, whatever the classes; None: edges do not look at s.
+    sens_homophily:         share of edges that join equal s, for all classes; None: edges do not depend on s.
     sens_feature_shift:     distance between the feature means of the two groups, along a direction of its own.
     """
 
@@ -182,10 +182,10 @@ class Synthetic(Settings):
     sens_feature_shift: Annotated[float, Field(ge=-_FAR, le=_FAR), Beside("sensitive")] = 0.0
 
     def __post_init__(self) -> None:
-        wanted = self.classes + self.sensitive  # one direction for each class mean and one for the group's
+        directions = self.classes + self.sensitive  # one direction for each class mean and one for the group's
         rules = (
             (self.nodes >= self.classes, "nodes", f"at least one per class, {self.classes}"),
-            (self.features >= wanted, "features", f"at least {wanted} (classes, and one more if sensitive)"),
+            (self.features >= directions, "features", f"at least {directions} (classes, and one more if sensitive)"),
             (self.nodes * self.features < 2**60, "nodes", "less than 2^60 / features"),
             (self.degree * self.nodes < 2**53, "degree", "0 or more, with fewer than 2^52 edges"),
         )

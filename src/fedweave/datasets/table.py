@@ -1,5 +1,5 @@
-"""What cells of a column of numbers mean that are no numbers, and what to do about them: words for a gap, amounts of
-money, shares, dates, decimal commas.
+"""Cells in a column of numbers that are no numbers, and remedies: words for a gap, amounts of money, shares, dates,
+decimal commas.
 """
 
 import csv
@@ -32,7 +32,7 @@ DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
 DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
 DATES = "A date is no number: give what matters about it, such as the days since another date."
 NESTED = "Give one column for each number or field, or leave the column out."
-MISSING = "Where nothing is known, name the column in [data] missing, which reads empty cells and such words as gaps."
+MISSING = "If values are not known, list the column in [data] missing, which reads empty cells and such words as gaps."
 
 _THOUSANDS = r"[+-]?\d{1,3}([.,]\d{3})+"
 _CURRENCIES = "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|BRL|SEK|NOK|DKK|PLN|CZK|KRW|ZAR"
@@ -58,27 +58,27 @@ def amount(text: str) -> str:
 
 
 def of_number(texts: Sequence[str], gaps: str = MISSING) -> str:
-    """What to do about texts, at least one, in a column of numbers; "" if they are none of the forms known here. gaps:
-    what to do about those that stand for an empty cell."""
+    """The remedy for texts, at least one, in a column of numbers; "" if they are none of the forms known here. gaps:
+    the remedy for words that stand for an empty cell."""
     words = [text for text in texts if not is_gap(text)]
     if not words:
         return gaps
     gaps = gaps if len(words) < len(texts) else ""
     if all(re.match(DATE, text) for text in words):
-        found = DATES
+        remedy = DATES
     elif all(re.match(DECIMAL_COMMA, text) for text in words) and not all(
         re.fullmatch(_THOUSANDS, text.strip()) for text in words
     ):
-        found = "Write decimal points: 0.5, not 0,5."
+        remedy = "Write decimal points: 0.5, not 0,5."
     elif all(amount(text) for text in words):
-        found = f"Write the number alone, {amount(words[0])}, without currency, % and separators of thousands."
+        remedy = f"Write only the number, {amount(words[0])}, without currency, % and separators of thousands."
     else:
         return ""
-    return f"{found} {gaps}".rstrip()
+    return f"{remedy} {gaps}".rstrip()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tables of a user's, read so strictly that every complaint can name file, row and column; and names in them that look
+# A user's tables, read so strictly that every error can name file, row and column; and names in them that look
 # alike and are not the same, of ids, classes, groups and owners.
 
 
@@ -93,7 +93,7 @@ TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string,
 @dataclass(frozen=True)
 class Table:
     """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet; of one
-    that lacks rows of its file, `there` int64 [rows] says which they are, from 0."""
+    that lacks rows of its file, `there` int64 [rows] has the numbers of its rows in the file, from 0."""
 
     path: Path
     data: pa.Table
@@ -113,7 +113,7 @@ class Table:
 
     @property
     def origins(self) -> np.ndarray:
-        """int64 [rows]: which of the tables that it was put together from each row is of."""
+        """int64 [rows]: the number of the table that each row comes from, if it was joined from several."""
         return np.zeros(self.rows, np.int64)
 
     def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
@@ -181,7 +181,7 @@ class Table:
             self.refuse_at(int(bad[0]), f"{what} on are rounded to others{more}", remedy)
 
     def whole(self, column: str, empty: str) -> np.ndarray:
-        """The column as int64 [rows], -1 where empty (`empty` says what that means); numbers below 0 are refused."""
+        """The column as int64 [rows], -1 where empty (`empty` is the meaning of that); numbers below 0 are errors."""
         cells = self.texts(column)
         remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}."
         bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
@@ -194,8 +194,8 @@ class Table:
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
     def numbers(self, column: str, apart: bool = True, gaps: str = MISSING) -> np.ndarray:
-        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused, and `apart` also
-        differences that float32 does not keep. gaps: what to do about cells of which nothing is known."""
+        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are errors, and with `apart`
+        also differences that float32 loses. gaps: the remedy for cells of unknown value."""
         cells = self.data[column].combine_chunks()
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
@@ -242,7 +242,7 @@ class Table:
         return np.asarray(values, np.float64)
 
     def _refuse_words(self, column: str, cells: pa.Array, gaps: str) -> None:
-        """Refuse a feature without any number at once, not row by row."""
+        """Reject a feature without any number by one error, not row by row."""
         words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
         if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
             empty = cells.null_count + cells.to_pylist().count("")
@@ -254,7 +254,7 @@ class Table:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
         or, without it, one that may not be empty."""
         cells = self.texts(column)
-        hint = "" if key != "labels" else ', or say [data] unlabeled = "…", the word'
+        hint = "" if key != "labels" else ', or set [data] unlabeled = "…", the word'
         remedy = f"Leave the cell empty where nothing is known{hint}; if it is a value, name all of them in data.{key}."
         if not key:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
@@ -291,8 +291,8 @@ class Table:
             return self
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
-        held = pc.if_else(mask, pa.scalar(None, cells.type), cells)
-        return replace(self, data=self.data.set_column(self.columns.index(column), column, held))
+        emptied_cells = pc.if_else(mask, pa.scalar(None, cells.type), cells)
+        return replace(self, data=self.data.set_column(self.columns.index(column), column, emptied_cells))
 
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
         """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
@@ -307,10 +307,10 @@ class Table:
         allowed = pa.array(names, pa.string())
         indices, known = _places(cells, allowed), NameIndex(allowed)
 
-        def said(row: int) -> str:
+        def describe(row: int) -> str:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
 
-        refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), said, remedy)
+        refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), describe, remedy)
         result: np.ndarray = indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return result
 
@@ -322,7 +322,7 @@ class Table:
         except pa.ArrowNotImplementedError:
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         except pa.ArrowInvalid as error:
-            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
+            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not name the rows
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
             feature = to == pa.float64()
             whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
@@ -344,14 +344,14 @@ class Tables(NamedTuple):
 
 
 def meant_empty(*words: str) -> str:
-    """What to do where a label says that there is none."""
-    meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
-    return f"If it says that nothing is known: [data] unlabeled = {meant}."
+    """The remedy where a label is a word for an unknown class."""
+    word = json.dumps(words[0], ensure_ascii=False) if words else "…"
+    return f"If it means that the class is not known: [data] unlabeled = {word}."
 
 
 def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
-    """What to do about cells of a feature that are no numbers; gaps: about those of which nothing is known; whole:
-    nothing else is in the column."""
+    """The remedy for cells of a feature that are no numbers; gaps: the remedy for unknown values; whole: whether
+    the column holds nothing else."""
     if remedy := of_number(texts, gaps):
         return remedy
     if not whole or any(re.match(NUMERIC, text) for text in texts):
@@ -362,7 +362,7 @@ def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = 
     literal = json.dumps(column, ensure_ascii=False)
     return (
         f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}. "
-        f"Otherwise leave it out, [data] ignore = [{literal}]; if it says people's group, "
+        f"Otherwise leave it out, [data] ignore = [{literal}]; if it is people's group, "
         f"columns = {{sens = {literal}}}."
     )
 
@@ -381,7 +381,7 @@ def _bools(mask: pa.Array) -> np.ndarray:
 
 
 def _truth_as_numbers(cells: pa.Array) -> pa.Array:
-    """Texts of which all say True, False, 0, 1 or nothing with 1 and 0 for the former two, as truth values are read."""
+    """Texts that are all True, False, 0, 1 or empty, with 1 for True and 0 for False; other columns as they are."""
     lower = pc.utf8_lower(cells)
     if not pc.any(pc.is_in(lower, pa.array(["true", "false"], lower.type))).as_py():
         return cells
@@ -396,25 +396,25 @@ def words_of(cells: pa.Array) -> pa.Array:
 
 
 def refuse_name(path: Path, name: str) -> NoReturn:
-    """Raise DataError for a column without a name, or with that of another."""
+    """Raise DataError for a column without a name, or with the name of another column."""
     refuse(
         path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.", "column-name"
     )
 
 
 def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
-    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes a whole number beside
+    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes whole numbers next to
     gaps, is the name "1" where there is no name "1.0"."""
-    kept = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
-    return pc.index_in(kept, names, skip_nulls=True)
+    normalized = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
+    return pc.index_in(normalized, names, skip_nulls=True)
 
 
 def as_whole(cells: pa.Array) -> pa.Array:
-    """The strings, of which "7.0", as pandas writes a whole number next to gaps, is "7"."""
+    """The strings, with "7.0", as pandas writes a whole number next to gaps, as "7"."""
     return pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
 
 
-_DOTTED = r"^((?:.*/)?-?\d{1,18})\.0+$"  # a whole number, of a member's where there is a slash before
+_DOTTED = r"^((?:.*/)?-?\d{1,18})\.0+$"  # a whole number, with a member's name and a slash in front or without
 
 
 _NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?"
@@ -431,7 +431,7 @@ def plain(name: str) -> str:
 
 def shown(name: str) -> str:
     """The name without letters that do not show, such as a zero-width space."""
-    return name if name.isascii() else "".join(own for own in name if unicodedata.category(own) != "Cf")
+    return name if name.isascii() else "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
@@ -449,7 +449,7 @@ def undotted(names: pa.Array) -> pa.Array:
 
 
 class NameIndex:
-    """Names that are known, strings in an Arrow array, to say which of them another one looks like."""
+    """Known names, strings in an Arrow array, to find names that look like another one."""
 
     def __init__(self, names: pa.Array) -> None:
         self._names = names
@@ -540,25 +540,25 @@ def read_csv(path: Path) -> pa.Table:
 
 
 def comments(path: Path) -> int:
-    """How many lines before the header of a CSV file begin with #, as those of SNAP and KONECT do.
+    """The number of lines before the header of a CSV file that begin with #, as in files of SNAP and KONECT.
 
     Raises:
         DataError: the line after them is no header, or one of them looks like it.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        found = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
-    if not found:
+        lines = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
+    if not lines:
         return 0
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(islice(file, len(found), None)), [])
-    last = [cell.strip() for cell in re.split(r"[,\t]", found[-1].lstrip(COMMENT))]
+        header = next(csv.reader(islice(file, len(lines), None)), [])
+    last = [cell.strip() for cell in re.split(r"[,\t]", lines[-1].lstrip(COMMENT))]
     numbers = all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip()))
     if numbers or (len(last) == len(header) > 1 and not any(" " in cell for cell in last)):
-        what = f"line {len(found)}, {found[-1].strip()!r}, begins with {COMMENT}, as comments do"
+        what = f"line {len(lines)}, {lines[-1].strip()!r}, begins with {COMMENT}, as comments do"
         after = "the line after it is no header" if numbers else "it looks like the header"
         remedy = f"Write the columns' names without {COMMENT}, split by commas, such as source,target."
         refuse(path, f"{what}, and {after}", remedy, "header")
-    return len(found)
+    return len(lines)
 
 
 def _check_quotes(path: Path, skipped: int) -> None:

@@ -1,4 +1,4 @@
-"""What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
+"""Edge attributes of a user's own data: direction, weight, features, time; parallel edges and loops."""
 
 import logging
 import math
@@ -63,9 +63,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Carrying(EdgeSettings, Classified):
-    """Tables whose edges may carry something.
+    """Tables whose edges may have attributes.
 
-    edge_owner: the column of edges that says whose each is, for the partition "edges"; it is no feature.
+    edge_owner: the column of edges with their owners, for the partition "edges"; it is no feature.
     """
 
     edge_owner: str | None = None
@@ -77,13 +77,13 @@ class Carrying(EdgeSettings, Classified):
     @property
     def carries(self) -> bool:
         """See `Classified.carries`."""
-        named = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
-        carry = any(name is not None for name in named) or self.parallel != "keep"
+        columns = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
+        carry = any(name is not None for name in columns) or self.parallel != "keep"
         return self.directed or self.of_edges or carry
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The columns of edges that say something of them but what they carry."""
+        """The columns of edges with a meaning other than edge attributes."""
         return ()
 
     @property
@@ -93,14 +93,14 @@ class Carrying(EdgeSettings, Classified):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The columns of edges that are named."""
+        """The columns of edges that settings name."""
         numbers = self.edge_weight, self.edge_time, self.edge_owner
         every = (*(name for name in self.listed if name != ALL), *numbers)
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
 def check_carrying(kind: Carrying) -> None:
-    """Refuse settings that mean nothing together.
+    """Reject settings that contradict each other.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
@@ -111,10 +111,12 @@ def check_carrying(kind: Carrying) -> None:
     if odd := [name for name in kind.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
     if odd := [name for name in kind.chosen if name in kind.said]:
-        raise ConfigError(f"data: {odd[0]!r} says what an edge is, and cannot be its feature, weight or time.")
+        raise ConfigError(
+            f"data: {odd[0]!r} has another meaning for edges, and cannot be their feature, weight or time."
+        )
     if kind.of_edges and kind.parallel != "keep":
         raise ConfigError(
-            f"parallel = {kind.parallel!r} makes one of several edges, each of which is an example; keep."
+            f"parallel = {kind.parallel!r} merges edges, but each edge is an example. Set parallel = 'keep'."
         )
     if kind.parallel == "count" and kind.edge_weight is not None:
         raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
@@ -123,10 +125,10 @@ def check_carrying(kind: Carrying) -> None:
 def carried_of(
     edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
 ) -> EdgeAttributes | None:
-    """What edges carry, of which `listed` has the ends int64 [2, M] and the rows int64 [M] in a table; None if nothing
-    counts.
+    """The edge attributes; `listed` has the ends int64 [2, M] and the rows int64 [M] in the table; None without edge
+    attributes.
 
-    categories: columns of text of all tables; those of edges are called "edges.currency".
+    categories: columns of text of all tables; names of edge columns begin with "edges.", such as "edges.currency".
 
     Raises:
         DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
@@ -151,7 +153,7 @@ def carried_of(
 
 
 def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
-    """With features scaled as `datasets.features.normalize` does, over all of these edges `until` some time.
+    """The attributes with features scaled as `datasets.features.normalize` does, over all edges up to `until`.
 
     Raises:
         DataError: there is no edge until then.
@@ -161,7 +163,7 @@ def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, until: float
     over = edge_attrs.features if edge_attrs.time is None else edge_attrs.features[edge_attrs.time <= until]
     if how in OVER_NODES and edge_attrs.time is not None and not len(over):
         early = f"{edge_attrs.time.min():.10g} is the first, and training ends at {until:.10g}"
-        remedy = 'Let training end later (train_until), or say edge_normalize = "none".'
+        remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
@@ -174,7 +176,7 @@ def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, until: float
 
 
 def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
-    """With features scaled by what those of edges `before` were."""
+    """The attributes with features scaled by the numbers that scaled the edges `before`."""
     if attributes.features is None:
         return attributes
     shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
@@ -183,7 +185,7 @@ def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) ->
 
 
 def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
-    """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
+    """The attributes with edges of the same ends merged by `parallel`; in the order of the last edge of each pair."""
     if parallel == "keep" or not edge_attrs.total:
         return edge_attrs
     index = edge_attrs.ends if edge_attrs.directed else np.sort(edge_attrs.ends, 0)
@@ -229,10 +231,10 @@ def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     if edge_attrs.directed:
         return edge_attrs
     if not mirrored(edge_attrs.ends):
-        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
+        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or set directed to true.")
     if not alike_both_ways(edge_attrs):
         what = "an edge has another weight, other features or another time than its reverse"
-        refuse(where, what, "Give both the same, or say that edges are directed.", "reverse")
+        refuse(where, what, "Give both the same, or set directed to true.", "reverse")
     return edge_attrs.taken(edge_attrs.ends[0] <= edge_attrs.ends[1])
 
 
@@ -242,8 +244,8 @@ def alike_both_ways(edge_attrs: EdgeAttributes) -> bool:
 
 
 def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
-    """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
-    that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
+    """Undirected edges; each once where the table lists all in both directions with the same values, in the direction
+    that comes first. Warns where it lists most of them so, or where edges are the examples, which all stay.
 
     table: int64 [M], which table each edge is from.
     """
@@ -255,8 +257,8 @@ def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path)
     twice = both & ~loop & (~whole | edge_attrs.examples)
     if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
         are = "is two examples" if edge_attrs.examples else "counts twice"
-        said = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
-        _LOG.warning("note: %s: %s, which %s; list it once, or say directed = true", where, said, are)
+        problem = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
+        _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, problem, are)
     return edge_attrs if edge_attrs.examples else edge_attrs.taken(~whole | loop | opens)
 
 
@@ -272,7 +274,7 @@ def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np
     ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
     both, opens = way == 0, np.ones(edge_attrs.total, bool)
     at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
-    values = [own[at] for own in (edge_attrs.weight, edge_attrs.time) if own is not None]
+    values = [column[at] for column in (edge_attrs.weight, edge_attrs.time) if column is not None]
     values += [] if edge_attrs.features is None else list(edge_attrs.features[at].T)
     order = np.lexsort([*values, pair[at], table[at]])
     new = np.ones(len(at), bool)
@@ -285,10 +287,10 @@ def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np
 
 
 def one_way(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
-    """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
+    """A note on one-way edges of other programs' graphs, which count both ways here unless the user sets `directed`."""
     if attributes is not None or both or directed is not None:
         return ()
-    return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
+    return ("the edges' directions are not used; set directed = True to use them, or False to silence this note",)
 
 
 def mirrored(index: np.ndarray) -> bool:
@@ -300,7 +302,7 @@ def mirrored(index: np.ndarray) -> bool:
 
 
 def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
-    """The same graph with its edges as the examples, whose classes, called `labels`, and split it has.
+    """The graph with its edges as the examples, by their classes, with the names `labels`, and their split.
 
     Raises:
         DataError: its edges have no classes of their own.
@@ -311,8 +313,8 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
     y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
     examples = attributes._replace(examples=True, y=None, split=None)
-    named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
-    return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+    fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **fields)  # type: ignore[arg-type]
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
@@ -353,16 +355,16 @@ _KINDS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (No
 def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
     """The column of text as timestamps, of nanoseconds where microseconds do not keep it."""
     for kind in _KINDS:
-        if (found := _cast(cells, kind)) is not None:
-            return found
+        if (times := _cast(cells, kind)) is not None:
+            return times
     bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
 
-    def said(row: int) -> str:
+    def describe(row: int) -> str:
         number = _cast(cells[row : row + 1], pa.float64()) is not None
         what = "a number among dates" if number else "no number and no date"
         return f"time {column!r} is {cells[row].as_py()!r}, {what}"
 
-    refuse_rows(table, bad, said, _TIMES)
+    refuse_rows(table, bad, describe, _TIMES)
     remedy = "Give all times a zone, or none; nanoseconds reach from 1678 to 2261."
     refuse(table.path, f"column {column!r} mixes times with and without a zone, or of too many digits", remedy, "times")
 
@@ -385,12 +387,12 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    taken = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
-    return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
+    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
+    return _of_numbers(edges, None, [name for name in edges.columns if name not in other_columns])
 
 
 def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
-    """Those columns, a time as a number."""
+    """The table with the columns `names`, a time as a number."""
     data = edges.data.select(names)
     if time in names:
         data = data.set_column(names.index(time), time, pa.array(times_of(edges, time)))
@@ -398,12 +400,12 @@ def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
 
 
 def _of_edges(categories: Categories | None) -> Categories:
-    named = (categories or {}).items()
-    return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
+    items = (categories or {}).items()
+    return {name.removeprefix(_IN_EDGES): values for name, values in items if name.startswith(_IN_EDGES)}
 
 
 def of_nodes(categories: Categories | None) -> Categories | None:
-    """Of `categories` those of nodes."""
+    """The part of `categories` that is about columns of nodes."""
     if categories is None:
         return None
     return {name: values for name, values in categories.items() if not name.startswith(_IN_EDGES)}
@@ -411,7 +413,7 @@ def of_nodes(categories: Categories | None) -> Categories | None:
 
 # ----------------------------------------------------------------------------------------------------
 # Tables of nodes and edges, and of small graphs, wherever they were read: checked in one place, and made a `Dataset`.
-# Everything that is wrong in them is told at once, with file, row and remedy.
+# One error lists everything that is wrong in them, with file, row and remedy.
 
 
 Parts = dict[str, Callable[[Record], object]]
@@ -421,8 +423,8 @@ Parts = dict[str, Callable[[Record], object]]
 class Tabular(Carrying):
     """Tables that become one data set.
 
-    owner: the column of the examples, or of nodes where these are edges, that says whose each is, for the partition
-           "column"; it is no feature.
+    owner: the column of the examples, or of nodes where these are edges, with their owners, for the partition "column";
+           it is no feature.
     """
 
     owner: str | None = None
@@ -438,7 +440,7 @@ class Tabular(Carrying):
         check_gaps(self.missing, self.categories)
         if both := [name for name in self.targets or () if name in (self.owner, *gaps_of(self.missing, self.of_edges))]:
             raise ConfigError(
-                f"data.targets: {both[0]!r} is named in data.missing or data.owner, too. Name it once; targets may "
+                f"data.targets: {both[0]!r} is also in data.missing or data.owner. Name it once; targets may "
                 "have gaps as they are.",
                 code="config.conflict",
             )
@@ -449,12 +451,12 @@ class Tabular(Carrying):
         return (*NODES, *(() if self.of_edges else self.targets or ()))
 
     def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
-        """The data set; `root` is what complaints about several tables name, its last part the data's name.
+        """The data set; errors about several tables name `root`, and its last part is the data's name.
 
         labelled: False for examples to be predicted, which need no labels and whose split does not matter.
 
         Raises:
-            DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of
+            DataError: the tables are not valid; the message names file, row (see `table.Table`) and remedy, of each of
                 the first 20 faults.
         """
         if (settled := self.settled(self.examples(tables))) is not self:
@@ -490,22 +492,22 @@ class Tabular(Carrying):
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
 
     def _unused(self, tables: Tables) -> Iterator[str]:
-        """A sentence on the column label where others say what is predicted."""
+        """A note on the column label where other columns are the targets."""
         examples = self.examples(tables)
         if "label" not in self.answers and "label" in examples.columns:
-            yield f"{examples.path}: the column label is not used, since data.targets names what is predicted"
+            yield f"{examples.path}: the column label is not used, since data.targets lists the targets"
 
     def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
-        """The categories, those that are "auto" as the values of training rows: where the examples have a column split,
-        those of which it says "train", and the nodes of such small graphs; else all."""
-        found = dict(self.categories or {})
-        for name in (name for name, values in found.items() if values == AUTO):
+        """The categories, with "auto" replaced by the values of training rows: where the examples have a column split,
+        rows with "train", and the nodes of such small graphs; else all."""
+        categories = dict(self.categories or {})
+        for name in (name for name, values in categories.items() if values == AUTO):
             table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
-            found[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
-        return found
+            categories[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
+        return categories
 
     def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
-        """bool [rows] of a table, those of examples whose split is "train"; None where nothing says so."""
+        """bool [rows] of a table, the rows of examples whose split is "train"; None without a split."""
         examples = self.examples(tables)
         trains = in_training(examples)
         if trains is None or table is examples:
@@ -517,11 +519,11 @@ class Tabular(Carrying):
         return rows if rows.any() else None
 
     def arranged(self, tables: Tables) -> Tables:
-        """The tables with nodes in the order of the data set's."""
+        """The tables with nodes in the order of the data set's nodes."""
         return tables
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
-        """What is read of the tables, in order, each from what was read before it."""
+        """{name: the function that reads it} in order; each gets the record of the values before it."""
         nodes, edges, examples = tables.nodes, tables.edges, self.examples(tables)
         whose, known, categories = tables.graphs or nodes, self.known, of_nodes(self.categories)
         example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
@@ -532,7 +534,7 @@ class Tabular(Carrying):
             "x": lambda record: features_of(nodes, known, categories, apart=labelled),
             "columns": lambda record: feature_names(nodes, known, categories),
             "sens": lambda record: sens_of(examples, self.groups),
-            # where sens was refused, its names would be refused for the same
+            # where sens raised an error, its names would raise the same
             "groups": lambda record: group_names(examples, self.groups) if "sens" in record else (),
             "public": lambda record: (
                 split_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
@@ -550,8 +552,8 @@ class Tabular(Carrying):
             ),
         }
 
-    def finished(self, tables: Tables, found: Record) -> Record:
-        """The fields of the data set, of all that was found in the tables."""
-        ends, _ = found["ends"]
-        found = {name: held for name, held in found.items() if name not in ("ends", "elsewhere")}
-        return found | {"ids": tuple(found["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}
+    def finished(self, tables: Tables, record: Record) -> Record:
+        """The fields of the data set, from the values that `parts` read."""
+        ends, _ = record["ends"]
+        record = {name: value for name, value in record.items() if name not in ("ends", "elsewhere")}
+        return record | {"ids": tuple(record["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}

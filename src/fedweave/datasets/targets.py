@@ -1,5 +1,5 @@
-"""What is predicted of a user's examples, in whatever form the data comes: a class, numbers, or several yes-or-no
-labels (`core.target`)."""
+"""Targets of a user's examples, for all forms of data: a class, numbers, or several yes-or-no labels
+(`core.target`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SAY = 'If numbers are predicted: [data] target = "number"; several yes-or-no la
 
 @dataclass(frozen=True)
 class Targeted(CommonSettings):
-    """What is predicted of the examples."""
+    """The targets of the examples."""
 
     def __post_init__(self) -> None:
         check_normalize(self.normalize)
@@ -78,7 +78,7 @@ class Targeted(CommonSettings):
         """One target's values float64 [e], NaN at gaps, as they are.
 
         Raises:
-            DataError: one is infinite, or has no logarithm where that is asked for, or is no label; names its row.
+            DataError: one is infinite, or has no logarithm but target_log is set, or is no label; names its row.
         """
         with np.errstate(invalid="ignore"):
             bad, what, remedy = np.isinf(values), "is not finite", "Correct it, or leave the cell empty for a gap."
@@ -99,7 +99,7 @@ class Targeted(CommonSettings):
     def of_array(self, y: np.ndarray, key: str, where: str | Path, called: Sequence[str] = ()) -> np.ndarray:
         """An array of numbers or labels [e] or [e, t], with NaN or, of labels, -1 at gaps, in the form of `Dataset.y`.
 
-        called: what its columns are called, of which `targets` names those that count.
+        called: the names of its columns; `targets` lists the columns that count.
 
         Raises:
             DataError: it has another form, not that many columns, or a value that is none; names its row.
@@ -123,11 +123,11 @@ class Targeted(CommonSettings):
         return self.joined([self.column(y, f"{key} {name}", rows) for y, name in zip(values.T, names, strict=True)])
 
     def names_of_array(self, called: Sequence[str]) -> tuple[str, ...]:
-        """What the targets of an array are called, whose columns are `called` so; () where nobody said."""
+        """The names of the targets of an array whose columns are `called` so; () without."""
         return tuple(called) if self.targets is None else self.targets
 
     def fields(self, y: np.ndarray, names: Sequence[str]) -> Record:
-        """The fields of a `Dataset` that say what is predicted, of `y` in its form; {} of classes."""
+        """The fields of a `Dataset` for targets `y` in its form; {} of classes."""
         if self.by_class:
             return {}
         about: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
@@ -137,10 +137,10 @@ class Targeted(CommonSettings):
         return about
 
     def refuse_other(self, y: np.ndarray, key: str, where: str | Path) -> None:
-        """Refuse numbers, or several columns, where classes are asked for.
+        """Reject numbers, or several columns, where classes are expected.
 
         Raises:
-            DataError: says which setting takes them.
+            DataError: names the setting that takes them.
         """
         if self.by_class and (y.ndim == 2 or y.dtype.kind == "f"):
             form = f"is {y.dtype}, not int64" if y.dtype.kind == "f" else f"has shape {y.shape}, not (any)"
@@ -148,7 +148,7 @@ class Targeted(CommonSettings):
 
 
 class _ArrayRows(NamedTuple):
-    """The rows of an array, as complaints name them."""
+    """The rows of an array, as errors name them."""
 
     where: Path
 

@@ -47,7 +47,7 @@ class Rings(NamedTuple):
 
 
 def draw_rings(members: int, rng: np.random.Generator) -> Rings:
-    """Rings of all kinds with exactly so many members, at least `LEAST`; the last one is a fan-in of what is left."""
+    """Rings of all kinds with exactly `members` members, at least `LEAST`; the last one is a fan-in of the rest."""
     most = members // LEAST + 1
     kind = rng.integers(len(KINDS), size=most)
     size = rng.integers(LEAST, _MOST + 1, most)
@@ -99,7 +99,7 @@ def placed(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, r
     """int64 [S]: the account that each member has, of accounts at `bank` int64 [n] those that are not `taken` bool [n].
 
     spanning: share of the rings whose layers are at one bank after the other; all of another ring are at one.
-    An account occurs twice only where a bank has fewer than are asked for.
+    An account occurs twice only where a bank has fewer accounts than a ring needs.
     """
     banks = int(bank.max()) + 1
     home = rng.integers(banks, size=len(rings.size))
@@ -177,18 +177,18 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Transfers(Settings):
-    """Accounts of several banks and the transfers between them, of which rings launder money.
+    """Accounts of several banks and the transfers between them; some belong to rings that launder money.
 
     Rings are fan-ins, fan-outs, cycles and layered chains; all their members are frauds, who also pay and are paid as
     others do. Groups of honest accounts pay each other in the same shapes. Frauds tend to have young accounts, and
-    laundered amounts to be large for the account, in haste and at any hour; no feature alone gives them away.
-    Examples are accounts (`y`), whose owners are banks, or transfers, as `task` says; these have labels of their own
-    (`carried.y`) and a split by time (`carried.split`): the first .6 of them, the next .2 and the last .2.
+    laundered amounts to be large for the account, in haste and at any hour; no single feature gives them away.
+    `task` decides whether examples are accounts (`y`), whose owners are banks, or transfers, which have labels
+    (`carried.y`) and a split by time (`carried.split`) of their own: the first .6, the next .2 and the last .2.
 
-    preset:    how large it is where nothing else is said: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
+    preset:    values of settings that you leave out: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
                "small" (600, 3,000, 5 %) or "large" (1 million, 10 million, .05 %).
     accounts:  number of accounts.
-    transfers: number of transfers, including those of rings.
+    transfers: number of transfers, including the transfers of rings.
     fraud:     share of accounts that are in rings.
     banks:     number of banks, which have equal numbers of accounts.
     crossing:  share of the ordinary transfers that go to another bank.
@@ -242,59 +242,59 @@ class Transfers(Settings):
         """
         if root is not None:
             raise NotHeld("transfers")
-        drawn = self.drawn(seed)
-        ends = np.stack([drawn.source, drawn.target])
-        hour = np.cos(2 * np.pi * drawn.time)
-        kinds = [drawn.channel == channel for channel in range(len(CHANNELS))]
-        features = np.stack([_scaled(drawn.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
+        draw = self.drawn(seed)
+        ends = np.stack([draw.source, draw.target])
+        hour = np.cos(2 * np.pi * draw.time)
+        kinds = [draw.channel == channel for channel in range(len(CHANNELS))]
+        features = np.stack([_scaled(draw.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
         split = np.searchsorted(np.cumsum(SHARES[:-1]), (np.arange(len(hour)) + 0.5) / len(hour))
-        customers = [drawn.customer == customer for customer in range(len(CUSTOMERS))]
+        customers = [draw.customer == customer for customer in range(len(CUSTOMERS))]
         data = Dataset(
             name="transfers",
-            x=np.stack([_scaled(drawn.age, _AGE), _scaled(drawn.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
-            edges=skeleton(ends, len(drawn.bank)),
-            y=drawn.fraud.astype(np.int64),
+            x=np.stack([_scaled(draw.age, _AGE), _scaled(draw.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
+            edges=skeleton(ends, len(draw.bank)),
+            y=draw.fraud.astype(np.int64),
             classes=2,
             columns=("log age", "log turnover", *CUSTOMERS),
             labels=CLASSES,
-            owner=drawn.bank,
+            owner=draw.bank,
             owners=_names(self.banks),
             edge_attrs=EdgeAttributes(
                 ends,
                 directed=True,
                 features=features,
-                time=drawn.time,
+                time=draw.time,
                 columns=("log amount", "night", *CHANNELS),
-                y=drawn.laundering.astype(np.int64),
+                y=draw.laundering.astype(np.int64),
                 split=split,
             ),
         )
         return as_edges(data, OF_TRANSFERS) if self.task == "edges" else data
 
     def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
-        """The same draw as a bank would have it: accounts (id, bank, customer, age in days, turnover, label) and
+        """The data as tables of a bank: accounts (id, bank, customer, age in days, turnover, label) and
         transfers (source, target, amount, channel, date, kind), in order of time."""
-        drawn = self.drawn(seed)
+        draw = self.drawn(seed)
         accounts = {
-            "id": np.arange(len(drawn.bank)),
-            "bank": _words(drawn.bank, _names(self.banks)),
-            "customer": _words(drawn.customer, CUSTOMERS),
-            "age": drawn.age.round(),
-            "turnover": drawn.turnover.round(),
-            "label": _words(drawn.fraud, CLASSES),
+            "id": np.arange(len(draw.bank)),
+            "bank": _words(draw.bank, _names(self.banks)),
+            "customer": _words(draw.customer, CUSTOMERS),
+            "age": draw.age.round(),
+            "turnover": draw.turnover.round(),
+            "label": _words(draw.fraud, CLASSES),
         }
         transfers = {
-            "source": drawn.source,
-            "target": drawn.target,
-            "amount": drawn.amount.round(2),
-            "channel": _words(drawn.channel, CHANNELS),
-            "date": _EPOCH + (drawn.time * 86_400).astype("timedelta64[s]"),
-            "kind": _words(drawn.laundering, OF_TRANSFERS),
+            "source": draw.source,
+            "target": draw.target,
+            "amount": draw.amount.round(2),
+            "channel": _words(draw.channel, CHANNELS),
+            "date": _EPOCH + (draw.time * 86_400).astype("timedelta64[s]"),
+            "kind": _words(draw.laundering, OF_TRANSFERS),
         }
         return pa.table(accounts), pa.table(transfers)
 
     def drawn(self, seed: int) -> Drawn:
-        """What both are made of.
+        """The random draw that `load` and `tables` share.
 
         Raises:
             ConfigError: see `load`.
@@ -327,8 +327,8 @@ class Transfers(Settings):
     def _group(
         self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True
     ) -> tuple[np.ndarray, Columns]:
-        """Accounts int64 [S] of rings of so many members, and their transfers, if they `launder`, or else of honest
-        groups."""
+        """Accounts int64 [S] of rings of `members` members, and their transfers, which launder money if `launder`, or
+        else belong to honest groups."""
         rings = draw_rings(members, rng)
         account = placed(rings, bank, taken, self.spanning, rng)
         payment, time = times(rings, rng.integers(2, 5, len(rings.size)), self.days, 1 + (not launder), rng)

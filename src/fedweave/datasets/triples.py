@@ -1,7 +1,7 @@
 """Knowledge graphs: tables of triples (head, relation, tail), of a user's own and published ones.
 
 Entities have no features: each has a column of its own, so that a model learns a vector for it. The examples are the
-triples, whose class is the relation; with [data] task = "links" a model says which triples are true.
+triples, whose class is the relation; with [data] task = "links" a model predicts which triples are true.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
 
 
 def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
-    """The same nodes, without their features: each has a column of its own, 1 for it and 0 for all others. The first
-    layer of a model is then a vector for each node, which is learned.
+    """The nodes without their features: each has a column of its own, 1 for it and 0 for all others. The first layer of
+    a model is then a vector for each node, which is learned.
 
-    columns: int64 [n], the column of each node among `width` of them, where those who hold nodes number them together;
-    a node at -1 has none.
+    columns: int64 [n], the column of each node among `width` columns, where holders of nodes number them together; a
+    node at -1 has none.
 
     Raises:
-        ConfigError: the data is of small graphs or of parties, whose nodes nobody else has.
+        ConfigError: the data is of small graphs or of parties, where holders share no nodes.
     """
     if data.graph_of is not None or data.parties is not None:
         raise ConfigError(
@@ -68,7 +68,7 @@ def read(folder: Path) -> tuple[pa.Table, Path]:
     for path in (folder / name for name in TABLES):
         if path.is_file():
             table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
-            return _named(table, path), path
+            return _renamed(table, path), path
     present = [folder / name for name in TEXTS if (folder / name).is_file()]
     if not present or present[0].name != TEXTS[0]:
         refuse(folder, "there are no triples", _LAYOUT, "no-triples")
@@ -91,13 +91,13 @@ def _tabbed(path: Path) -> pa.Table:
     return pa.csv.read_csv(path, options, parsing, types)
 
 
-def _named(table: pa.Table, path: Path) -> pa.Table:
+def _renamed(table: pa.Table, path: Path) -> pa.Table:
     columns = dict[str, pa.ChunkedArray]()
-    for wanted, names in CALLED.items():
-        held = next((name for name in names if name in table.column_names), None)
-        if held is None:
+    for meaning, names in CALLED.items():
+        column = next((name for name in names if name in table.column_names), None)
+        if column is None:
             refuse(path, f"there is no column {' or '.join(names)}", "Give head, relation and tail.", "column-missing")
-        columns[wanted] = table[held].cast(pa.string())
+        columns[meaning] = table[column].cast(pa.string())
     if SPLIT in table.column_names:
         columns[SPLIT] = table[SPLIT].cast(pa.string())
     return pa.table(columns)

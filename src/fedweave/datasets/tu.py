@@ -72,7 +72,7 @@ class Lines:
         return self.values[:, 0]
 
     def check_count(self, count: int, of: str) -> None:
-        """Raise DataError unless there are as many lines as `of` names."""
+        """Raise DataError unless there are `count` lines; `of` names the things that they count."""
         if len(self.values) != count:
             refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", AGAIN)
 
@@ -90,9 +90,9 @@ def read(
     Graphs are in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
 
     Features are one-hot node labels, a column for each number from the lowest to the highest label (so DD has 89
-    columns, of which 82 occur), or, where these are more than nodes, for each that occurs. After them with `attributes`
-    the node attributes; without either, one-hot degrees from 0 to the highest. They are called "label = 3" ("label 2 =
-    3" of the second label), "attribute 1" and "degree = 3".
+    columns, and 82 occur), or, where these would be more than nodes, for each label that occurs. `attributes` adds
+    the node attributes after them; without either, one-hot degrees from 0 to the highest. Names: "label = 3" ("label 2
+    = 3" of the second label), "attribute 1" and "degree = 3".
     Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
 
     labelled: False for graphs to be predicted, which may have no graph labels.
@@ -172,15 +172,15 @@ def _targets(
 
 
 def _names(numbers: np.ndarray) -> tuple[str, ...]:
-    """What rising `numbers` [m] call things; () where they count these from 0."""
+    """The names that rising `numbers` [m] give; () where they are the numbers from 0."""
     return () if np.array_equal(numbers, np.arange(len(numbers))) else tuple(map(str, numbers.tolist()))
 
 
 def _unread(folder: Path, name: str, attributes: bool, pattern: str, target: Targeted) -> Iterator[str]:
-    """What to say of files that are not read."""
+    """Notes on files that are not read."""
     stems = READ if target.by_class else (*READ, "graph_attributes")
-    attribute_stem, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
-    used = [path for path in (*held.values(), _file(folder, attribute_stem)) if path is not None]
+    attribute_stem, files = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
+    used = [path for path in (*files.values(), _file(folder, attribute_stem)) if path is not None]
     if not attributes and (path := _file(folder, attribute_stem)) is not None:
         yield f"{path} is not used; data.attributes = true takes the node attributes as features"
     yield from unread(folder, used, pattern=pattern)
@@ -190,7 +190,7 @@ def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines
     """int64 [e]: the labels of the graphs `numbers` [e], sorted; and what to say of numbers left out."""
     stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
     if _file(folder, stem) is None and (targets := _file(folder, f"{name}_graph_attributes")) is not None:
-        refuse(targets, f"there are numbers for each graph, and no {stem}.txt beside them", remedy, "targets")
+        refuse(targets, f"there are numbers for each graph, but no {stem}.txt", remedy, "targets")
     lines = _required(folder, stem, remedy=remedy)
     labels = lines.one_column()
     rows, gaps = _rows_of(numbers, lines, indicator.path.name)
@@ -227,7 +227,7 @@ def _graphs(indicator: Lines) -> np.ndarray:
 
 
 def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
-    """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and what these are called; `graph_of` [n]
+    """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and names of labels; `graph_of` [n]
     are graphs' numbers."""
     lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
     ends = lines.values.T - 1
@@ -254,8 +254,8 @@ def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, n
 def _edge_labels(
     folder: Path, name: str, ends: np.ndarray, rows: np.ndarray, reverse: np.ndarray
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """int64 [E] of the edges that stand in the lines `rows`, and the other way round in the lines `reverse`; and what
-    they are called."""
+    """int64 [E], the labels of edges in the lines `rows`, whose reverse edges are in the lines `reverse`; and the names
+    of labels."""
     lines = _optional(folder, f"{name}_edge_labels")
     if lines is None:
         return None, ()
@@ -263,7 +263,7 @@ def _edge_labels(
     labels, kinds = _numbered(lines.values)
     at = first(labels[rows] != labels[reverse])
     if at is not None:
-        other = f"that of its reverse in line {reverse[at] + 1}"
+        other = f"the label of its reverse in line {reverse[at] + 1}"
         lines.refuse_at(int(rows[at]), f"the label of edge {_pair(ends, int(rows[at]))} is not {other}", AGAIN)
     return labels[rows], kinds
 
@@ -397,8 +397,8 @@ def _cells(text: bytes, width: int, kind: pa.DataType) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Collections of small graphs, each of which is an example: published ones, and a user's own in the same layout.
-# `Domains` has several side by side, one for each member.
+# Collections of small graphs, where each graph is an example: published ones, and a user's own in the same layout.
+# `Domains` has several of them, one for each member.
 
 
 _LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
@@ -537,13 +537,13 @@ _KINDS = {kind.name: kind for kind in SMALL_GRAPHS}
 
 @dataclass(frozen=True)
 class Domains:
-    """Collections of small graphs, each of which a member holds alone (domain skew; GCFL's and FedStar's setting).
+    """Collections of small graphs; each member holds one of them (domain skew; GCFL's and FedStar's setting).
 
     `[partition] name = "column"` makes a client of each set. A set has feature columns of its own, which are 0
     elsewhere; classes are numbered from 0 in each, so that members share what lies between, as by share =
     ["[1-9]*/*"] or FedStar.
 
-    sets: names of published collections, two or more, looked for as each is by itself.
+    sets: names of published collections, two or more, each at its usual place.
     """
 
     sets: tuple[str, ...] = ("mutag", "bzr", "ptc-mr")

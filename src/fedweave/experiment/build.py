@@ -58,7 +58,7 @@ from fedweave.partition.client_data import (
 from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
 
 # ----------------------------------------------------------------------------------------------------
-# A run's data and its cut, with the edges between members made features where the configuration says so.
+# A run's data and its partition, where edges between members may become features by the configuration.
 
 
 def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
@@ -158,7 +158,7 @@ class Built:
 
 
 class ModelPlugin(Protocol):
-    """What builds a model: a plug-in of [model]."""
+    """A plug-in of [model], which builds a model."""
 
     def build(self, features: int, classes: int) -> Model:
         """The layers from `features` columns to scores of `classes`."""
@@ -166,7 +166,7 @@ class ModelPlugin(Protocol):
 
 
 class Origin(NamedTuple):
-    """What a federation was made of; engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
+    """The inputs of `federation`. engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
@@ -176,13 +176,13 @@ class Origin(NamedTuple):
 
 
 def origin_of(fed: Engine) -> Origin | None:
-    """What a federation that `federation` made was made of; None of another."""
+    """The inputs of a federation that `federation` made; None for another federation."""
     return fed.origin if isinstance(fed, Simulation) and isinstance(fed.origin, Origin) else None
 
 
 class Ingredients(NamedTuple):
-    """What a run is made of before anybody has a graph. seen: the partition that the clients see, which is the union
-    of all where the algorithm is pooled. own: {client: its own algorithm}, of those whose model is another."""
+    """The parts of a run before any graph is made. seen: the partition that the clients see, which is the union
+    of all parts where the algorithm is pooled. own: {client: its algorithm} for clients whose model is not [model]."""
 
     data: Dataset
     partition: Partition
@@ -198,7 +198,7 @@ class Ingredients(NamedTuple):
 
 
 def ingredients(config: Config) -> Ingredients:
-    """Load, cut and make what a config names; the same in every process.
+    """Load and partition the data of a config and make its algorithm; the same in every process.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
@@ -226,7 +226,7 @@ def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
 
 
 def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm) -> dict[str, Algorithm]:
-    """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
+    """{client: its algorithm} for clients whose model is not [model]'s; clients with the same model share one."""
     algorithms = dict[str, Algorithm]()
     by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
     for client in facts.members:
@@ -238,12 +238,14 @@ def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm
 
 
 def suited(config: Config, data: Dataset) -> ModelPlugin:
-    """The model's plug-in, with what it needs to know of what the data's edges carry.
+    """The model's plug-in, fitted to the edge attributes of the data.
 
     Raises:
-        ConfigError: it is for edges with other features.
+        ConfigError: the model is for edges with other features.
     """
-    attributes = None if capabilities(config.algorithm.kind).vertical else data.edge_attrs  # nobody there reads it
+    attributes = (
+        None if capabilities(config.algorithm.kind).vertical else data.edge_attrs
+    )  # vertical models read no edges
     model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
     blocks.check_fits(model, data.edge_attrs)
     return model
@@ -324,8 +326,8 @@ def _on_cluster(
 
 
 def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
-    """Data and cut where workers have what is computed on; here they are looked at for what is told of them. The cut is
-    a copy, because one that knows what it was made from would keep that in memory."""
+    """The data and partition that the main process keeps while workers compute: large arrays move to a file. The
+    partition is a copy, because the original refers to the data that it was made from and would keep it in memory."""
     if isinstance(data.x, np.ndarray):
         x: Any = seldom(data.x)
     else:
@@ -353,8 +355,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     )
 
 
-def _mode(nets: Sequence[Model], wanted: str) -> str:
-    return "loop" if any(layer.runs_alone for net in nets for layer in net) else wanted
+def _mode(nets: Sequence[Model], mode: str) -> str:
+    return "loop" if any(layer.runs_alone for net in nets for layer in net) else mode
 
 
 def federation(
@@ -371,15 +373,14 @@ def federation(
     resend: bool = True,
     members: Mapping[str, Model] | None = None,
 ) -> Simulation:
-    """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
-    all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
-    for (what its finders look for, overlaps). Logs a warning for what came with the data and is not used,
-    such as a split.
+    """The federation that `algorithm` trains on, in one process: a client for each part of the partition, or one client
+    for all where the algorithm is pooled, such as centralized. It also has what the server holds and what the
+    algorithm precomputes. Logs a warning for what came with the data and is not used, such as a split.
 
-    mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
-    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one. members:
-    {client: its model}, such as `models.SAGE().build(…)`, of those that have another than `algorithm`, which shares no
-    weights then; one model for several clients lets these run together.
+    mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype:
+    of features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one. members:
+    {client: its model}, such as `models.SAGE().build(…)`, for clients whose model differs from `algorithm`'s, which
+    then shares no weights; one model for several clients lets these run together.
 
     Raises:
         ConfigError: the partition is none that is cut; there is no such device or client, or the algorithm shares
@@ -426,7 +427,7 @@ def _simulation(
 
 
 def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:
-    """What an engine is given besides its clients."""
+    """The arguments of an engine other than its clients."""
     return {
         "classes": data.classes,
         "test": global_test_graph(data, partition, dtype),
@@ -443,9 +444,9 @@ def _members(data: Dataset, partition: Partition) -> dict[str, torch.Tensor]:
         [share] = shares(data, partition.parts)
         group = links_of(share, member_links(partition)).group
         rows = {
-            name: np.concatenate([held, np.flatnonzero(group == at)]) for at, (name, held) in enumerate(rows.items())
+            name: np.concatenate([nodes, np.flatnonzero(group == at)]) for at, (name, nodes) in enumerate(rows.items())
         }
-    return {name: torch.from_numpy(held) for name, held in rows.items()}
+    return {name: torch.from_numpy(nodes) for name, nodes in rows.items()}
 
 
 def client_graphs(
@@ -458,30 +459,30 @@ def client_graphs(
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
-    A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
-    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. finders: what
-    is looked for besides. only: the clients whose graphs are made, in the form that they have among all;
-    None: everybody's. Graphs whose edges carry nothing, and in which nothing is looked for, are made when somebody asks
-    for them, of the data of these clients alone.
+    A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share.
+    Without labels, a client's y is -1 everywhere, while its masks still state how the nodes are used. finders: what to
+    precompute for each client. only: the clients whose graphs are made, in the form that they have among all; None:
+    all clients. Graphs without edge attributes and without precomputed features are made on first use, from the data
+    of these clients only.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     if data.links is not None:
         return _link_graphs(data, partition, dtype, everywhere(finders, data, partition), only)
     rows, examples = (
-        size_classes([len(held) for held in each])
+        size_classes([len(places) for places in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
-    wanted = [at for at, client in enumerate(ids) if only is None or client in only]
-    parts: Sequence[Part] = [partition.parts[at] for at in wanted]
+    clients = [at for at, client in enumerate(ids) if only is None or client in only]
+    parts: Sequence[Part] = [partition.parts[at] for at in clients]
     if not finders and data.edge_attrs is None and data.edge_labels is None:
         if only is not None:
             data, parts = restrict(data, parts)
-        held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)
-        return MadeGraphs(data, dict(zip((ids[at] for at in wanted), held, strict=True)), columns, dtype)
+        client_parts = zip(parts, (rows[at] for at in clients), (examples[at] for at in clients), strict=True)
+        return MadeGraphs(data, dict(zip((ids[at] for at in clients), client_parts, strict=True)), columns, dtype)
     extras = everywhere(finders, data, partition)
     return {
         ids[at]: graph_of(share, columns, dtype, rows[at], examples[at], extras[at])
-        for at, share in zip(wanted, shares(data, parts), strict=True)
+        for at, share in zip(clients, shares(data, parts), strict=True)
     }
 
 
@@ -492,11 +493,11 @@ def _link_graphs(
     extras: Sequence[Precomputed],
     only: Collection[str] | None,
 ) -> dict[str, Graph]:
-    """`client_graphs` where links are the examples, of which there are as many as pairs that are none were drawn;
-    extras: what was looked for at each client."""
+    """`client_graphs` where links are the examples; each link comes with one drawn pair that is no link. extras: the
+    precomputed client features."""
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
-    held = list(shares(data, partition.parts))
-    links = [links_of(share, member_links(partition, at)) for at, share in enumerate(held)]
+    client_data = list(shares(data, partition.parts))
+    links = [links_of(share, member_links(partition, at)) for at, share in enumerate(client_data)]
     rows, examples = (
         size_classes([len(part.nodes) for part in partition.parts]),
         size_classes([len(each.y) for each in links]),
@@ -507,7 +508,7 @@ def _link_graphs(
         longest.update({name: max(longest.get(name, 1), length) for name, length in each.lengths.items()})
     return {
         client: graph_of(
-            held[at],
+            client_data[at],
             columns,
             dtype,
             rows[at],
@@ -531,6 +532,7 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
 
 
 def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
-    """{role: the graph that its nodes induce} of what the server holds besides the global test graph."""
-    held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
-    return {role: graph_of(share, data.features, dtype) for role, share in held}
+    """{role: the graph that its nodes induce} for each set of nodes that the server holds, without the global test
+    graph."""
+    parts = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
+    return {role: graph_of(share, data.features, dtype) for role, share in parts}

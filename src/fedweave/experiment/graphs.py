@@ -1,5 +1,4 @@
-"""Clients' graphs, made of the data and its cut when somebody asks for them, so that clients that take no part cost
-nothing."""
+"""Clients' graphs, made from the data and its partition on first use: clients that take no part cost nothing."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,24 +21,24 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
 from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
 
-_BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
+_BYTES_KEPT = 4 << 30  # of graphs in memory; the least recently used are removed and made again on use
 _ENTRY = 8  # bytes of an entry of sparse features
-_OBJECTS = 12_000  # bytes of a graph's tensors and arrays besides what is in them, an estimate
+_OBJECTS = 12_000  # bytes of a graph's tensor and array objects without their content, an estimate
 
 
 class MadeGraphs(Makes):
-    """{client: its graph}, of edges that carry nothing.
+    """{client: its graph}, for data without edge attributes.
 
     held: {client: its part of `data`, and the rows that its nodes and its examples are padded to}, in client order.
     columns, dtype: of the features.
     """
 
     def __init__(
-        self, data: Dataset, held: Mapping[str, tuple[Part, int, int]], columns: int, dtype: torch.dtype
+        self, data: Dataset, client_parts: Mapping[str, tuple[Part, int, int]], columns: int, dtype: torch.dtype
     ) -> None:
-        self._data, self._held, self._columns, self._dtype = data, held, columns, dtype
+        self._data, self._held, self._columns, self._dtype = data, client_parts, columns, dtype
         self._starts = edge_starts(data)
-        parts = (part for part, _, _ in held.values())
+        parts = (part for part, _, _ in client_parts.values())
         plain = data.graph_of is None and data.target == CLASS
         plain = plain and all(part.columns is None and part.edges is None for part in parts)
         self._alike = plain and (data.scaling != AUTO or not len(amounts(data.x)))  # none by its own nodes
@@ -69,10 +68,10 @@ class MadeGraphs(Makes):
         nodes, sizes = np.concatenate([part.nodes for part in parts]), np.array([len(part.nodes) for part in parts])
         owner = np.repeat(np.arange(len(parts)), sizes)
         place = owner * rows + np.arange(len(nodes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        known = self._data.y[nodes]
-        masks = np.concatenate([part.masks for part in parts], 1) & (known >= 0)
-        y = np.where(np.array([part.labels for part in parts])[owner], known, -1)
-        without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld: the masks say how examples are used
+        labels = self._data.y[nodes]
+        masks = np.concatenate([part.masks for part in parts], 1) & (labels >= 0)
+        y = np.where(np.array([part.labels for part in parts])[owner], labels, -1)
+        without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld labels: the masks state how examples are used
         masks &= (y >= 0) | without[owner]
 
         def laid(values: np.ndarray, neutral: int) -> Tensor:
@@ -131,12 +130,12 @@ def _size(graph: Graph) -> int:
 
 
 def width(data: Dataset, partition: Partition) -> int:
-    """How many feature columns the clients' graphs have: those of the client that holds most."""
+    """The number of feature columns of all clients' graphs: the largest number of any client."""
     return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
 
 
 def graph_of(
-    own: Dataset,
+    data: Dataset,
     columns: int,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
@@ -145,23 +144,23 @@ def graph_of(
     links: LinkExamples | None = None,
     lengths: Mapping[str, int] | None = None,
 ) -> Graph:
-    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
-    padded to `rows` and `examples` (see `make_graph`); links: what its links become, if these are the examples,
-    and `lengths` of the lists beside them (`LinkExamples.lists`)."""
-    x, masks = widened(own.x, columns), np.asarray(own.public)
-    if own.links is not None:
-        links = links_of(own) if links is None else links
+    """The graph of a client that holds `data`, features with zeros on the right up to `columns`, the split as masks,
+    padded to `rows` and `examples` (see `make_graph`); links: the client's link examples, if links are the examples,
+    with lists padded to `lengths` (`LinkExamples.lists`)."""
+    x, masks = widened(data.x, columns), np.asarray(data.public)
+    if data.links is not None:
+        links = links_of(data) if links is None else links
         sizes = dtype, rows, None, examples, extra, links.edge_attrs
         lists = links.lists(lengths or links.lengths)
         return make_graph(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )
-    more = own.graph_of, examples, extra, own.edge_attrs
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more, scale=own.target_scale)
+    more = data.graph_of, examples, extra, data.edge_attrs
+    return make_graph(x, data.edges, data.y, masks, data.sens, dtype, rows, *more, scale=data.target_scale)
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
-    """What the links of a client that holds `share` become; members: see `link_examples`."""
+    """The link examples of a client that holds `share`; members: see `link_examples`."""
     settings, attributes = share.links, share.edge_attrs
     if settings is None or attributes is None:
         raise ValueError(f"the examples of {share.name} are no links")

@@ -1,4 +1,4 @@
-"""What the sections of an experiment demand of each other: one list, which `fedweave run` and `check`, `federation`,
+"""Requirements between the sections of an experiment: one list, which `fedweave run` and `check`, `federation`,
 `fedweave sites check` and a site's admission evaluate with what each of them knows."""
 
 import os
@@ -38,25 +38,25 @@ from fedweave.sampling.neighborhoods import Minibatches, bytes_of
 
 
 class NotKnown(Exception):
-    """Somebody reads a fact that is not known yet."""
+    """A requirement reads a fact that is not known yet."""
 
 
 class ExperimentFacts:
-    """What is known of an experiment at some moment. To read a fact that is not known raises `NotKnown`.
+    """The facts of an experiment that are known at some moment. Reading another fact raises `NotKnown`.
 
     config:         the resolved configuration (`experiment.config.Config`, which checks itself by the list below, so
-                    that this module cannot import it); not known of an experiment that Python put together.
+                    that this module cannot import it); not known for an experiment that Python put together.
     name, declared: name and `Capabilities` of the algorithm before it is made.
     rounds, engine: how many rounds; the settings of [engine].
     normalize, edge_normalize: how features of examples and of edges are to be scaled (`datasets.features`).
-    member_models:  models that members have of their own, by the settings or by member.
+    member_models:  models of single members, by the settings or by member.
     members:        names of all clients or sites.
     data:           all of it, or at a site its own.
     partition:      as clients see it.
     model:          its layers. algorithm: as it is made of the model.
-    widths:         {client: how many numbers its embeddings have}; {} where they need not be alike.
-    trained:        numbers of training examples by client, None where one does not say.
-    at_site:        whether a site looks at its own data. predicts: whether a trained model predicts, and nobody trains.
+    widths:         {client: how many numbers its embeddings have}; {} where these may differ.
+    trained:        numbers of training examples by client, None where a client does not report it.
+    at_site:        whether a site looks at its own data. predicts: whether a trained model predicts, without training.
     """
 
     config: Any
@@ -89,9 +89,9 @@ class ExperimentFacts:
 
     @classmethod
     def of_config(cls, config: Any) -> "ExperimentFacts":
-        """What a configuration says by itself."""
+        """The facts in a configuration."""
         values = config.data.values
-        how = ("normalize", "edge_normalize")  # at a site, site.toml says so
+        how = ("normalize", "edge_normalize")  # at a site, site.toml has these
         scaling = {} if config.between_sites else {key: values.get(key, "none") for key in how}
         return cls(
             config=config,
@@ -105,8 +105,8 @@ class ExperimentFacts:
 
     @classmethod
     def of_algorithm(cls, algorithm: object) -> "ExperimentFacts":
-        """What an algorithm says that Python made."""
-        maker = maker_of(algorithm)  # of a preset, which says what it can do
+        """The facts of an algorithm that was made in Python."""
+        maker = maker_of(algorithm)  # of a preset, which declares its capabilities
         kind = algorithm if maker is None else maker.plugin
         return cls(name=type(algorithm).__name__, declared=capabilities(kind), algorithm=algorithm)
 
@@ -133,7 +133,7 @@ class ExperimentFacts:
         return self
 
     def more(self, **known: Any) -> "ExperimentFacts":
-        """The same facts, with those that are `known` now."""
+        """These facts and those in `known`."""
         return ExperimentFacts(**{**vars(self), **known})
 
     def knows(self, name: str) -> bool:
@@ -142,12 +142,12 @@ class ExperimentFacts:
 
     @property
     def named(self) -> str:
-        """The algorithm, as a message begins with it."""
+        """The algorithm, as the beginning of a message."""
         return f'algorithm.name = "{self.name}"' if self.knows("config") else f"algorithm {self.name}"
 
     @property
     def asked(self) -> Capabilities:
-        """What the algorithm needs, with what its settings and parts need as soon as it is made."""
+        """What the algorithm needs; once it is made, also what its settings and parts need."""
         return self.algorithm.needs if self.knows("algorithm") else self.declared
 
     @property
@@ -157,7 +157,7 @@ class ExperimentFacts:
 
     @property
     def nodes(self) -> list[int]:
-        """How many nodes each client has; at a site, how many it has itself."""
+        """The number of nodes of each client; at a site, only its own."""
         return [self.data.nodes] if self.at_site else [len(part.nodes) for part in self.partition.parts]
 
     @property
@@ -170,32 +170,34 @@ class ExperimentFacts:
 
     @property
     def bounded(self) -> set[str]:
-        """What the algorithm's ε is of (`mechanism.LDP.per`)."""
+        """The records that the algorithm's ε protects (`mechanism.LDP.per`)."""
         calls = self.algorithm.calls(2) or Calls()
         declared = (send for step in calls.all for send in step_info(step).sends.values())
         return {one.per for send in declared for one in send.mechanisms if isinstance(one, Gaussian | LDP)}
 
     @property
     def moved_by_others(self) -> set[str]:
-        """Records whose ε would not hold if their features were scaled by those of others. A simulation scales
+        """Records whose ε would not hold if other records determined the scaling of their features. A simulation scales
         examples; a site also the nodes around them."""
         return self.bounded & ({"example", "node"} if self.at_site else {"example"})
 
     @property
     def scaling(self) -> str:
         """How features are scaled; "none" where "auto" finds nothing to scale."""
-        idle = self.normalize == AUTO and (self.data.scaling == "none" or _nothing_to_scale(self.data))
-        return "none" if idle else self.normalize
+        if self.normalize != AUTO:
+            return self.normalize
+        idle = self.data.scaling == "none" or (self.data.scaling == AUTO and not len(amounts(self.data.x)))
+        return "none" if idle else AUTO
 
 
 @dataclass(frozen=True)
 class Requirement:
     """Something that one section of an experiment demands of another.
 
-    code:    of the error; its first word says of which class the error is.
-    applies: whether these facts are about it. holds: whether it is met; asked only where it applies.
-    message: "section.key = value: problem. Remedy." It reads no fact that `applies` and `holds` do not read, besides
-             the algorithm's name, so that it is known wherever they are.
+    code:    of the error; its first word decides the class of the error.
+    applies: whether these facts are about it. holds: whether it is met; evaluated only where it applies.
+    message: "section.key = value: problem. Remedy." It reads only the facts that `applies` and `holds` read, and the
+             algorithm's name, so that it is known wherever they are.
     """
 
     code: str
@@ -206,10 +208,6 @@ class Requirement:
 
 # ----------------------------------------------------------------------------------------------------
 # What the list below counts and names.
-
-
-def _nothing_to_scale(data: Dataset) -> bool:
-    return data.scaling == AUTO and not len(amounts(data.x))
 
 
 def _foreign_ends(facts: ExperimentFacts) -> bool:
@@ -223,14 +221,10 @@ def _unlike_ports(facts: ExperimentFacts) -> bool:
 
 
 def _strangers(facts: ExperimentFacts) -> list[str]:
-    """Members that have a model of their own and are not there."""
+    """Names in `member_models` that are no members."""
     models_of = facts.member_models
-    named = models_of.members if isinstance(models_of, OwnModels) else models_of
-    return [name for name in named if name not in facts.members]
-
-
-def _clients(facts: ExperimentFacts) -> list[str]:
-    return client_ids(len(facts.partition.parts), facts.partition.names)
+    names = models_of.members if isinstance(models_of, OwnModels) else models_of
+    return [name for name in names if name not in facts.members]
 
 
 def _same_nodes(facts: ExperimentFacts) -> bool:
@@ -239,12 +233,13 @@ def _same_nodes(facts: ExperimentFacts) -> bool:
 
 
 def _sizes(facts: ExperimentFacts) -> str:
-    sizes = [f"{client} {nodes:,}" for client, nodes in zip(_clients(facts), facts.nodes, strict=True)]
+    clients = client_ids(len(facts.partition.parts), facts.partition.names)
+    sizes = [f"{client} {nodes:,}" for client, nodes in zip(clients, facts.nodes, strict=True)]
     return ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
 
 
 def _partition(facts: ExperimentFacts) -> str:
-    """The partition, as a sentence names it."""
+    """The partition, in a message."""
     return f'partition.name = "{facts.config.partition.name}"' if facts.knows("config") else "this partition"
 
 
@@ -271,7 +266,7 @@ def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
         "quantile": (criterion.quantile != 0.5, (NUMBER,)),
     }
     target = facts.data.target
-    return next(((name, kinds) for name, (chosen, kinds) in of.items() if chosen and target not in kinds), None)
+    return next(((name, kinds) for name, (is_set, kinds) in of.items() if is_set and target not in kinds), None)
 
 
 def _loss(facts: ExperimentFacts) -> str:
@@ -289,7 +284,7 @@ def _weights(facts: ExperimentFacts) -> tuple[float, ...] | None:
 
 
 def _pool(facts: ExperimentFacts) -> str:
-    """The model with its pooling, as a message begins with it."""
+    """The model with its pooling, as the beginning of a message."""
     if not facts.knows("config"):
         return "model"
     values = facts.config.model.values
@@ -337,7 +332,7 @@ def _greedy(facts: ExperimentFacts) -> tuple[Minibatches, float] | None:
 
 
 def _memory() -> float:
-    """Bytes that this machine has; inf where it does not say."""
+    """Bytes of memory of this machine; inf where it does not report them."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):
@@ -383,7 +378,7 @@ def _unlike_widths(facts: ExperimentFacts) -> str:
     for client, width in facts.widths.items():
         firsts.setdefault(width, client)
     text = ", ".join(f"{width} at {client}" for width, client in firsts.items())
-    return f"model: {ONE_WIDTH}; they are {text}. Set model.hidden alike for all members."
+    return f"model: {ONE_WIDTH}; they are {text}. Set the same model.hidden for all members."
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -474,7 +469,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         CODE,
         lambda f: bool(f.config.own),
         lambda f: not _unlike_ports(f),
-        lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set it alike.",
+        lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set one value.",
     ),
     # --- the configuration and the members ---
     Requirement(
@@ -522,8 +517,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.declared.graph_level,
         lambda f: f.data.example == "graph",
         lambda f: (
-            f"{f.named}: needs small graphs as examples, and those of {f.data.name} are {f.data.example}s. Choose "
-            'data such as data.name = "proteins" (see `fedweave list datasets`).'
+            f"{f.named}: needs small graphs as examples, but the examples of {f.data.name} are {f.data.example}s. Set "
+            'data.name = "proteins", for example (see `fedweave list datasets`).'
         ),
     ),
     Requirement(
@@ -598,7 +593,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: any(part.needs.items for part in f.parts.values()),
         lambda f: f.data.links is not None and f.data.links.items is not None,
         lambda f: (
-            'algorithm.users = "home": the data does not say which nodes are users, so that no row would stay. Set '
+            'algorithm.users = "home": the data does not mark nodes as users, so that no row would stay local. Set '
             'data.task = "links", data.users and data.items.'
         ),
     ),
@@ -668,7 +663,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.declared.vertical,
         lambda f: not any(layer.operator in carrying.kinds() for layer in f.model),
         lambda f: (
-            f"{f.named}: samples neighbors and does not have what edges carry, which the model"
+            f"{f.named}: samples neighbors without edge attributes, which the model"
             f"{f' {f.config.model.name}' if f.knows('config') else ''} reads. Set model.name = "
             '"sage", or "gcn" with weighted = false and directed = "none".'
         ),
@@ -713,9 +708,9 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.data.target == NUMBER and f.data.target_scaling != "none",
         lambda f: "example" not in f.bounded,
         lambda f: (
-            f'data.target_normalize = "{f.data.target_scaling}": scales a number by those of all training examples, '
-            'so that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones '
-            "before."
+            f'data.target_normalize = "{f.data.target_scaling}": scales a number by the numbers of all training '
+            'examples, so that the ε of one example would not hold. Set it to "none", and scale the numbers by public '
+            "ones before."
         ),
     ),
     # --- what clients hold ---
@@ -730,20 +725,20 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: None not in f.trained,
         lambda f: any(f.trained),
         lambda f: (
-            "no client has a labeled training example, so that nobody would train, and every score would be of a "
-            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+            "no client has a labeled training example: no client would train, and every score would come from a model "
+            "with random weights. Mark training examples (a column split), or give partition.train a share."
         ),
     ),
 )
 
 
 UNTESTED = (
-    "no client has a test example and there is no global test set: the model is trained, and nothing says how good it "
-    "is. Mark test examples (a column split), or give partition.test a share."
+    "no client has a test example and there is no global test set: the run trains a model without testing it. Mark "
+    "test examples (a column split), or give partition.test a share."
 )
 
 
 def untested(test: Sequence[int | None], has_global_test: bool) -> str:
-    """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
-    "" otherwise. test: numbers of test examples by client. has_global_test: whether there is a global test set."""
+    """The warning before a run without test examples, or "". Such a run is allowed, since you may want only its model.
+    test: numbers of test examples by client. has_global_test: whether there is a global test set."""
     return UNTESTED if not has_global_test and None not in test and not sum(filter(None, test)) else ""

@@ -36,7 +36,7 @@ SERVER = "server"
 
 
 class Summary(dict[str, float]):
-    """What one evaluation measured; empty in a round without one, where asking for a number is an error."""
+    """The measurements of one evaluation. In a round without one it is empty, and reading a number raises KeyError."""
 
     def __init__(self, round: int, measured: Mapping[str, float] | None = None) -> None:
         super().__init__(measured or {})
@@ -50,15 +50,15 @@ class Summary(dict[str, float]):
 
 @dataclass(repr=False)
 class RoundResult(Shown):
-    """What one round left.
+    """The result of one round.
 
     round:   rounds done. state: the server's state after it.
-    metrics: rows measured after it (`METRICS_SCHEMA`), or None: those of an evaluation, and what the server knows of
+    metrics: rows measured after it (`METRICS_SCHEMA`), or None: rows of an evaluation, and what the server knows of
              each client, whose split is "server".
     summary: "global/accuracy", "local/accuracy", "trained/accuracy", "fairness/…" of this round's evaluation, test
              split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
-    last:    whether no round follows.
+    last:    whether it is the last round.
     """
 
     round: int
@@ -82,18 +82,20 @@ class RoundResult(Shown):
         return bool(self.summary)
 
     def of_clients(self, metric: str, split: str = "test") -> dict[str, float]:
-        """{client: value} of `metric` on each client's `split`, or of what the server knows of it (split "server");
+        """{client: value} of `metric` on each client's `split`, or as the server knows it (split "server");
         clients where it is not defined are left out.
 
         Raises:
             KeyError: this round has no such number.
         """
         rows = () if self.metrics is None else self.metrics.to_pylist()
-        known = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
-        values = {row["client"]: row["value"] for row in known if row["metric"] == metric}
+        client_rows = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
+        values = {row["client"]: row["value"] for row in client_rows if row["metric"] == metric}
         if not values:
-            there = ", ".join(dict.fromkeys(row["metric"] for row in known)) or "nothing"
-            raise KeyError(f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {there}")
+            metrics = ", ".join(dict.fromkeys(row["metric"] for row in client_rows)) or "nothing"
+            raise KeyError(
+                f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {metrics}"
+            )
         return values
 
 
@@ -111,7 +113,7 @@ def train(
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
-    checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: by what rounds are judged, with the
+    checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: the selection metric, with the
     number of the positive class. stopping: whether fewer rounds may be enough.
 
     Raises:
@@ -150,7 +152,7 @@ def train(
         metrics, result, last = of_server(number, algorithm, state, fed), Summary(number), False
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
-            rows, before = referee.judged(number, state, before)
+            rows, before = referee.evaluate(number, state, before)
             last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
@@ -161,7 +163,7 @@ def train(
 
 @dataclass(frozen=True)
 class _Referee:
-    """Judges a run's rounds (see `train`)."""
+    """Evaluates a run's rounds (see `train`)."""
 
     algorithm: Algorithm
     fed: Engine
@@ -170,14 +172,14 @@ class _Referee:
     judging: Judging
     stopping: Stopping = field(default_factory=Stopping)
 
-    def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
+    def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
         finite = _finite(state)
         if self.fed.device.type == "cpu" and not finite:
             _refuse_divergence(number, state)
         try:  # a device is waited for only when it has all of the evaluation to work on
             evaluation = self.algorithm.evaluate(state, self.fed)
-        finally:  # of models that are not finite nothing else is said
+        finally:  # for models that are not finite, raise only this error
             if not finite:
                 _refuse_divergence(number, state)
         # by member where one client holds what all do:
@@ -194,11 +196,11 @@ class _Referee:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
         selects = judged_by(measured) != PLAIN or self.judging != Judging()
-        chosen = best.get(f"{BEST}/round") == number and selects
-        if chosen or last:
+        is_best = best.get(f"{BEST}/round") == number and selects
+        if is_best or last:
             together = self._together(state, measured, evaluation.total)
             totals = {name: float(splits[TEST]) for name, splits in together.items() if not math.isnan(splits[TEST])}
-            best |= {f"{BEST}/{name}": value for name, value in totals.items() if chosen}
+            best |= {f"{BEST}/{name}": value for name, value in totals.items() if is_best}
             if last:
                 measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, together)])
@@ -206,7 +208,7 @@ class _Referee:
         return rows, measured | best
 
     def _together(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
-        """What only a simulation, or sums over all clients, can say of all examples together: float64 [3] by name."""
+        """Metrics of all examples together, from a simulation or from sums over all clients: float64 [3] by name."""
         how = self.judging.threshold
         how = "f1" if how == "auto" and positive_of(measured) is not None else how
         alarm = Alarm(positive_class(self.judging, measured), how)
@@ -228,13 +230,13 @@ def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.
     """Rows of what the server knows of each client after a round; None if there is nothing."""
     if not (measures := algorithm.measures(state, fed)):
         return None
-    known = [
+    rows = [
         (round, client, SERVER, name, value)
         for name, of_clients in measures.items()
         for client, value in zip(fed.clients, of_clients.tolist(), strict=True)
         if not math.isnan(value)
     ]
-    return pa.table([pa.array(column) for column in zip(*known, strict=True)], METRICS_SCHEMA) if known else None
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA) if rows else None
 
 
 def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
@@ -248,14 +250,14 @@ def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
 
 
 def _finite(state: Tree) -> torch.Tensor | bool:
-    """Whether all numbers of the server are, bool [], for which nobody has waited yet."""
+    """Whether all numbers of the server are finite, as a bool [] tensor, to avoid waiting for the device."""
     tensors = [leaf for _, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
     numbers = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     return not numbers or get_total_norm(numbers, math.inf).isfinite()
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:
-    """Name what is not finite: a weight or, where weights are finite, the part that keeps it."""
+    """Raise an error that names what is not finite: a weight or, where weights are finite, the part that keeps it."""
     tensors = [(path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
     odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):

@@ -66,11 +66,12 @@ Device = Annotated[
 
 @dataclass(frozen=True)
 class General:
-    """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
-    at the end), and by how much a round's validation accuracy must exceed that of the better constant prediction for
-    its gaps between groups to count (`metrics.measured.fairest`; data with a sensitive attribute). `init_from` is
-    the directory of an earlier run whose weights training begins from; between sites, that run's number. `requester`
-    and `purpose` say who asks for a run and what for, in words that sites note and their reports show."""
+    """The top-level settings: `seed` of everything random, `rounds` of training, `eval_every`, the rounds between
+    evaluations (0: only at the end), and `fair_margin`, by how much a round's validation accuracy must exceed the
+    accuracy of the better constant prediction for its gaps between groups to count (`metrics.measured.fairest`; data
+    with a sensitive attribute). `init_from` is the directory of an earlier run whose weights training begins from;
+    between sites, the number of that run. `requester` and `purpose` state who asks for a run and what for; sites note
+    them and show them in their reports."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
@@ -81,7 +82,7 @@ class General:
     purpose: Annotated[str, Field(max_length=500)] = ""
 
     def plain(self) -> Record:
-        """The keys of a document, without those that say nothing."""
+        """The keys of a document, without those that have their defaults."""
         return {key: value for key, value in asdict(self).items() if value not in (None, "")}
 
 
@@ -94,7 +95,7 @@ _EXACT = ConfigDict(extra="forbid")
 
 
 class ThresholdCost(TypedDict):
-    """What a missed positive and a false alarm cost."""
+    """The costs of a missed positive and of a false alarm."""
 
     __pydantic_config__ = _EXACT  # type: ignore[misc]
     miss: Price
@@ -122,13 +123,15 @@ Threshold = Literal["auto", "f1"] | Annotated[float, Field(ge=0, le=1)] | AtShar
 class EvaluationSettings(Judging):
     """The section [evaluation], whose values are checked against these types.
 
-    clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
-    patience: rounds without an improvement, on validation examples, of the metric that decides, after which the run
-              ends; 0: it has all its rounds.
+    clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Only for
+              simulations.
+    patience: rounds without an improvement of the selection metric on validation examples, after which the run ends;
+              0: the run has all its rounds.
     min_delta: what an improvement must exceed.
-    features: whether a logistic regression on features alone stands beside the models ("features/…" in the summary):
-              "auto" where that costs little: one of all clients' up to 100 million nonzero features times classes, one
-              of each client's up to 40 clients times classes. Of simulations.
+    features: whether to compare the models with a logistic regression on features without the graph ("features/…" in
+              the summary): "auto" where that costs little. For one regression on all clients' data, that means up to
+              100 million nonzero features times classes; for one per client, up to 40 clients times classes. Only for
+              simulations.
     """
 
     metric: Metric = "auto"
@@ -141,7 +144,7 @@ class EvaluationSettings(Judging):
     features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
-        """See `Judging.plain`; what nobody asked for is left out."""
+        """See `Judging.plain`; leaves out defaults."""
         usual = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0, "features": "auto"}
         return {key: value for key, value in super().plain().items() if key not in usual or value != usual[key]}
 
@@ -157,12 +160,12 @@ class PaySettings:
     as they join, like to every other setting.
 
     budget:   what all members together are owed, in whole cents; 0 has no such statement.
-    currency: of the budget.
+    currency: currency of the budget.
     by:       what shares of the budget are in proportion to: "shapley", the gains that the part coalition_value has
-              measured, summed over rounds, those below 0 as 0; "size", what each update counts in the mean, which that
-              part tells, too; "equal".
-    cap:      k: nobody is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes to
-              the others in proportion.
+              measured, summed over rounds, those below 0 as 0; "size", the weight of each update in the mean, which the
+              same part reports; "equal".
+    cap:      k: no member is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes
+              to the others in proportion.
     names:    {member: its legal name}.
     """
 
@@ -271,7 +274,7 @@ class RayEngine:
     resend: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse GPUs that Ray would hide."""
+        """Reject GPUs that Ray would hide."""
         if self.device.startswith("cuda") and not self.gpus_per_worker:
             raise ConfigError(
                 f"engine.device is {self.device!r} and engine.gpus_per_worker 0, with which Ray hides GPUs from "
@@ -283,7 +286,7 @@ ENGINES: dict[str, type] = {"simulation": SimulationEngine, "ray": RayEngine, "f
 
 
 def of_edges(table: Values) -> Record:
-    """What [data] says of edges between members, of whatever data.
+    """The settings of edges between members, which every section [data] may have.
 
     Raises:
         ConfigError: a value is not valid.
@@ -301,12 +304,12 @@ def of_edges(table: Values) -> Record:
 
 
 def with_foreign_ends(algorithm: Choice, external: str) -> Choice:
-    """The algorithm with the part that trains on links between members where [data] `external` says so, and it takes
+    """The algorithm with the part that trains on links between members, if [data] `external` asks for it and it takes
     parts."""
-    chosen = algorithm.values.get(PARTS)
-    if external != PREDICT or chosen is None or any(part.name == FOREIGN_ENDS for part in chosen):
+    present = algorithm.values.get(PARTS)
+    if external != PREDICT or present is None or any(part.name == FOREIGN_ENDS for part in present):
         return algorithm
-    parts = (*chosen, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
+    parts = (*present, part_of(f"algorithm.{PARTS}", FOREIGN_ENDS))
     return dataclasses.replace(algorithm, values={**algorithm.values, PARTS: parts})
 
 
@@ -326,7 +329,7 @@ def links_of(table: Document) -> tuple[Document, "Links | None"]:
 
 
 def accepts_links(table: Document) -> bool:
-    """Whether the data set that [data] names is told that links are predicted, to read what its tables say of them."""
+    """Whether the data set of [data] takes task = "links", to read the links in its tables."""
     name = table.get("name")
     if not isinstance(name, str):
         return False
@@ -366,9 +369,9 @@ def decoder_of(table: Document, of_links: bool) -> tuple[Document, str]:
     return {key: value for key, value in table.items() if key != "decoder"}, str(decoder)
 
 
-ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
+ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model that is built only to check its settings
 DECODER = "dot"  # how links are scored where [model] does not say
-_PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
+_PACES = (("lr", "optimizer"), ("server_lr",))  # settings of the step size, which belong together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _DEVICES = ("device", "gpu", "gpus", "cuda")
 _CALLS_ALL = " This algorithm calls all clients in every round."
@@ -381,10 +384,10 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 @dataclass(frozen=True, repr=False)
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise]; `external` and `min_external` are those of [data], whatever the data
-    (`partition.external`); `own` are the models that members have instead of `model`; `links` says how links are the
-    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` says whether nodes
-    have a column each in the place of their features (`datasets.triples.learned`)."""
+    the document has no [noise]; `external` and `min_external` are settings of [data] for all kinds of data
+    (`partition.external`); `own` are the models that members have instead of `model`; `links` states how links are the
+    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` states whether
+    nodes have a column each instead of their features (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
@@ -423,20 +426,20 @@ class Config:
         return dataclasses.replace(self, model=self.model if model is None else model, own=OwnModels())
 
     def in_process(self) -> "Config":
-        """The same experiment with all clients in this process, which changes no number."""
+        """This experiment with all clients in this process, which changes no number."""
         fields = own_parameters(SimulationEngine)
         values = {name: self.engine.values.get(name, fields[name].default) for name in fields}
         return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
 
     def on_device(self, device: str) -> "Config":
-        """The same experiment, in this process, on another device."""
+        """This experiment, in this process, on another device."""
         return dataclasses.replace(
             self, engine=dataclasses.replace(self.engine, values={**self.engine.values, "device": device})
         )
 
     @property
     def sections(self) -> dict[str, Choice]:
-        """What is chosen in each section that chooses a plug-in."""
+        """{section: its choice} for each section that chooses a plug-in."""
         chosen = (self.data, self.partition, self.model, self.algorithm, self.engine)
         return {choice.path: choice for choice in chosen}
 
@@ -465,10 +468,10 @@ class Config:
         return on_links(self.model.make(), self.links, self.decoder).build(ANY_FEATURES, ANY_CLASSES)
 
     def check_made(self) -> None:
-        """Refuse settings that the model or the algorithm refuses whatever the data.
+        """Reject settings that the model or the algorithm rejects for any data.
 
         Raises:
-            ConfigError: names the algorithm and what it refuses.
+            ConfigError: names the algorithm and the setting.
         """
         try:
             self.algorithm.make(self.any_model())
@@ -478,7 +481,7 @@ class Config:
 
 @runtime_checkable
 class ChoosesParts(Protocol):
-    """The class of an algorithm that takes some kinds of parts alone."""
+    """The class of an algorithm that takes only some kinds of parts."""
 
     @staticmethod
     def takes_part(kind: type) -> bool:
@@ -488,19 +491,20 @@ class ChoosesParts(Protocol):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What became of the keys of [algorithm] with another algorithm in its place. kept: as they are. own: learning
-    rates and optimizers, with the values that are not kept, because the other algorithm has defaults of its own.
-    dropped: what it does not have, or cannot have with that value."""
+    """What `with_algorithm` did with the keys of [algorithm]. kept: keys that stay. own: learning
+    rates and optimizers, with their old values, which the defaults of the new algorithm replace.
+    dropped: keys that the new algorithm does not have, or cannot have with that value."""
 
     kept: tuple[str, ...] = ()
     own: Values = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
     def told(self, name: str, values: Values) -> list[str]:
-        """Sentences on it; name: of the other algorithm, values: those with which it runs."""
+        """Sentences about the keys; name: of the new algorithm. values: its settings."""
         if not (self.own or self.dropped):
             return []
-        text = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
+        short = {key for key in self.kept if isinstance(values[key], int | float | str)}
+        text = ", ".join(f"{key} = {values[key]}" if key in short else key for key in self.kept) or "nothing"
         sentences = (
             [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
         )
@@ -512,27 +516,24 @@ class Exchanged:
         return [*sentences, f"{name} keeps {text} of [algorithm]"]
 
 
-def _short(value: object) -> bool:
-    return isinstance(value, int | float | str)
-
-
 def written(document: Document) -> str:
-    """The document of a run (`Config.plain`) as TOML, with the remark which sections sites do not use."""
+    """The document of a run (`Config.plain`) as TOML, with a comment on sections that sites do not use."""
     of_sites = section(document, "engine").get("name") == "flare"
     return dumps(document, dict.fromkeys(("data", "partition"), _OF_SIMULATIONS) if of_sites else None)
 
 
 def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, list[str]]:
-    """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
+    """Resolve the TOML file at `path`, with `algorithm` instead of the file's and then `overrides`
+    ("section.key=value").
 
-    Returns the config and sentences on what of [algorithm] it does not take: `tune` and, with another algorithm, what
-    that does not have.
+    Returns the config and sentences on the keys of [algorithm] that it does not use: `tune` and, with another
+    algorithm, keys that this algorithm does not have.
 
     Raises:
-        ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
+        ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is valid.
     """
     document = load(path)
-    notes = [f"{_FOR_SWEEPS}; one run takes the settings beside them"] if tuned(document) else []
+    notes = [f"{_FOR_SWEEPS}; one run uses the other settings"] if tuned(document) else []
     exchanged = Exchanged()
     if algorithm is not None:
         document, exchanged = with_algorithm(document, algorithm)
@@ -597,7 +598,7 @@ def load_saved(path: Path) -> Document:
 
 @contextmanager
 def _of_a_run(path: Path) -> Iterator[None]:
-    """Name the file in front of what is wrong with it."""
+    """Begin errors about the file with its path."""
     try:
         yield
     except ConfigError as error:
@@ -606,7 +607,7 @@ def _of_a_run(path: Path) -> Iterator[None]:
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:
-    """What is wrong, with the override that it is about, if it is about one: of several the last, which counts."""
+    """The fault, with the last override of the setting that it is about, if there is one."""
     about = re.findall(r"\w+", fault)[:3]  # every message begins with section and key
     for text in reversed(overrides):
         if set(re.split(r"\W+", text.partition("=")[0].strip())) <= set(about):
@@ -615,7 +616,7 @@ def _flagged(fault: str, overrides: Sequence[str]) -> str:
 
 
 def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]:
-    """How to leave out the keys of a section whose plug-in an override exchanged, where the new one lacks some."""
+    """How to leave out the keys of a section where an override names a plug-in that lacks some of them."""
     for text in overrides:
         path, _, name = (part.strip() for part in text.partition("="))
         table = path.removesuffix(".name")
@@ -625,15 +626,15 @@ def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]
 
 
 def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, Exchanged]:
-    """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
-    it can have; a learning rate and its optimizer only where NAME's defaults are those of the algorithm before. option:
-    of the command line, where the name comes from.
+    """The document with another algorithm: NAME's defaults, and the keys that NAME also has, with values that it can
+    have. A learning rate and its optimizer stay only where both algorithms have the same defaults. option: the
+    command-line option that the name comes from.
 
     Raises:
         ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
     """
     table = section(document, "algorithm")
-    before = parameters("algorithm", _chosen("algorithm", table).kind)
+    before = parameters("algorithm", _choice_of("algorithm", table).kind)
     name, kind = lookup(option, "algorithm", name)
     fields = parameters("algorithm", kind)
     apart = {
@@ -665,8 +666,8 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        known = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
-        check_keys("", document, known, hint=partial(_in_sections, document))
+        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
+        check_keys("", document, valid, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder, across, own_of, links = None, Record(), OwnModels(), None
@@ -674,7 +675,7 @@ def resolve(document: Document) -> Config:
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
-            chosen: Callable[[str, Document, str], Choice] = _chosen
+            choose_plugin: Callable[[str, Document, str], Choice] = _choice_of
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
@@ -684,9 +685,9 @@ def resolve(document: Document) -> Config:
                 table, learned = learned_of(table)
             if name == "model":
                 table, decoder = decoder_of(table, section(document, "data").get("task") == "links")
-                chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
-                table, own_of = own_models(table, chosen)
-            sections[name] = chosen(name, table, name)
+                choose_plugin = choices.pooling(_choice_of, choices.of_graphs(sections.get("data"), folder))
+                table, own_of = own_models(table, choose_plugin)
+            sections[name] = choose_plugin(name, table, name)
     evaluation = EvaluationSettings()
     with faults:
         fields, table = own_parameters(EvaluationSettings), section(document, "evaluation")
@@ -761,7 +762,7 @@ def _of_others(path: str, valid: Container[str], key: str) -> str:
 
 
 def _located(table: Document) -> tuple[Document, str | None]:
-    """[data] without `path`, which says where the data is and so, without a name, of which kind."""
+    """[data] without `path`, and the path; without a name, the path also decides the kind of data."""
     data = dict(table)
     folder = data.pop("path", None)
     if folder is None:
@@ -771,7 +772,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
     return {"name": "npz" if folder.lower().endswith(".npz") else "folder", **data}, folder
 
 
-def _chosen(path: str, table: Document, at: str = "") -> Choice:
+def _choice_of(path: str, table: Document, at: str = "") -> Choice:
     """The plug-in that a section chooses, or the table `at` a place in it."""
     at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))
@@ -782,8 +783,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     more = ["path", "external", "min_external"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
-    own = parameters(path, kind)
-    choice = choose(at, name, kind, own, table, more, hint=partial(_of_others, path, own))
+    fields = parameters(path, kind)
+    choice = choose(at, name, kind, fields, table, more, hint=partial(_of_others, path, fields))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

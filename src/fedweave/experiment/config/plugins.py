@@ -1,4 +1,4 @@
-"""What can be configured: the registries of plug-ins and the parameters of each, and what stands in a configuration for
+"""What can be configured: the registries of plug-ins and the parameters of each, and the entry in a configuration for
 one that was an object in Python and that no file names.
 """
 
@@ -35,7 +35,7 @@ class InPython:
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
 
     def __call__(self, *arguments: object) -> "InPython":
-        """Itself; an algorithm, which is given its model here, is refused."""
+        """Return itself; raise an error for an algorithm, which gets its model here."""
         return self._refuse() if arguments else self
 
     def cut(self, data: object, seed: int) -> NoReturn:
@@ -56,9 +56,9 @@ class InPython:
 
     def _refuse(self) -> NoReturn:
         raise ConfigError(
-            f"{plugins.label(self.name)} was an object in Python that no file names, so that it cannot be made again: "
-            "report and compare take this run, what trains or predicts does not. Define it in a file of its own, not "
-            "in the script that is started, and train anew; of a torch.nn.Module, take "
+            f"{plugins.label(self.name)} was an object in Python without a file, so that it cannot be made again. "
+            "`report` and `compare` accept this run; commands that train or predict do not. Define the object in a "
+            "file of its own, not in the script that you start, and train again; for a torch.nn.Module, take "
             "models.ModuleKind(Net)(…).build(features, classes)."
         )
 
@@ -86,7 +86,7 @@ DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", 
 
 @runtime_checkable
 class HasFields(Protocol):
-    """What makes plug-ins and is no dataclass itself: a preset, or a class of modules."""
+    """A maker of plug-ins that is no dataclass itself: a preset, or a class of modules."""
 
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
@@ -100,7 +100,7 @@ class HasFields(Protocol):
 
     @property
     def documents(self) -> tuple[type, ...]:
-        """The classes whose docstrings say what they mean, the most particular first."""
+        """The classes whose docstrings explain the settings, the most particular first."""
         ...
 
 
@@ -118,18 +118,18 @@ class Parameter:
 
 
 def registry(section: str) -> Mapping[str, type]:
-    """The plug-ins that a section chooses from, by name, with those of installed packages; "part": the parts of an
+    """The plug-ins that a section chooses from, by name, also from installed packages; "part": the parts of an
     algorithm.
 
     Raises:
-        ConfigError: an installed package's has the name of another, cannot be loaded or is no plug-in.
+        ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is no plug-in.
     """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
     more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
-    if taken := sorted(kinds.keys() & more.keys()):
+    if duplicates := sorted(kinds.keys() & more.keys()):
         raise ConfigError(
-            f"{plugins.GROUPS[section]}: an installed package announces {taken[0]!r}, which is fedweave's."
+            f"{plugins.GROUPS[section]}: an installed package announces {duplicates[0]!r}, which is fedweave's."
         )
     return {**kinds, **more} if more else kinds
 
@@ -164,7 +164,7 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
 
 
 def usable(section: str, name: str, kind: object) -> Any:
-    """What a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or what makes
+    """The object that a plug-in is used as: itself, an algorithm with all defaults (`core.algorithm.give_defaults`), or
     a model of a `torch.nn.Module`.
 
     Raises:
@@ -198,7 +198,7 @@ def usable(section: str, name: str, kind: object) -> Any:
 
 
 def _lacking(section: str, name: str, kind: object, missing: Sequence[str]) -> str:
-    """What to do about a class that is close to a plug-in."""
+    """The remedy for a class that is close to a plug-in."""
     if not isinstance(kind, type):
         return ""
     if not missing:
@@ -211,7 +211,7 @@ def _lacking(section: str, name: str, kind: object, missing: Sequence[str]) -> s
 
 
 def _no_fields(kind: type) -> list[str]:
-    """What a class annotates as a dataclass's fields though it only inherits from one."""
+    """The annotations of a class that only inherits from a dataclass, so that they are no fields."""
     annotations, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
     return [one for one, hint in annotations.items() if one not in fields and "ClassVar" not in str(hint)]
 
@@ -238,7 +238,7 @@ def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
     """The fields of a dataclass, or of a preset (`algorithms.preset`), as they are."""
     if isinstance(kind, type):
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # which says what it cannot find
+        hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # its error names what is missing
     else:
         fields, hints = dict(kind.fields), kind.hints
     return {name: Parameter(hints[name], default_of(field)) for name, field in fields.items()}
@@ -266,7 +266,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What results call it: the class of a plug-in from a file, else its name."""
+        """The name in results: the class of a plug-in from a file, else its name."""
         return plugins.label(self.name)
 
     def make(self, *arguments: object) -> Any:
@@ -298,23 +298,23 @@ def choose(
     path: str,
     name: str,
     kind: type,
-    own: Mapping[str, Parameter],
+    fields: Mapping[str, Parameter],
     table: Document,
     more: Sequence[str] = (),
     hint: Callable[[str], str] = lambda key: "",
 ) -> Choice:
-    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are keys that the
-    table may have besides, `hint` is what to say of others (`check_keys`).
+    """The choice of `kind` with its parameters `fields` as the TOML table at `path` sets them; `more` are other keys
+    that the table may have, `hint` gives a remark on keys that it may not have (`check_keys`).
 
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
-    settings = fitting({key: value for key, value in table.items() if key != "name"}, own)
+    settings = fitting({key: value for key, value in table.items() if key != "name"}, fields)
     faults, values = Faults(ConfigError), Record()
     with faults:
-        check_keys(path, settings, ["name", *more, *own], f" of {name}", hint)
+        check_keys(path, settings, ["name", *more, *fields], f" of {name}", hint)
     with faults:
-        values = checked_values(f"{path}.", settings, own)
+        values = checked_values(f"{path}.", settings, fields)
     faults.refuse()
     return Choice(path, name, kind, values)
 
@@ -353,11 +353,11 @@ def accepts(parameter: Parameter, value: object) -> bool:
 
 
 def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[object], list[str]]:
-    """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
+    """The items of `parts`, a TOML value, whose class `takes` accepts, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
-    chosen = _parts("algorithm.parts", listed, parameter.family or {})
-    remaining = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
-    return remaining, [choice.name for choice in chosen if not takes(choice.kind)]
+    choices = _parts("algorithm.parts", listed, parameter.family or {})
+    remaining = [raw for raw, choice in zip(listed, choices, strict=True) if takes(choice.kind)]
+    return remaining, [choice.name for choice in choices if not takes(choice.kind)]
 
 
 def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice, ...]:
@@ -402,13 +402,13 @@ def _plain(value: object) -> object:
 
 EACH, MEMBERS = "each", "members"  # keys of [model]
 FOREIGN_ENDS = "foreign_ends"  # the part that trains on links between members
-CODE = "model.members"  # of what is refused about them
+CODE = "model.members"  # code of errors about them
 
 
 @dataclass(frozen=True)
 class OwnModels:
-    """each: dealt to members in their order, from the first again when all are dealt. members: {name: the model of the
-    member of that name}, whatever is dealt."""
+    """each: models that members get in their order, from the first again when all are used. members: {name: the model
+    of that member}, which takes precedence over `each`."""
 
     each: tuple[Choice, ...] = ()
     members: Mapping[str, Choice] = field(default_factory=dict)
@@ -417,7 +417,7 @@ class OwnModels:
         return bool(self.each or self.members)
 
     def of(self, member: str, at: int) -> Choice | None:
-        """That of a member, the `at`-th of all; None where it has no other than the rest."""
+        """The model of a member, the `at`-th of all; None where it has the model of the others."""
         if member in self.members:
             return self.members[member]
         return self.each[at % len(self.each)] if self.each else None
@@ -437,25 +437,27 @@ def of_graphs(data: Choice | None, folder: str | None) -> bool:
     return data is not None and getattr(data.kind, "example", "") == "graph"
 
 
-def pooling(chosen: Callable[[str, Document, str], Choice], graphs: bool) -> Callable[[str, Document, str], Choice]:
-    """`chosen`, which chooses models, as for `own_models`; of small `graphs` they pool as their class says, unless the
-    table says how."""
+def pooling(
+    choose_model: Callable[[str, Document, str], Choice], graphs: bool
+) -> Callable[[str, Document, str], Choice]:
+    """`choose_model` with pooling: for small `graphs`, a model pools as its class declares, unless its table sets
+    `pool`. See `own_models`."""
 
-    def made(section: str, table: Document, path: str) -> Choice:
-        choice = chosen(section, table, path)
+    def with_pooling(section: str, table: Document, path: str) -> Choice:
+        choice = choose_model(section, table, path)
         usual = getattr(choice.kind, "graph_pool", None)
         if not graphs or usual is None or "pool" in table:
             return choice
         return dataclasses.replace(choice, values={**choice.values, "pool": usual})
 
-    return made
+    return with_pooling
 
 
-def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
-    """[model] without `each` and `members`, and what these say. A table of theirs without a name is [model] with other
-    values. Where [model] says nothing itself, the first of `each` stands for it.
+def own_models(table: Document, choose_model: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
+    """[model] without `each` and `members`, and the models in these. A table in them without a name is [model] with
+    other values. Where [model] has no other keys, the first of `each` is its model.
 
-    chosen: ("model", table, its path) -> the model that a table chooses.
+    choose_model: ("model", table, its path) -> the model that a table chooses.
 
     Raises:
         ConfigError: one of them is no table, or its keys or values are not valid.
@@ -473,7 +475,7 @@ def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) 
     places |= {f"model.{MEMBERS}.{name}": entry for name, entry in members.items()}
     for path, entry in places.items():
         with faults:
-            choices[path] = chosen("model", entry if "name" in entry else {**base, **entry}, path)
+            choices[path] = choose_model("model", entry if "name" in entry else {**base, **entry}, path)
     faults.refuse()
     dealt = tuple(choices[f"model.{EACH}[{at}]"] for at in range(len(each)))
     return base, OwnModels(dealt, {name: choices[f"model.{MEMBERS}.{name}"] for name in members})

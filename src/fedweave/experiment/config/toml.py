@@ -43,9 +43,9 @@ def check_keys(
     owner: str = "",
     hint: Callable[[str], str] = lambda key: "",
 ) -> None:
-    """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
+    """Reject keys that are not among `valid`, the keys of `owner`; `path` is the table's, "" for the top level.
 
-    hint: what to say of a key that is valid elsewhere, such as " Did you mean …?"; "" where there is nothing.
+    hint: a remark on a key that is valid elsewhere, such as " Did you mean …?"; "" for none.
 
     Raises:
         ConfigError: names each key's path, the valid keys and, without a hint, the nearest.
@@ -117,12 +117,12 @@ _WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
 
 
 def _refuse_backslashes(path: Path, text: str, pattern: re.Pattern[str], lines_before: int = 0) -> None:
-    """Refuse a path of Windows in double quotes, of which TOML takes backslashes for escapes."""
-    if found := pattern.search(text):
-        line, own = lines_before + text.count("\n", 0, found.start(1)) + 1, found[1]
+    """Reject a Windows path in double quotes, where TOML reads backslashes as escapes."""
+    if match := pattern.search(text):
+        line, literal = lines_before + text.count("\n", 0, match.start(1)) + 1, match[1]
         raise ConfigError(
-            f'{path} is not valid TOML: line {line}: "{own}" has a backslash, which begins an escape in double quotes. '
-            f"Write '{own}' in single quotes, or {own.replace(chr(92), '/')}.",
+            f'{path} is not valid TOML: line {line}: "{literal}" has a backslash, which begins an escape in double '
+            f"quotes. Write '{literal}' in single quotes, or {literal.replace(chr(92), '/')}.",
             code="config.backslash",
         )
 
@@ -203,14 +203,10 @@ def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _decimal(raw: str) -> str:
-    """A number with the zero before its point that TOML wants: ".05" as "0.05"."""
-    return re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw)
-
-
 def _value(raw: str) -> object:
+    number = re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw.strip())  # TOML needs the zero in ".05"
     try:
-        parsed = tomllib.loads(f"value = {_decimal(raw.strip())}")
+        parsed = tomllib.loads(f"value = {number}")
     except (ValueError, RecursionError):
         return raw
     return parsed["value"] if len(parsed) == 1 else raw

@@ -1,4 +1,4 @@
-"""What a run continues from, in one file."""
+"""The state that a run continues from, in one file."""
 
 import hashlib
 import json
@@ -36,18 +36,19 @@ from fedweave.experiment.runs.files import (
 from fedweave.metrics.selection import BEST
 from fedweave.ops.touched import Sparsified, TouchedRows, materialize
 
-When = Literal["last", "best"]  # of which round models are
+When = Literal["last", "best"]  # the round that models are from
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run continues from.
+    """The state that a run continues from.
 
     seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
-    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
-    became of their data (`snapshot_data`); empty as long as it is as loaded. source: digests of what was loaded
+    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: the
+    changes to their data (`snapshot_data`); empty as long as it is as loaded. source: digests of the loaded data
     (`datasets.features`); empty where sites hold it. best: the "round" that was best on validation examples, with its
-    "state" and, where models are not of that alone, its "fed"; empty where it is this one, or there is none.
+    "state" and, where the state does not determine all models, its "fed"; empty where it is this round, or there is
+    none.
     """
 
     round: int = 0
@@ -62,7 +63,7 @@ class Checkpoint:
     best: Tree = field(default_factory=dict)
 
     def at(self, when: When) -> "Checkpoint":
-        """The same with the models of the last round, or of the best one.
+        """This checkpoint with the models of the last round, or of the best one.
 
         Raises:
             UserError: there is none, or its models are not kept.
@@ -71,7 +72,11 @@ class Checkpoint:
         if when == "last" or number == self.round:
             return self
         if number is None or self.best.get("round") != number:
-            why = "no round was judged on validation examples" if number is None else "the run keeps none of that round"
+            why = (
+                "no round was evaluated on validation examples"
+                if number is None
+                else "the run keeps none of that round"
+            )
             raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
         return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 
@@ -140,12 +145,12 @@ def _check_kinds(tree: Tree) -> None:
             raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
 
 
-_FEW = 64  # clients, whose states are kept one by one
+_FEW = 64  # clients; the states of fewer are stored one by one
 
 
 def stacked(states: Tree) -> Tree:
-    """{client: its state}, of many clients those of one form together: to write each leaf of each by itself takes a
-    second for every thousand. Undone by `apart`."""
+    """{client: its state}; states of the same form are stacked if there are many clients, because writing each leaf of
+    each client by itself takes a second for a thousand clients. `apart` reverses it."""
     if len(states) < _FEW:
         return states
     kinds: dict[object, list[str]] = {}
@@ -200,11 +205,11 @@ Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its client
 
 
 class Described(Protocol):
-    """What a run's summary says of its data (see `datasets.base.Dataset`)."""
+    """The facts of a run's data that its summary has (see `datasets.base.Dataset`)."""
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name in reports."""
         ...
 
     @property
@@ -224,17 +229,17 @@ class Described(Protocol):
 
     @property
     def edge_form(self) -> dict[str, int | bool]:
-        """What models are fitted to of edges."""
+        """The form of edge attributes that models are fitted to."""
         ...
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the classes are called; () where they are numbers."""
+        """The names of the classes; () where they are numbers."""
         ...
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """What the groups of people are called, likewise."""
+        """The names of the groups of people; () where they are numbers."""
         ...
 
     @property
@@ -244,7 +249,7 @@ class Described(Protocol):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """What numbers or several labels are called."""
+        """The names of predicted numbers or of several labels."""
         ...
 
 
@@ -268,7 +273,7 @@ class Ready(Protocol):
 
     @property
     def note(self) -> str:
-        """On what of the data could not be compared; "" if nothing."""
+        """A note on data that could not be compared; "" for none."""
         ...
 
 
@@ -276,14 +281,15 @@ _LARGE = 1 << 18  # rows; to write fewer takes a fraction of a second
 
 
 class Growing:
-    """A table of a run's folder, to which rows are added. What a large one gets is filed beside it (`files.PARTS`)
-    until that is as much as the table itself, so that a row is written a few times however often a run is saved."""
+    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`) until they
+    reach the number of rows in the table itself. So each row is written only a few times, however often a run is
+    saved."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._whole, self._rows = path, 0, 0  # rows in its own file, and with those beside it
+        self._path, self._whole, self._rows = path, 0, 0  # rows in the table's own file, and in all its files
 
     def save(self, rows: int, since: Callable[[int], pa.Table], whole: bool) -> None:
-        """Bring it to so many `rows`; since: those from a number on. whole: all into the one file."""
+        """Write the first `rows` rows; since: the rows from a number on. whole: put all into the one file."""
         if whole or rows <= _LARGE or not self._whole <= rows < 2 * self._whole:
             write_table(self._path, since(0))
             remove_parts(self._path)
@@ -294,10 +300,10 @@ class Growing:
 
 
 class RunFiles:
-    """Saves what a run has reached.
+    """Saves the state of a run.
 
-    reached: after the last whole round, saved or not. saved: the round of the last checkpoint. best: what a checkpoint
-    keeps of the best round, which is not written a second time where that is the one that it is of.
+    reached: after the last whole round, saved or not. saved: the round of the last checkpoint. best: the models of the
+    best round, which a checkpoint of the same round does not repeat.
     """
 
     def __init__(
@@ -309,7 +315,7 @@ class RunFiles:
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
     def reach(self, reached: Checkpoint) -> None:
-        """Note how far the run is, and keep the models of the round if no earlier one was better on validation."""
+        """Set `reached`, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
             snapshot = {} if self._of_state() or self.built.fed.graphs is None else self.built.fed.snapshot()
@@ -317,7 +323,7 @@ class RunFiles:
             self.best = {"round": reached.round, "state": reached.state, "fed": copied}
 
     def _of_state(self) -> bool:
-        """Whether the server's state says which models all clients use."""
+        """Whether the server's state determines the models of all clients."""
         return self.built.algorithm.judged_model(self.reached.state) is not None
 
     def add(self, metrics: pa.Table | None) -> None:
@@ -327,7 +333,7 @@ class RunFiles:
 
     @property
     def missed(self) -> dict[str, int]:
-        """{client: rounds in which its reply was missing}, of those of whom that is known."""
+        """{client: rounds in which its reply was missing}, for clients where that is known."""
         rows = pa.concat_tables(self._metrics).filter(pc.field("metric") == "missing")
         counts = rows.group_by("client").aggregate([("round", "count_distinct")]).sort_by("client")
         return dict(zip(counts["client"].to_pylist(), counts["round_count_distinct"].to_pylist(), strict=True))
@@ -353,9 +359,9 @@ class RunFiles:
         self.saved = self.reached.round
 
     def _keeps_best(self) -> bool:
-        """Whether what is kept is of the best round, and enough for its models."""
-        chosen = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
-        return chosen and (bool(self.best["fed"]) or self._of_state())
+        """Whether `best` is of the best round and has all its models."""
+        is_best = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
+        return is_best and (bool(self.best["fed"]) or self._of_state())
 
     def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
         """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
@@ -370,7 +376,7 @@ class RunFiles:
 
 
 def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
-    """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
+    """Matrices over pairs of clients, of the partition and, after the round of `state`, the algorithm: {name: float64
     [N, N]}, in client order."""
-    known = {**built.fed.pairs, **built.algorithm.pairs(state)}
-    return {name: matrix.cpu().numpy() for name, matrix in known.items()}
+    matrices = {**built.fed.pairs, **built.algorithm.pairs(state)}
+    return {name: matrix.cpu().numpy() for name, matrix in matrices.items()}

@@ -1,6 +1,6 @@
-"""What a run's data calls its columns and classes, and how it is scaled: one record, whatever the data came as.
+"""The names of a run's columns and classes, and how its data is scaled: one record for all forms of data.
 
-It is kept in the run's directory, and `predict` and `export` go by it.
+The run's directory has it, and `predict` and `export` read it.
 """
 
 import json
@@ -44,14 +44,15 @@ _FACTS = ("numbered", "kinds")  # of a `DataForm`
 
 @dataclass(frozen=True)
 class DataForm:
-    """What data a model wants.
+    """The form of the data that a model takes.
 
-    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
+    columns, labels: names of the features and of the classes in order; () where they have none, or where only sites
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
-    nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
-    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
-    nothing. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
-    outputs, three rows (`Dataset.target_scale`); None of classes, and where sites alone know it. numbered: the data
+    nodes "shift" and "divisor" of every column; the divisor is None for columns that become 0. edges: their attributes,
+    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
+    attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
+    outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
+    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     """
 
@@ -89,11 +90,11 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
-    known = () if all(map(contents.is_unnamed, names)) else names
+    columns = () if all(map(contents.is_unnamed, names)) else names
     edge_form = None if data.edge_attrs is None else {**data.edge_form, **_of_edges(data.edge_attrs, edges)}
-    named = data.features, data.classes, known, data.labels, data.example
+    facts_of_data = data.features, data.classes, columns, data.labels, data.example
     facts = not data.columns, data.node_labels is not None
-    return DataForm(*named, numbers(raw, how), edge_form, targets_form(data), *facts)
+    return DataForm(*facts_of_data, numbers(raw, how), edge_form, targets_form(data), *facts)
 
 
 def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
@@ -168,56 +169,58 @@ def read_form(directory: Path) -> DataForm | None:
     try:
         about = json.loads((table.schema.metadata or {})[_ABOUT])
         names, how = table["column"].to_pylist(), about["how"]
-        held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in BY_NODES else {}
-        known = () if all(map(contents.is_unnamed, names)) else tuple(names)
+        numbers_of_scaling = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in BY_NODES else {}
+        columns = () if all(map(contents.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
-            raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
-        scaling = {"how": how, **held}
+            raise ValueError(
+                f"it is of {example}s of {about['classes']} classes, and has {len(labels)} names of classes"
+            )
+        scaling = {"how": how, **numbers_of_scaling}
         more = about.get("edges"), _read_targets(about.get("targets")), *(about.get(fact) is True for fact in _FACTS)
-        return DataForm(len(names), about["classes"], known, labels, example, scaling, *more)
+        return DataForm(len(names), about["classes"], columns, labels, example, scaling, *more)
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
 
 
-def _read_targets(held: Record | None) -> Record | None:
+def _read_targets(record: Record | None) -> Record | None:
     """`DataForm.targets` as a file has it.
 
     Raises:
         ValueError, KeyError, TypeError: it is none.
     """
-    if held is None:
+    if record is None:
         return None
-    number, names, scale = held["kind"] == NUMBER, held["names"], np.array(held.get("scale", []), np.float64)
-    fits = scale.shape == (3, held["outputs"]) and np.isfinite(scale).all() if number else "scale" not in held
-    if held["kind"] not in (NUMBER, LABELS) or len(names) not in (0, held["outputs"]) or not fits:
-        raise ValueError(f"its targets are {held}")
-    return held
+    number, names, scale = record["kind"] == NUMBER, record["names"], np.array(record.get("scale", []), np.float64)
+    fits = scale.shape == (3, record["outputs"]) and np.isfinite(scale).all() if number else "scale" not in record
+    if record["kind"] not in (NUMBER, LABELS) or len(names) not in (0, record["outputs"]) or not fits:
+        raise ValueError(f"its targets are {record}")
+    return record
 
 
 # ----------------------------------------------------------------------------------------------------
-# New nodes or graphs in whatever form they come, as the data of a finished run: its columns, classes and scaling.
+# New nodes or graphs, in any form, as the data of a finished run: its columns, classes and scaling.
 
 
 _LOG = logging.getLogger(__name__)
-# Settings that do not say how new tables are read: what they ask for is in the form that the run noted.
+# Settings that do not affect how new tables are read: the form that the run noted has what they ask for.
 _NOTED = {
     *(field.name for field in fields(CommonSettings)),
     *("edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
-# Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
-_RECORDED = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_RECORDED -= _NOTED - {"edge_normalize", "targets", "labels"}
-_ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
+# Settings that a model keeps: how tables are read, and what new tables are compared by.
+_MODEL_SETTINGS = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
+_MODEL_SETTINGS -= _NOTED - {"edge_normalize", "targets", "labels"}
+_ENCODED = ("label", "degree")  # kinds of columns that are made from the structure of small graphs
 
 
 @dataclass(frozen=True)
 class Before:
-    """How data becomes what a run was trained on.
+    """How new data becomes data of the form that a run was trained on.
 
-    settings: those of [data], of a simulation or of a site, by which tables are read. external: see
-    `datasets.base.EXTERNAL`. form: as the run noted it. edge_attrs: what its edges carry, any or none of them.
+    settings: the settings of [data], of a simulation or of a site, by which tables are read. external: see
+    `datasets.base.EXTERNAL`. form: as the run noted it. edge_attrs: the edge attributes, any or none of them.
     numbered, kinds: see `DataForm`.
     """
 
@@ -230,13 +233,13 @@ class Before:
 
     @classmethod
     def of_run(cls, config: Config, form: DataForm, data: Dataset) -> "Before":
-        """Of a run's configuration, its form, and its data as read again."""
+        """From a run's configuration, its form, and its data as read again."""
         facts = data.edge_attrs, not data.columns, data.node_labels is not None
         return cls(config.data.values, config.external, form, *facts)
 
     @classmethod
     def noted(cls, settings: Values, external: str, form: DataForm, ports: bool = False) -> "Before":
-        """Of what was noted alone; ports: whether the model reads those of edges (`models.blocks.has_ports`)."""
+        """Only from what the run noted; ports: whether the model reads edge ports (`models.blocks.has_ports`)."""
         edges, attributes = form.edges, None
         if edges is not None:
             scaling = edges.get("scaling", {})
@@ -246,8 +249,10 @@ class Before:
         return cls(settings, external, form, attributes, form.numbered, form.kinds)
 
     def plain(self) -> Record:
-        """As JSON, without settings that say where data is or how it was cut."""
-        settings = {name: value for name, value in self.settings.items() if name in _RECORDED and value is not None}
+        """As JSON, without the place of the data and its partition."""
+        settings = {
+            name: value for name, value in self.settings.items() if name in _MODEL_SETTINGS and value is not None
+        }
         return {"settings": settings, "external": self.external, "form": asdict(self.form)}
 
     @classmethod
@@ -260,7 +265,7 @@ class Before:
 
     @property
     def columns(self) -> Sequence[str]:
-        """What its columns go by."""
+        """The names of its columns."""
         return self.form.columns or contents.unnamed(0, self.form.features)
 
 
@@ -287,7 +292,9 @@ def like(before: Before, path: Path) -> Dataset:
     if before.external in WIDENING:
         data = member_data(data, before.external)
     if before.external == EXCHANGE:
-        _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
+        _LOG.warning(
+            "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
+        )
     scaling = before.form.scaling
     scaling = scaling if scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as they are handed to a site
     return replace(
@@ -304,20 +311,20 @@ def like(before: Before, path: Path) -> Dataset:
 
 
 def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
-    """What the edges of `data` carry, features in the order and scaling of those `before`.
+    """The edge attributes of `data`, with features in the order and scaling of those `before`.
 
     Raises:
-        DataError: they carry other things.
+        DataError: they have other edge attributes.
     """
     was, now = before.edge_attrs, data.edge_attrs
     if was is None or (now is None and not was.width and was.weight is None):
         return None
-    wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
+    remedy = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
     if now is None or now.width != was.width or (was.weight is None) != (now.weight is None):
-        refuse(path, "edges carry other things than those that the run was trained on", wanted)
+        refuse(path, "edges have other features or weights than those that the run was trained on", remedy)
     if was.columns and now.columns and was.columns != now.columns:
         if sorted(was.columns) != sorted(now.columns):
-            refuse(path, f"the features of edges are {', '.join(now.columns)}", wanted)
+            refuse(path, f"the features of edges are {', '.join(now.columns)}", remedy)
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
@@ -325,23 +332,23 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
 
 
 def _read(before: Before, path: Path) -> Dataset:
-    """The data at `path`, which need not be labeled; tables with the classes and kinds that were known before."""
+    """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
-    targets = _asked(before)
+    targets = _target_settings(before)
     if "npz" in kinds:
         loops = "refuse" if before.edge_attrs is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
         return tu.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**targets))
-    named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
-    named = named if form.targets is None else targets
+    settings: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
+    settings = settings if form.targets is None else targets
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
-    taken = {field.name for field in fields(kind)}
-    options = {name: value for name, value in before.settings.items() if name in taken - _NOTED}
-    if "external" in taken:
+    kind_settings = {field.name for field in fields(kind)}
+    options = {name: value for name, value in before.settings.items() if name in kind_settings - _NOTED}
+    if "external" in kind_settings:
         options["external"] = before.external
     if kind is Members and (owner := options.pop("owner", None)):  # a column that its folders stand in for
         options["ignore"] = (*(options.get("ignore") or ()), owner)
@@ -350,10 +357,10 @@ def _read(before: Before, path: Path) -> Dataset:
     elif any(path.glob("nodes.*")):
         options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     encoded = _encoded(before) if kind is GraphFolder else {}
-    return kind(sens_feature=True, **named, **encoded, **options).load(path, 0, labelled=False)
+    return kind(sens_feature=True, **settings, **encoded, **options).load(path, 0, labelled=False)
 
 
-def _asked(before: Before) -> Record:
+def _target_settings(before: Before) -> Record:
     """The settings by which the run's numbers or labels are read again."""
     form, values = before.form, before.settings
     if form.targets is None:
@@ -364,24 +371,24 @@ def _asked(before: Before) -> Record:
 
 
 def _targets(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
-    """The numbers or labels [e, t] of `data`, which are those of the run."""
+    """The numbers or labels [e, t] of `data`, checked against the run's."""
     if data.outputs != form.outputs:
         refuse(path, f"it has {data.target_summary}, and the run {form.outputs}", "Give the run's targets, in order.")
     return data.y
 
 
 def _seen(of: str, values: object, before: Before) -> object:
-    """The categories of a column, those that were taken from training rows as the run's columns say them."""
+    """The categories of a column; for those taken from training rows, the values that the run's columns have."""
     if values != AUTO:
         return values
-    edge_attrs, bare = before.edge_attrs, of.removeprefix(OF_EDGES)
-    names = before.columns if bare == of else () if edge_attrs is None else edge_attrs.columns
-    return Seen(own.value for own in map(contents.column, names) if own.of == bare)
+    attributes, bare = before.edge_attrs, of.removeprefix(OF_EDGES)
+    names = before.columns if bare == of else () if attributes is None else attributes.columns
+    return Seen(one.value for one in map(contents.column, names) if one.of == bare)
 
 
 def _check_example(example: str, before: Before, path: Path) -> None:
-    if example != (wanted := before.form.example):
-        refuse(path, f"it holds {example}s, and the run was trained on {wanted}s", f"Give new {wanted}s")
+    if example != (expected := before.form.example):
+        refuse(path, f"it holds {example}s, and the run was trained on {expected}s", f"Give new {expected}s")
 
 
 def _categories(names: Sequence[str], columns: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
@@ -390,11 +397,11 @@ def _categories(names: Sequence[str], columns: Sequence[str]) -> dict[str, tuple
     for one in map(contents.column, names):
         if one.kind == "category" and one.of in columns:
             values.setdefault(one.of, []).append(one.value)
-    return {of: tuple(held) for of, held in values.items()} or None
+    return {of: tuple(column_values) for of, column_values in values.items()} or None
 
 
 def _encoded(before: Before) -> Record:
-    """Which one-hot columns small graphs had."""
+    """The one-hot columns of small graphs, as settings."""
     columns = [contents.column(name) for name in before.columns]
     labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)
     return ({"node_labels": tuple(labels)} if labels else {}) | ({"degrees": len(degrees)} if degrees else {})
@@ -402,39 +409,39 @@ def _encoded(before: Before) -> Record:
 
 def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_matrix":
     """The features of `data` in the order of those `before`; one-hot columns that no node needs may be lacking."""
-    wanted, have = before.columns, _called(data, before, path)
-    kinds, held = ({contents.column(name).kind for name in names} & {*_ENCODED} for names in (wanted, have))
+    expected, have = before.columns, _called(data, before, path)
+    kinds, kinds_here = ({contents.column(name).kind for name in names} & {*_ENCODED} for names in (expected, have))
     place = {name: at for at, name in enumerate(have)}
-    for name in wanted:
-        if name not in place and contents.column(name).kind not in held:
+    for name in expected:
+        if name not in place and contents.column(name).kind not in kinds_here:
             what = f"nodes lack the feature column {name!r} that the run was trained on"
-            refuse(path, what, f"Give every column of {', '.join(wanted)}")
-    more = place.keys() - {*wanted, ""}
+            refuse(path, what, f"Give every column of {', '.join(expected)}")
+    more = place.keys() - {*expected, ""}
     for name in (name for name in have if name in more):
         if contents.column(name).kind not in kinds or (data.x[:, [place[name]]] != 0).sum():
             what = f"the run was trained without the feature column {name!r} of nodes"
-            refuse(path, what, f"Remove it; the columns were {', '.join(wanted)}")
+            refuse(path, what, f"Remove it; the columns were {', '.join(expected)}")
     nothing = np.zeros((data.nodes, 1), np.float32)
     wide = np.hstack([data.x, nothing]) if isinstance(data.x, np.ndarray) else sp.hstack([data.x, nothing], "csr")
-    return wide[:, [place.get(name, data.features) for name in wanted]]
+    return wide[:, [place.get(name, data.features) for name in expected]]
 
 
 def _called(data: Dataset, before: Before, path: Path) -> list[str]:
-    """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
+    """The names of the columns of `data` in the run: columns without names, here or there, are taken in order; ""
     for one that encodes nodes' labels, where these were known to the run and no features."""
-    wanted, numbered = before.columns, before.numbered
+    expected, numbered = before.columns, before.numbered
     if not data.columns:
-        _check_count(data.features, len(wanted), path)
+        _check_count(data.features, len(expected), path)
         if not numbered:
             _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
-        return list(wanted)
-    have, labels = list(data.columns), any(contents.column(name).kind == "label" for name in wanted)
+        return list(expected)
+    have, labels = list(data.columns), any(contents.column(name).kind == "label" for name in expected)
     if before.kinds and not labels:
         have = ["" if contents.column(name).kind == "label" else name for name in have]
     if numbered and labels:
         _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
     free, run_names = (
-        [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, wanted)
+        [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, expected)
     )
     if not any(map(contents.is_unnamed, (*free, *run_names))):
         return have
@@ -443,20 +450,20 @@ def _called(data: Dataset, before: Before, path: Path) -> list[str]:
     return [order.get(name, name) for name in have]
 
 
-def _check_count(features: int, wanted: int, path: Path) -> None:
-    if features != wanted:
-        count = f"nodes have {features} feature columns, and the run was trained on {wanted}"
+def _check_count(features: int, expected: int, path: Path) -> None:
+    if features != expected:
+        count = f"nodes have {features} feature columns, and the run was trained on {expected}"
         refuse(path, count, "Give the same ones in the same order")
 
 
 def _classes(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
     """int64 [e]: the labels of `data` as places among the run's classes, -1 where there is none."""
-    known = list(form.labels or map(str, range(form.classes)))
-    numbered = not data.labels and path.is_file()  # an archive's numbers are places, whatever they are called
-    names = known if numbered else data.labels or [str(number) for number in range(data.classes)]
-    places = np.array([known.index(name) if name in known else -2 for name in names] + [-2], np.int64)
+    classes = list(form.labels or map(str, range(form.classes)))
+    numbered = not data.labels and path.is_file()  # an archive's numbers are places, even if classes have names
+    names = classes if numbered else data.labels or [str(number) for number in range(data.classes)]
+    places = np.array([classes.index(name) if name in classes else -2 for name in names] + [-2], np.int64)
     y = np.where(data.y < 0, -1, places[np.minimum(data.y, len(places) - 1)])
     if (row := first(y == -2)) is not None:
         name = names[data.y[row]] if data.y[row] < len(names) else data.y[row]
-        refuse(path, f"{data.example} {row}: label {str(name)!r} is none of {', '.join(known)}", "Correct it")
+        refuse(path, f"{data.example} {row}: label {str(name)!r} is none of {', '.join(classes)}", "Correct it")
     return y

@@ -44,26 +44,27 @@ _LOG = logging.getLogger(__name__)
 
 def described(algorithm: Algorithm, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
     """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
-    data that it names. Data without a name is saved beside `out`, called by its content, and a cut of one's own by
-    owners with it. What cannot be named stands there as such, and a warning says what the run cannot be used for.
+    data that it names. Data without a name is saved next to `out`, with its digest in the file name, and together with
+    a partition that you made yourself. Plug-ins without a name get a placeholder, and a warning lists what the run
+    cannot be used for.
 
     Raises:
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, chosen = _model(algorithm.model, data), of_algorithm(algorithm)
+    model, algorithm_choice = _model(algorithm.model, data), of_algorithm(algorithm)
     member_models = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: member_models.default for name, member_models in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
-    for choice in (partition, model, *member_models.members.values(), chosen):
+    for choice in (partition, model, *member_models.members.values(), algorithm_choice):
         if not is_named(choice):
             _LOG.warning(
-                "note: no name says how the %s %s is made, so that %s can be reported and compared, but neither "
-                "predict nor be run anew (docs/comparing.md)",
+                "note: no file defines how the %s %s is made, so that %s can be reported and compared, but can neither "
+                "predict nor be trained again (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
-    return Config(general, loaded, partition, model, chosen, engine, folder, own=member_models), data
+    return Config(general, loaded, partition, model, algorithm_choice, engine, folder, own=member_models), data
 
 
 def _model(layers: Model, data: Dataset) -> Choice:
@@ -71,11 +72,11 @@ def _model(layers: Model, data: Dataset) -> Choice:
     if data.edge_attrs is None:
         return model
     built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
-    return replace(model, values={**model.values, **built})  # as it was built, whatever the data's edges carry
+    return replace(model, values={**model.values, **built})  # as it was built, not fitted to the edge attributes
 
 
 def check_described(config: Config, built: Built) -> None:
-    """What `experiment.build.build` refuses and notes of the same run.
+    """Check what `experiment.build.build` checks of the same run, and write the same notes.
 
     Raises:
         ConfigError, DataError: the algorithm or the model demands other data.
@@ -87,24 +88,28 @@ def check_described(config: Config, built: Built) -> None:
 
 
 def _partition(origin: Origin) -> tuple[Choice, Dataset]:
-    """The choice that makes the partition, and the data that it makes it of."""
+    """The choice that makes the partition, and the data that it partitions."""
     data, cut, seed = origin.data, origin.partition, origin.seed
     maker = cut.maker
     if maker is not None and isinstance(maker.plugin, Partitioner) and maker.given[0] is data:
         choice = of_partition(maker.plugin)
         if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
             return choice, data
-    owned = _owned(data, cut)
-    return (of_partition(cut), data) if owned is None else (of_partition(Column(use_dataset_split=True)), owned)
+    with_owners = _with_owners(data, cut)
+    return (
+        (of_partition(cut), data)
+        if with_owners is None
+        else (of_partition(Column(use_dataset_split=True)), with_owners)
+    )
 
 
-def _owned(data: Dataset, cut: Partition) -> Dataset | None:
-    """The data with its owners and its split as a cut has them; None where that does not say all of the cut."""
+def _with_owners(data: Dataset, cut: Partition) -> Dataset | None:
+    """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
     parts = cut.parts
-    held = np.concatenate([part.examples for part in parts])
+    examples = np.concatenate([part.examples for part in parts])
     plain = all(part.columns is None and part.edges is None and part.labels for part in parts)
     more = cut.test is not None or cut.judged is not None or cut.held or cut.pairs
-    if more or not plain or not np.array_equal(np.sort(held), np.arange(data.examples)):
+    if more or not plain or not np.array_equal(np.sort(examples), np.arange(data.examples)):
         return None
     owner, public = np.zeros(data.examples, np.int64), np.zeros((3, data.examples), bool)
     for at, part in enumerate(parts):
@@ -113,7 +118,7 @@ def _owned(data: Dataset, cut: Partition) -> Dataset | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two partitions, or what they consist of, say the same."""
+    """Whether two partitions, or values in them, are equal."""
     if isinstance(one, Partition | Part):
         names = [field.name for field in fields(one) if field.init]
         return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
@@ -126,34 +131,34 @@ def _same(one: Any, other: Any) -> bool:
 
 def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
     """The choice that reads the data again, and its path."""
-    named = data.named
-    if named is None or (named.get("seed", seed) != seed and content(_read(named, seed)) != content(data)):
-        named = _saved(data, beside)
-    table = {key: value for key, value in named.items() if key not in ("path", "seed")}
-    name, kind = lookup("data.name", "data", named["name"])
-    return choose("data", name, kind, parameters("data", kind), table), named.get("path")
+    settings = data.named
+    if settings is None or (settings.get("seed", seed) != seed and content(_read(settings, seed)) != content(data)):
+        settings = _saved(data, beside)
+    table = {key: value for key, value in settings.items() if key not in ("path", "seed")}
+    name, kind = lookup("data.name", "data", settings["name"])
+    return choose("data", name, kind, parameters("data", kind), table), settings.get("path")
 
 
 def _saved(data: Dataset, beside: Path) -> Record:
-    """What names the data in a file that has its content in its name."""
+    """Save the data in a file with its digest in the name; returns the settings that load it."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named = data.in_archive(file)
+    settings = data.in_archive(file)
     if not file.exists():
         with plain_errors(beside):
             beside.mkdir(parents=True, exist_ok=True)
         replace(data).save(file)
-        if content(_read(named, 0)) != content(data):
+        if content(_read(settings, 0)) != content(data):
             file.unlink()
             raise UserError(
-                f"{data.name} cannot be kept beside the run: read again it would be other data, such as with fewer "
-                "classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
+                f"{data.name} cannot be saved next to the run: the file would be read as other data, such as with "
+                "fewer classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
             )
-    return named
+    return settings
 
 
-def _read(named: Values, seed: int) -> Dataset:
-    return datasets.load(**{**named, "seed": seed})
+def _read(settings: Values, seed: int) -> Dataset:
+    return datasets.load(**{**settings, "seed": seed})
 
 
 def of_partition(plugin: object) -> Choice:
@@ -187,7 +192,7 @@ def is_named(choice: Choice) -> bool:
 
 
 def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
-    """The choice, or what stands for it where no name or no settings in TOML make the same."""
+    """The choice, or a placeholder where no name or no settings in TOML make the same."""
     try:
         name = _name(section, kind)
         settings = parameters(section, kind)
@@ -203,13 +208,13 @@ def _unnamed(section: str, called: str) -> Choice:
 
 
 def _name(section: str, kind: object) -> str:
-    """What a configuration calls a class or preset.
+    """The name of a class or preset in a configuration.
 
     Raises:
         ConfigError: it has no name there.
     """
-    known = (name for name, plugin in registry(section).items() if plugin is kind)
-    if match := next(known, None):
+    names = (name for name, plugin in registry(section).items() if plugin is kind)
+    if match := next(names, None):
         return match
     if file := plugins.file_of(kind):
         usable(section, file, plugins.load(file))  # a file of a package may not run by itself

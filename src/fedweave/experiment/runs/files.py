@@ -33,7 +33,7 @@ from fedweave.core.types import Record
 from fedweave.errors import DiskFull, FedweaveError, UserError
 
 # ----------------------------------------------------------------------------------------------------
-# What the tables of a run hold, so that a damaged or foreign one is named when it is read.
+# The columns of a run's tables, so that a damaged or foreign file is reported when it is read.
 
 
 WAYS = ("up", "down", "peer")  # of a ledger's messages
@@ -41,14 +41,14 @@ MOST = 1e300  # of a metric, beyond which no axis can be drawn; a model has dive
 
 
 class ColumnKind(NamedTuple):
-    """What a column may hold: in `words`, and whether a type `fits`."""
+    """The kind of values of a column: its name in `words`, and whether a type `fits`."""
 
     words: str
     fits: Callable[[pa.DataType], bool]
 
 
 class TableColumn(NamedTuple):
-    """Of one column: its kind, and whether every row has a value."""
+    """One column: its kind, and whether every row has a value."""
 
     kind: ColumnKind
     full: bool = True
@@ -121,7 +121,7 @@ OF_TABLE = {
 
 
 def check_columns(table: pa.Table, name: str) -> None:
-    """Raise ValueError if the table of the file `name` is not what a run writes there; says what and where."""
+    """Raise ValueError if the table of the file `name` is not as a run writes it; the message names the column."""
     for column, (kind, full) in OF_TABLE.get(name, {}).items():
         if table.column_names.count(column) != 1:
             raise ValueError(f"it has {table.column_names.count(column) or 'no'} columns {column!r}, and needs one")
@@ -158,19 +158,19 @@ def _check_classes(table: pa.Table) -> None:
         raise ValueError("it has no column 'predicted', and needs one")
     if names != ["predicted"] or not any(name.startswith("p_") for name in table.column_names):
         return  # of numbers, or of several labels
-    known = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
+    classes = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
     for name in {"predicted", "true"} & set(table.column_names):
-        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - known:
+        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - classes:
             raise ValueError(
-                f"its column {name!r} has {min(strange)[:40]!r}, of which there is no column of probabilities"
+                f"its column {name!r} has {min(strange)[:40]!r}, and there is no column of probabilities for that class"
             )
 
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
-COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`experiment.runs.form`)
+COLUMNS = "columns.parquet"  # the columns and classes of the run's data (`experiment.runs.data_form`)
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
-PAIRS_SCORED, TOP_PAIRS = "pairs.parquet", "top-pairs.parquet"  # of runs on links: given pairs, those of a node
+PAIRS_SCORED, TOP_PAIRS = "pairs.parquet", "top-pairs.parquet"  # of runs on links: a table of pairs, pairs of a node
 EMBEDDINGS = "embeddings.parquet"  # what the last layer of models reads
 EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
@@ -190,7 +190,7 @@ OF_MODEL = (
     EMBEDDINGS,
     PAIRS_SCORED,
     TOP_PAIRS,
-)  # of a run as it is, whatever its rounds
+)  # written from the models of a run, and removed when it is resumed
 OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
 
 _IN_SUMMARY = {
@@ -248,10 +248,10 @@ def write(path: Path, fill: Callable[[BinaryIO], object], opener: Callable[[str,
 
 
 def write_page(path: Path, page: str | bytes) -> None:
-    """`write` an HTML page or, as bytes, a PDF, in the place of another of its kind alone.
+    """`write` an HTML page or, as bytes, a PDF; it replaces only a file of the same kind.
 
     Raises:
-        UserError: the file is something else, which somebody may still want.
+        UserError: the file is something else, which may still be needed.
     """
     start, kind = (_PAGE, "HTML page") if isinstance(page, str) else (_PDF, "PDF")
     with plain_errors(path):
@@ -383,7 +383,7 @@ def remove_parts(path: Path, first: int = 0) -> None:
 def read_summary(path: Path, *needed: str) -> Record:
     """A finished run's summary, whose entries are of the kinds that they are written in.
 
-    needed: entries besides "rounds" and "metrics" that are to be there.
+    needed: entries that must be there, in addition to "rounds" and "metrics".
 
     Raises:
         FedweaveError: it is damaged.
@@ -392,18 +392,18 @@ def read_summary(path: Path, *needed: str) -> Record:
         summary: Record = json.loads(read(path))
         for name in ("rounds", "metrics", *needed):
             summary[name]
-        named = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
-        for name, value in named.items():
+        checked = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
+        for name, value in checked.items():
             if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
-        if any(isinstance(name, dict | list) for key in _NAMES for name in named.get(key, ())):
+        if any(isinstance(name, dict | list) for key in _NAMES for name in checked.get(key, ())):
             raise TypeError("a class, group, device or target has no name")
-        if not all(isinstance(device, str) for device in named.get("devices", ())):
+        if not all(isinstance(device, str) for device in checked.get("devices", ())):
             raise TypeError("a device is no text")
-        if "edges" in named and not _is_form(named["edges"]):
-            raise TypeError(f"edges is {str(named['edges'])[:40]}")
+        if "edges" in checked and not _is_form(checked["edges"]):
+            raise TypeError(f"edges is {str(checked['edges'])[:40]}")
         for name, value in ({**summary, **summary["metrics"]}).items():
-            if name not in named and not _is_float(value):
+            if name not in checked and not _is_float(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
@@ -411,10 +411,10 @@ def read_summary(path: Path, *needed: str) -> Record:
 
 
 def _is_form(edges: Record) -> bool:
-    """Whether it says what models are fitted to of edges (`datasets.Dataset.edge_form`)."""
+    """Whether it is a form of edge attributes (`datasets.Dataset.edge_form`)."""
     count, whether = edges.get("features"), [edges.get(key) for key in ("weighted", "examples", "directed")]
     counted = isinstance(count, int) and not isinstance(count, bool) and count >= 0
-    return counted and all(one in (0, 1) and isinstance(one, int) for one in whether)  # sites tell 0 or 1
+    return counted and all(one in (0, 1) and isinstance(one, int) for one in whether)  # sites send 0 or 1
 
 
 def _is_float(value: object) -> bool:
@@ -423,7 +423,7 @@ def _is_float(value: object) -> bool:
 
 
 def is_used(directory: Path) -> bool:
-    """Whether `directory` is a file, or holds more than what an attempt to run leaves that wrote nothing."""
+    """Whether `directory` is a file, or holds more than the lock and temporary files of a run that saved nothing."""
     with plain_errors(directory, READABLE):
         if not directory.is_dir():
             return directory.exists()
@@ -477,7 +477,7 @@ def locked(directory: Path) -> Iterator[None]:
 def plain_errors(
     path: Path, remedy: str = "Choose another place, or give this user the right to write there"
 ) -> Iterator[None]:
-    """Say in plain words what the system refused, and the `remedy` where it is not a full disk.
+    """Report errors of the system in plain words, with the `remedy` where it is not a full disk.
 
     Raises:
         DiskFull; UserError: anything else about `path`.
@@ -494,7 +494,7 @@ def plain_errors(
 
 
 def _check_regular(path: Path) -> None:
-    """Refuse what would be waited for, or have no end."""
+    """Reject pipes and devices, which block or never end, and folders."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 

@@ -1,4 +1,4 @@
-"""Link-membership inference: whether a pair's score says that a model was trained on it."""
+"""Link-membership inference: whether a pair's score reveals that a model was trained on it."""
 
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ KNOWN = {
 
 
 class Inferred(NamedTuple):
-    """What an attack finds out. knows: what it is given. auc: how well it tells links that a model was trained on from
-    links that it was tested on, 0.5 by chance. advantage: the largest share of the one less that of the other that it
-    takes for trained ones, 0 by chance."""
+    """The result of an attack. knows: what the attacker has. auc: how well the attack separates training links from
+    test links, 0.5 by chance. advantage: true positive rate minus false positive rate at the best threshold, 0 by
+    chance."""
 
     knows: str
     auc: float

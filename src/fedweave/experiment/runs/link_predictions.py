@@ -25,35 +25,35 @@ from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.partition.crossing import name_hashes
 
-UNKNOWN = "user.pairs"  # the code of what names no node that a client has
+UNKNOWN = "user.pairs"  # the code of errors about nodes that no client has
 
 
 COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation": ("relation", "label")}
 
 
 def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
-    """The same of the pairs in the table at `path`, which has columns source and target (or head and tail) and, of
-    several relations, relation (or label): a row for each client that has both ends, or one where another member told
-    it of the other, "client", "source", "target", "score" (the probability of a link), and one without client and score
-    for a pair that no client has.
+    """The scores of the pairs in the table at `path`, which has columns source and target (or head and tail) and, with
+    several relations, relation (or label). A row for each client that has both ends, or has one end and received the
+    other from another member: "client", "source", "target", "score" (the probability of a link). A pair that no client
+    has gets one row without client and score.
 
     Raises:
         UserError: there is no such model or client, or a column is missing. DataError: no such table.
     """
     links, chosen = run.built.data.links or Links(), _models(run, model, client)
     pairs = read_pairs(path, links)
-    held, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
+    scored_pairs, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
     for name, w in chosen.items():
         graph, called = _ends(run, name, w)
         at, numbers = pairs.among(called, graph.nodes)
-        held[at] = True
+        scored_pairs[at] = True
         tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
-    return pa.concat_tables([*tables, pairs.unscored(~held, links, tables[0].schema)])
+    return pa.concat_tables([*tables, pairs.unscored(~scored_pairs, links, tables[0].schema)])
 
 
 def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
     """A client's graph, and the names of all ends of its pairs by their number; "" at padding. Behind its own nodes are
-    those that other members told it of, with their rows under the weights w."""
+    the nodes that it received from other members, with their rows under the weights w."""
     graph, called, links = graphs_of(run.built.fed)[client], link_names(run, client), run.built.data.links
     parts = run.algorithm.composed
     part = next((part for part in parts.values() if isinstance(part, ForeignEnds)), None)
@@ -61,8 +61,8 @@ def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
         return graph, called
     memory = run.built.fed.snapshot()[client][type(part).__name__]
     names = dict(zip(name_hashes(run.built.data, links).tolist(), run.built.data.node_ids, strict=True))
-    hashes, there = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
-    others = [names.get(name, "") if known else "" for name, known in zip(hashes, there, strict=True)]
+    hashes, is_here = graph.extra[FOREIGN_NODES][:, 0].tolist(), memory["there"].tolist()
+    others = [names.get(name, "") if is_known else "" for name, is_known in zip(hashes, is_here, strict=True)]
     place = device_of(w)
     with torch.no_grad():
         rows = part.foreign(run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory))
@@ -71,15 +71,15 @@ def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
 
 
 class AskedPairs(NamedTuple):
-    """Pairs of nodes that somebody asks about: the names of their ends, and the number of the relation int64 [m]."""
+    """Pairs of nodes to score: the names of their ends, and the number of the relation int64 [m]."""
 
     source: list[str]
     target: list[str]
     relation: np.ndarray
 
     def among(self, called: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [k], which of them are of nodes that are `called` so ("" is no name), and int64 [3, k], their numbers
-        and relations. nodes: one end at least is among so many first ones; None is all."""
+        """int64 [k], which pairs have both ends among the names `called` ("" is no name), and int64 [3, k], their
+        numbers and relations. nodes: at least one end is among the first `nodes` names; None is all."""
         places = {node: at for at, node in enumerate(called.tolist()) if node}
         ends = [[places.get(node, -1) for node in end] for end in (self.source, self.target)]
         each = np.array(ends, np.int64).reshape(2, -1)
@@ -87,7 +87,7 @@ class AskedPairs(NamedTuple):
         return at, np.stack([*each[:, at], self.relation[at]])
 
     def unscored(self, absent: np.ndarray, links: Links, schema: pa.Schema) -> pa.Table:
-        """Rows without client and score of the pairs, bool [m], that nobody has."""
+        """Rows without client and score for the `absent` pairs, bool [m], which no client has."""
         rows = np.flatnonzero(absent)
         columns: Record = {"client": [""] * len(rows), "source": [self.source[at] for at in rows]}
         columns |= {"target": [self.target[at] for at in rows]}
@@ -110,7 +110,7 @@ def read_pairs(path: Path, links: Links) -> AskedPairs:
 
 
 def _columns(links: Links, table: Table, path: Path) -> tuple[str, str, str | None]:
-    """What the columns of a table of pairs are called: source, target and, of several relations, relation."""
+    """The names of the columns in a table of pairs: source, target and, with several relations, relation."""
     names = {what: next((one for one in called if one in table.columns), None) for what, called in COLUMNS.items()}
     several = bool(links.relations)
     source, target, relation = names["source"], names["target"], names["relation"] if several else None
@@ -132,7 +132,7 @@ def of_node(
     client: str | None = None,
 ) -> pa.Table:
     """The `most` pairs of a node with the highest scores at each client that has it, without the links that the client
-    knows: columns as of `of_pairs`. relation: of which they are; None is of any.
+    knows: columns as of `of_pairs`. relation: the relation of the pairs; None for all.
 
     Raises:
         UserError: there is no such model, client or relation, or no client has the node.
@@ -167,8 +167,8 @@ def of_node(
 def scored(
     client: str, net: Model, w: Tree, graph: Graph, called: np.ndarray, links: Links, pairs: np.ndarray
 ) -> pa.Table:
-    """The scores of pairs int64 [3, m] of a client's nodes, which are `called` so, with the messages that test links
-    get. Nodes that others told it of come behind its own (`core.graph.FOREIGN`)."""
+    """The scores of pairs int64 [3, m] of a client's nodes, whose names are `called`, with the messages that test links
+    get. Nodes that it received from other members come behind its own (`core.graph.FOREIGN`)."""
     score = _probability(net, w, graph, torch.from_numpy(pairs))
     columns = {"client": np.full(pairs.shape[1], client), "source": called[pairs[0]], "target": called[pairs[1]]}
     if links.relations:
@@ -188,7 +188,7 @@ def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.n
 
 
 def _models(run: Trained, model: str | None, client: str | None) -> Mapping[str, Tree]:
-    """{client: the weights of the model that is asked for}, by default the one that each uses."""
+    """{client: the weights of the requested model}, by default of the model that each uses."""
     return chosen_models(run, client, model or "personal")
 
 

@@ -1,4 +1,4 @@
-"""What links are to be compared with: scores that know nothing but who is joined to whom in training, on the pairs that
+"""References for link prediction: scores that use only the training links, on the pairs that
 models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
 """
 
@@ -68,33 +68,37 @@ def link_references(built: Built) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
     carry messages at each of them."""
     names = client_ids(len(built.partition.parts), built.partition.names)
-    wanted = set(built.fed.judged or names)
-    held = zip(names, shares(built.data, built.partition.parts), strict=True)
-    clients = [(links_of(share), share.nodes) for name, share in held if name in wanted or len(built.fed.clients) == 1]
+    evaluated = set(built.fed.judged or names)
+    client_data = zip(names, shares(built.data, built.partition.parts), strict=True)
+    clients = [
+        (links_of(share), share.nodes)
+        for name, share in client_data
+        if name in evaluated or len(built.fed.clients) == 1
+    ]
     finders = (finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks))
-    known = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
-    across_members = [one.arrays for name, one in zip(names, known, strict=False) if name in wanted]
-    crossing = [(*held, arrays) for held, arrays in zip(clients, across_members, strict=False)]
+    foreign = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
+    across_members = [one.arrays for name, one in zip(names, foreign, strict=False) if name in evaluated]
+    crossing = [(*client, arrays) for client, arrays in zip(clients, across_members, strict=False)]
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
-        pairs = [pair for links, nodes in clients for pair in _judged(links, nodes, reference)]
+        pairs = [pair for links, nodes in clients for pair in _test_metrics(links, nodes, reference)]
         metrics = values(merge(pairs)) if pairs else {}
         results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
-        across = [pair for client in crossing for pair in _judged_across(*client, reference)]
+        across = [pair for client in crossing for pair in _test_metrics_across(*client, reference)]
         metrics = values(merge(across)) if across else {}
         results |= {f"{REFERENCE}/{name}/{CROSSING}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
     return {name: value for name, value in results.items() if not np.isnan(value)}
 
 
-def _judged_across(
+def _test_metrics_across(
     links: LinkExamples,
     nodes: int,
-    known: Mapping[str, np.ndarray],
+    foreign: Mapping[str, np.ndarray],
     reference: Callable[[sp.csr_matrix], RowProducts],
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
     itself; foreign nodes come behind its own."""
-    table, trained, ends = (known[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
+    table, trained, ends = (foreign[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
     source, target = table[:, 0], nodes + table[:, 1]
     rows, size = trained[trained >= 0], nodes + len(ends)
     first, second = (
@@ -114,17 +118,17 @@ def _judged_across(
     }
 
 
-def _judged(
+def _test_metrics(
     links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The pairs of metrics of one client's test links."""
+    """The (sum, count) pairs of metrics over one client's test links."""
     ones = np.ones(links.edges.shape[1])
     products = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
     source, target, _ = links.pairs
-    wanted = links.masks[TEST].copy()
+    tested = links.masks[TEST].copy()
     candidate = links.ranks[0] >= 0
-    wanted[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
-    at, s = np.flatnonzero(wanted), np.zeros(len(source))
+    tested[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
+    at, s = np.flatnonzero(tested), np.zeros(len(source))
     for first in range(0, len(at), AT_ONCE):
         some = at[first : first + AT_ONCE]
         s[some] = products.of_pairs(source[some], target[some])
@@ -140,15 +144,15 @@ def _judged(
 
 
 def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
-    """How many of all nodes are above each test link."""
+    """The number of nodes that score above each test link."""
     if links.asked is None:
         raise ValueError("these links are ranked among pairs")
     queries, *rest = (torch.from_numpy(part) for part in links.asked)
     tested = queries[:, torch.from_numpy(links.masks[TEST])[queries[0] // 2]]
-    asked = Queries(tested, torch.from_numpy(links.pairs), *rest)
-    stays = asked.ends[0]
+    all_queries = Queries(tested, torch.from_numpy(links.pairs), *rest)
+    stays = all_queries.ends[0]
 
     def scores(at: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(products.of_all(stays[at].numpy(), pool.numpy()))
 
-    return behind(asked, scores, nodes)
+    return behind(all_queries, scores, nodes)

@@ -1,4 +1,4 @@
-"""What models predict, as a table for those who own the data."""
+"""Predictions of models, as a table for the owners of the data."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ from fedweave.partition.client_data import global_test_part, of_part, target_sca
 
 @dataclass(frozen=True)
 class Predicted:
-    """What one client's model, or the global one, predicts.
+    """The predictions of one client's model, or of the global one.
 
     client:      whose it is. probability: of the classes, [e, c], or of several labels, [e, t]; or numbers [e, t] in
                  the data's units; with padding behind the examples.
@@ -70,10 +70,10 @@ def predictions_table(
     "source" and "target", "split" ("" in none), "true" (the known class, else null), "predicted" (the most probable
     one), and a column of probabilities for each class, "p_low", "p_high".
 
-    ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
-    then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
-    unknown; without it, or where none is known, there is no column "true". flagging: of two classes, which examples are
-    flagged, of all clients or of each, from 0.5 on of one that is not named; then there are "score", the probability of
+    ids: the names of the examples, () without. labels: the names of the classes, () for their numbers; then these are
+    predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where unknown;
+    without it, or where none is known, there is no column "true". flagging: of two classes, which examples are flagged,
+    for all clients or for each, from 0.5 on for a client that is not in it; then there are "score", the probability of
     the positive class, "flagged" and the "threshold". ends: [2, e] of all data, see `ends_of`.
 
     Where `y` [n, t] has numbers, called `targets`: "true", "predicted" and, with a half-width of each prediction
@@ -84,10 +84,10 @@ def predictions_table(
         UserError: a probability or a number is NaN.
     """
     each = [one.probability[: len(one.examples)].cpu().numpy() for one in predictions]
-    if lost := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
+    if diverged := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
         raise UserError(
-            f"the model of {listed(lost)} predicts no numbers (NaN): its training diverged. Train again with a smaller "
-            "algorithm.lr, or take the models of another round (--round best).",
+            f"the model of {listed(diverged)} predicts no numbers (NaN): its training diverged. Train again with a "
+            "smaller algorithm.lr, or take the models of another round (--round best).",
             code="user.not-finite",
         )
     p = np.concatenate(each)
@@ -105,8 +105,8 @@ def predictions_table(
             return pa.table(columns | _of_numbers(p, y[at], each_target, half_widths))
         return pa.table(columns | _of_labels(p, y[at], each_target))
     if y is not None and (y >= 0).any():
-        columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
-    columns["predicted"] = _named(p.argmax(-1), labels)
+        columns["true"] = pa.array(_class_names(np.maximum(y[at], 0), labels), mask=y[at] < 0)
+    columns["predicted"] = _class_names(p.argmax(-1), labels)
     if flagging is not None:
         positive, own = _by_client(flagging, [one.client for one in predictions])
         score, at_least = p[:, positive], np.repeat(own, [len(one.examples) for one in predictions])
@@ -139,7 +139,7 @@ def _of_labels(p: np.ndarray, y: np.ndarray, targets: Sequence[str]) -> Record:
 
 
 def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[str]) -> tuple[int, np.ndarray]:
-    """The positive class, and the threshold of each client."""
+    """The positive class, and the threshold of each of `clients`."""
     if isinstance(flagging, Flagging):
         return flagging.positive, np.full(len(clients), flagging.threshold)
     positive = next((rule.positive for rule in flagging.values()), 1)
@@ -147,7 +147,7 @@ def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[st
 
 
 def ends_of(data: Dataset) -> np.ndarray | None:
-    """[2, e], what the nodes at the ends of edges are called, or their numbers, where edges are the examples."""
+    """[2, e], the names of the nodes at the ends of edges, or their numbers, where edges are the examples."""
     if data.edge_attrs is None or not data.edge_attrs.examples:
         return None
     ends: np.ndarray = np.array(data.node_ids)[data.edge_attrs.ends] if data.node_ids else data.edge_attrs.ends
@@ -171,7 +171,7 @@ def error_of(table: pa.Table) -> float | None:
     return None if mean is None else math.sqrt(mean)
 
 
-def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
+def _class_names(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     return np.array(labels)[classes] if len(labels) else classes
 
 
@@ -206,18 +206,18 @@ def from_outputs(outputs: Tensor, graph: Graph) -> Tensor:
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """Predictions of the run's own examples: each client's by its model, by default the one that it uses; and, unless
-    another is asked for, those of the global test graph by the global one.
+    """Predictions of the run's own examples: each client's by its model, by default the one that it uses. Without
+    `client`, and unless `model` is another, also predictions of the global test graph by the global model.
 
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen = run.built, chosen_models(run, client, model or "personal")
+    built, weights = run.built, chosen_models(run, client, model or "personal")
     graphs = graphs_of(built.fed)
     predictions = [
-        Predicted(name, probabilities(run.net_of(name), chosen[name], graphs[name]), part.examples, part.masks)
+        Predicted(name, probabilities(run.net_of(name), weights[name], graphs[name]), part.examples, part.masks)
         for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
-        if name in chosen
+        if name in weights
     ]
     test, w = global_test_part(built.data, built.partition), run.algorithm.global_model(run.state)
     if (
@@ -230,9 +230,9 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    by, named = flagging_of(run, chosen), (data.ids, data.labels, data.example)
+    by, names = flagging_of(run, weights), (data.ids, data.labels, data.example)
     widths = half_widths(run) if model != "trained" else ()
-    table = predictions_table(predictions, *named, data.y, by, ends_of(data), data.targets, widths)
+    table = predictions_table(predictions, *names, data.y, by, ends_of(data), data.targets, widths)
     return _without_intervals(table, GLOBAL) if _own_units(run) else table
 
 
@@ -251,22 +251,22 @@ def _without_intervals(table: pa.Table, client: str) -> pa.Table:
 
 
 def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """A row for each link of a client, and for each pair that was drawn beside it: "client", "source", "target",
+    """A row for each link of a client, and for each pair that was drawn for it: "client", "source", "target",
     "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
 
     Raises:
         UserError: there is no such model or client.
     """
-    built, chosen, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
+    built, weights, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
     graphs = graphs_of(built.fed)
-    for name, w in chosen.items():
+    for name, w in weights.items():
         probability = probabilities(run.net_of(name), w, graphs[name])
         tables.append(links_table(name, probability, graphs[name].to("cpu"), link_names(run, name)))
     return pa.concat_tables(tables)
 
 
 def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarray) -> pa.Table:
-    """The rows of `of_own_links` of one client; probability: of the two classes of its examples, [e, 2]. called: its
+    """The rows of `of_own_links` for one client; probability: of the two classes of its examples, [e, 2]. called: its
     nodes' names."""
     if graph.pairs is None:
         raise ValueError(f"the examples of {client} are no links")
@@ -278,7 +278,7 @@ def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarr
 
 
 def link_names(run: Trained, client: str) -> np.ndarray:
-    """What the nodes of a client are called, in its order."""
+    """The names of a client's nodes, in its order."""
     part = run.seen.parts[list(run.built.fed.clients).index(client)]
     names: np.ndarray = np.array(run.built.data.node_ids)[part.nodes]
     return names
@@ -286,7 +286,7 @@ def link_names(run: Trained, client: str) -> np.ndarray:
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
     """Predictions of the nodes or small graphs at `path`: by the global model, by default, if there is one and no
-    client is named, else by every client's.
+    client is given, else by every client's.
 
     Raises:
         UserError: there is no such model or client. DataError: the data is refused, or of another form than the run's.
@@ -299,34 +299,34 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         )
     form = read_form(run.directory) or form_of_config(run.config, built.data, built.partition)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
-    chosen = chosen_models(run, client, which)
-    by = flagging_of(run, chosen)
+    weights = chosen_models(run, client, which)
+    by = flagging_of(run, weights)
     if which == "global":
-        chosen = {client or GLOBAL: next(iter(chosen.values()))}
+        weights = {client or GLOBAL: next(iter(weights.values()))}
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
     alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
     data = like(Before.of_run(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
 
     @cache
     def graph(whose: str) -> Graph:
-        own = form if whose == GLOBAL else form_of_client(run, form, whose)
-        made = data if plain else replace(data, x=compact(rescaled(data.x, **own.scaling)))
-        return graph_of(replace(made, target_scale=own.target_scale), data.features, built.fed.dtype)
+        client_form = form if whose == GLOBAL else form_of_client(run, form, whose)
+        scaled = data if plain else replace(data, x=compact(rescaled(data.x, **client_form.scaling)))
+        return graph_of(replace(scaled, target_scale=client_form.target_scale), data.features, built.fed.dtype)
 
     examples = np.arange(data.examples)
     predictions = [
         Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if alike else name)), examples)
-        for name, w in chosen.items()
+        for name, w in weights.items()
     ]
-    named = data.ids, built.data.labels, data.example
+    names = data.ids, built.data.labels, data.example
     return predictions_table(
         predictions,
-        *named,
+        *names,
         data.y,
         by,
         ends_of(data),
         built.data.targets,
-        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in chosen) else (),
+        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in weights) else (),
     )
 
 
@@ -370,21 +370,21 @@ def flagging_of(
 
 
 def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """What the last layer of models reads, of the run's own examples: a row per client and example, "client", "node",
+    """The inputs of the models' last layer for the run's own examples: a row per client and example, "client", "node",
     "graph" or "edge" (its place in the data), "id" where the data has ids, "split", "true", and columns "e_0", "e_1", …
     Of links: a row per client and node, as the decoder reads it, with "client", "node", "id" and the columns.
 
-    model: that of each client, by default the one that it uses.
+    model: which model of each client, by default the one that it uses.
 
     Raises:
         UserError: there is no such model or client, or it has no embeddings of examples.
     """
-    built, chosen = run.built, chosen_models(run, client, model or "personal")
+    built, weights = run.built, chosen_models(run, client, model or "personal")
     data, graphs, tables = built.data, graphs_of(built.fed), list[pa.Table]()
     for name, part in zip(built.fed.clients, run.seen.parts, strict=True):
-        if name not in chosen:
+        if name not in weights:
             continue
-        net, w, graph = run.net_of(name), check_finite(chosen[name]), graphs[name]
+        net, w, graph = run.net_of(name), check_finite(weights[name]), graphs[name]
         with torch.no_grad():
             inner = models.embedded(net, w, graph.to(device_of(w))) if len(net) > 1 else graph.x
         count = len(graph.y) if data.links is None else graph.nodes
@@ -407,16 +407,16 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
 def _classes_of(data: Dataset, places: np.ndarray) -> pa.Array:
     """The classes of examples by name, null where unknown."""
     y = data.y[places]
-    return pa.array(_named(np.maximum(y, 0), data.labels), mask=y < 0)
+    return pa.array(_class_names(np.maximum(y, 0), data.labels), mask=y < 0)
 
 
 def chosen_models(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
-    """{client: its weights} of all clients, or of the one that is named."""
+    """{client: its weights} of all clients, or only of `client`."""
     return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
 # ----------------------------------------------------------------------------------------------------
-# Metrics of one's own: functions of labels and probabilities, of a finished run's models on its own examples.
+# User-defined metrics: functions of labels and probabilities, of a finished run's models on its own examples.
 
 
 # (y int64 [e], p float64 [e, c]) -> a number, NaN where it has none. Of one number y and p are float64 [e], of several
@@ -426,7 +426,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 @dataclass(frozen=True, repr=False)
 class SplitScores(Shown):
-    """What a function says of one split.
+    """The values of a function on one split.
 
     name:    of the function. clients: {client: its value on the client's own examples by the model that it uses}.
     local:   their mean, over those that have one. pooled: of all clients' examples together, each by its client's
@@ -456,13 +456,13 @@ def function(name: str) -> Metric:
     if plugins.is_file(name):
         value = plugins.load(name)
     else:
-        known = plugins.announced("metric")
-        if name not in known:
+        functions = plugins.announced("metric")
+        if name not in functions:
             raise ConfigError(
                 f"--metric {name}: write file.py:function, or the name of one that an installed package announces "
-                f"({', '.join(known) or 'none does'})."
+                f"({', '.join(functions) or 'none does'})."
             )
-        value = known[name]
+        value = functions[name]
     if not callable(value):
         raise ConfigError(f"--metric {name}: it is no function (y, p) -> number.")
     result: Metric = value
@@ -470,7 +470,7 @@ def function(name: str) -> Metric:
 
 
 def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScores:
-    """What the function says of the predictions of a run's own examples (`predictions.predictions_table`).
+    """The values of the function on the predictions of a run's own examples (`predictions.predictions_table`).
 
     Raises:
         UserError: there is no such split, no class is known, or the function fails or returns no number.
@@ -479,7 +479,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
         raise UserError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}.", code="user.no-split")
     if "split" not in table.column_names or not any(name.partition("_")[0] == "true" for name in table.column_names):
         raise UserError("no class of these examples is known, so that nothing can be measured.")
-    y, p = _known(table)
+    y, p = _targets_and_predictions(table)
     client, used = (np.array(table[column].to_pylist()) for column in ("client", "split"))
     use = (used == split) & labeled(y if y.ndim > 1 or y.dtype.kind == "i" else y[:, None])
 
@@ -499,8 +499,8 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
     )
 
 
-def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """What a `Metric` takes, of all rows: classes, numbers or labels, and what was predicted."""
+def _targets_and_predictions(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """The arguments of a `Metric` for all rows: classes, numbers or labels, and the predictions."""
 
     def values(column: str, gap: float) -> np.ndarray:
         if column not in table.column_names:  # never known
@@ -523,7 +523,7 @@ def _known(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 def of_run(
     directory: Path, metric: Metric, split: str = "test", model: str | None = None, config: Config | None = None
 ) -> SplitScores:
-    """What the function says of a finished run's models. config: of the run, where the caller knows it.
+    """The values of the function for a finished run's models. config: of the run, where the caller knows it.
 
     Raises:
         UserError: see `measured`; the run is not finished, was made between sites, or has no such model.

@@ -1,4 +1,4 @@
-"""How a run is stopped, continued, or put in place of another."""
+"""How a run is stopped, continued, or replaced."""
 
 import shutil
 import signal
@@ -98,8 +98,8 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
             "directory with --out.",
             code="user.not-empty",
         )
-    saved, wanted = _completed(load(directory / CONFIG)), config.plain()
-    changed = [key for key in differences(saved, wanted) if not may_change(key)]
+    saved, document = _completed(load(directory / CONFIG)), config.plain()
+    changed = [key for key in differences(saved, document) if not may_change(key)]
     if changed:
         raise UserError(
             f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "
@@ -117,14 +117,14 @@ def check_replaceable(directory: Path) -> None:
     """Raise UserError unless `directory` is a run's, or has nothing in it."""
     if is_used(directory) and not (directory / CONFIG).exists():
         raise UserError(
-            f"{directory} is not the directory of a run: it has no {CONFIG}. --overwrite replaces runs alone; choose "
+            f"{directory} is not the directory of a run: it has no {CONFIG}. --overwrite replaces only runs; choose "
             "another directory with --out.",
             code="user.not-replaceable",
         )
 
 
 def check_rounds(done: int, config: Config, directory: Path) -> None:
-    """Refuse a run that has gone further than is asked for.
+    """Reject a run that has done more rounds than `config` asks for.
 
     Raises:
         UserError: more than `config`'s rounds are done.
@@ -132,7 +132,7 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
     if done > config.general.rounds:
         raise UserError(
             f"{directory} has done {counted(done, 'round')} already, more than the {config.general.rounds} asked for. "
-            "Ask for as many, or start anew in another directory with --out.",
+            "Ask for at least that many, or start again in another directory with --out.",
             code="user.rounds-done",
         )
 
@@ -156,7 +156,7 @@ class Stop:
     """Turns the first SIGINT or SIGTERM into a wish to stop after the round, and the second into KeyboardInterrupt.
 
     signal: the number of the first one, None before. A context manager: the handlers are put back at its end, and none
-    is set outside the main thread, where Python does not allow it. `noticed` is told the number.
+    is set outside the main thread, where Python does not allow it. It calls `noticed` with the number.
     """
 
     def __init__(self, noticed: Callable[[int], None]) -> None:

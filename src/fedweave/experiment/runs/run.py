@@ -1,8 +1,8 @@
 """A run and its directory: written so that a run killed at any moment resumes to the same final numbers.
 
 Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow, while a run goes on also by files
-beside them (`saving.Growing`), and are written before the checkpoint, which notes how many of their rows it stands for;
-what is beyond is cut off on resuming.
+in separate files (`checkpoint.Growing`). They are written before the checkpoint, which notes how many of their rows
+belong to it; resuming cuts off the rest.
 """
 
 import json
@@ -74,7 +74,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunObserver(Protocol):
-    """What a run tells whoever watches it."""
+    """Gets the events of a run; the caller of `run` passes one in."""
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Training is about to start after `done` rounds."""
@@ -86,7 +86,7 @@ class RunObserver(Protocol):
         """Signal `number` asked to stop; the round is being finished."""
 
     def end(self) -> None:
-        """Training is over, for whatever reason."""
+        """Training is over, or has failed."""
 
 
 def simulated(config: Config) -> Built:
@@ -97,14 +97,14 @@ def simulated(config: Config) -> Built:
     """
     if config.between_sites:
         raise UserError(
-            f"engine.name is {config.engine.name!r}, and this takes all clients in one process: set engine.name = "
-            "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
+            f"engine.name is {config.engine.name!r}, but this command needs all clients in one process. Set "
+            "engine.name = 'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
         )
     return build(config)
 
 
 def _write_found(directory: Path, built: Built) -> None:
-    """Tables of what was looked for in clients' data, with what kinds of nodes and edges are called in their metadata
+    """Write tables of precomputed client features, with the names of the kinds of nodes and edges in their metadata
     (`files.KINDS`)."""
     kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
     for finder in built.algorithm.finders if built.found else ():
@@ -115,12 +115,12 @@ def _write_found(directory: Path, built: Built) -> None:
 
 @dataclass(frozen=True)
 class RunBackend:
-    """What a run takes from where it runs; by default, from this process alone.
+    """The parts of a run that depend on where it runs; by default, on this process only.
 
-    build: everything that the run needs. columns: those of partition.parquet. noted: (federation, round) -> further
-    rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later. before:
-    federation -> the clients' states and data after the last whole round, None if they cannot go back to it; saved
-    where a round fails. earlier: the directory of the run that `init_from` names.
+    build: everything that the run needs. columns: of partition.parquet. noted: (federation, round) -> further
+    rows of metrics.parquet, or None. stop: who may ask it to stop. source: digests that identify its data later.
+    before: federation -> the clients' states and data after the last whole round, None if they cannot go back to it;
+    saved where a round fails. earlier: the directory of the run that `init_from` names.
     """
 
     build: Callable[[Config], Any] = simulated
@@ -146,7 +146,7 @@ def run(
 
     Raises:
         UserError: `directory` holds something else or is being written; nothing has been written then.
-        Exception: whatever a step raises; a simulation that has saved no round then leaves no files.
+        Exception: any error of a step; a simulation that has saved no round then leaves no files.
         Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
     """
     rounds = running(config, directory, watch, resume, here, overwrite)
@@ -166,8 +166,8 @@ def running(
     here: RunBackend | None = None,
     overwrite: bool = False,
 ) -> Generator[RoundResult, None, Record]:
-    """The rounds of a run as they are done (see `run`), which returns the summary; what is done is saved where nobody
-    asks for the next."""
+    """Yield the rounds of a run as they are done (see `run`) and return the summary; if you stop asking for rounds, the
+    rounds done are saved."""
     recover(directory)
     if overwrite:
         check_replaceable(directory)
@@ -180,15 +180,15 @@ def running(
         columns = here.columns(built)
         ExperimentFacts(trained=columns["train"]).check()  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
-        begun = _begun(config, built, directory, here, overwrite)
+        origin = _warm_start(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
-            examine(config, directory, resume)  # again: now nobody else writes
+            examine(config, directory, resume)  # again: now no other process writes
         source = here.source(built) | plugins.digests(config.plain())
         start, metrics = _prepare(config, built, directory, columns, source)
-        if begun.ledger is not None:
-            write_table(directory / EARLIER_LEDGER, begun.ledger)
+        if origin.ledger is not None:
+            write_table(directory / EARLIER_LEDGER, origin.ledger)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
@@ -202,12 +202,12 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files, directory, begun.notes)
+        summary = _summary(config, built, files, directory, origin.notes)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
 
-def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
+def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
     """The earlier run that a run begins from, if any, as its federation's start."""
     if (where := config.general.init_from) is None:
         return Begun()
@@ -235,7 +235,7 @@ def _prepare(
     if (directory / CHECKPOINT).exists():
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
-        check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
+        check_same(start.source, source, directory, "Bring that back, or start again with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
         of_last = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
         metrics = metrics.filter(pc.invert(pc.match_substring_regex(metrics["metric"], f"^({of_last})/")))
@@ -246,7 +246,7 @@ def _prepare(
     if isinstance(built, Built):  # sites alone know theirs
         write_form(directory, form_of_config(config, built.data, built.partition))
         _write_found(directory, built)
-    with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
+    with plain_errors(directory):  # last: only a resume that has begun removes the files of a finished run
         for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
             (directory / name).unlink(missing_ok=True)
     return start, metrics
@@ -274,7 +274,7 @@ def _train(
     here: RunBackend,
 ) -> Iterator[RoundResult]:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
-    began, due = time.monotonic() - start.seconds, time.monotonic() + every
+    start_time, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     length = general.rounds, general.eval_every
     rounds = train(
@@ -290,7 +290,7 @@ def _train(
     for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
             if built.data.links is not None:
@@ -321,8 +321,8 @@ def _train(
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
     ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
-    began = config.general.init_from
-    begun = [f"training began from the weights of the run {began}", *notes] if began else []
+    earlier = config.general.init_from
+    start_notes = [f"training began from the weights of the run {earlier}", *notes] if earlier else []
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
@@ -330,7 +330,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"targets": list(built.data.targets)} if built.data.targets else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
         **(
-            {"note": "; ".join(noted)} if (noted := [*filter(None, [built.note]), *begun]) else {}
+            {"note": "; ".join(all_notes)} if (all_notes := [*filter(None, [built.note]), *start_notes]) else {}
         ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
@@ -350,22 +350,22 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "bytes_down": built.fed.ledger.bytes_down,
         **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
         "bytes_evaluation": built.fed.ledger.bytes_evaluation,
-        **({"init_from": began} if began else {}),
+        **({"init_from": earlier} if earlier else {}),
         **({"privacy": spent} if spent else {}),
-        **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with that of the runs that it began from
+        **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
 
 
 def _stopped(config: Config, last: Checkpoint) -> str:
-    """Why the run ended before the rounds that it was to have; "" if it did not."""
+    """Why the run ended before its last round; "" if it did not."""
     stopping = config.evaluation.stopping
     early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
     return stopping.sentence(last.round, last.summary) if early else ""
 
 
 def _bounded(*ledgers: pa.Table) -> list[Record]:
-    """The ε that ledgers come to, one after the other, as JSON."""
+    """The ε of ledgers, one after the other, as JSON."""
     return [{key: _finite(value) for key, value in asdict(bound).items()} for bound in bounds(*ledgers)]
 
 

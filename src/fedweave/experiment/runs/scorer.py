@@ -1,6 +1,6 @@
 """A model with all that scoring needs, as one file: its weights, how tables become its columns, and what it flags.
 
-Whoever has the file scores alone: without the run, its data, a server or another member.
+The file is enough to score: you need neither the run nor its data, a server or another member.
 """
 
 import json
@@ -58,12 +58,12 @@ class Scorer:
     """A model that scores tables.
 
     model:    the section [model] that made it.
-    weights:  of the plain model, without what an algorithm adds for training.
+    weights:  weights of the plain model, without what an algorithm adds for training.
     before:   how tables become what it was trained on.
     client:   whose model it is, "global" for the server's.
     round:    after which round of the run.
     run:      SHA-256 of the run's configuration, as statements and compliance reports have it.
-    dtype:    of its computations, a key of `DTYPES`.
+    dtype:    type of its computations, a key of `DTYPES`.
     flagging: which examples are flagged; None where no class is looked for.
     widths:   half the widths of the intervals of predicted numbers; () without intervals.
     release:  the version of fedweave that wrote it.
@@ -82,7 +82,7 @@ class Scorer:
 
     @property
     def form(self) -> DataForm:
-        """What data it wants."""
+        """The form of the data that it scores."""
         return self.before.form
 
     @cached_property
@@ -98,11 +98,11 @@ class Scorer:
             UserError: the weights are not of the model that the section says.
         """
         net = net_of(self.model, self.form)
-        fresh, there = (
+        fresh, shapes = (
             {path: list(leaf.shape) for path, leaf in leaves(w)}
             for w in (models.init(net, random.key(0), DTYPES[self.dtype]), self.weights)
         )
-        if path := next((path for path in sorted({*fresh, *there}) if fresh.get(path) != there.get(path)), None):
+        if path := next((path for path in sorted({*fresh, *shapes}) if fresh.get(path) != shapes.get(path)), None):
             raise UserError(
                 f"the algorithm trains a model with weights {path} of its own, for which the plain model "
                 f"{self.model['name']!r} has no layers. Take `fedweave predict`, or `fedweave sites predict`.",
@@ -115,7 +115,7 @@ class Scorer:
         "model" (`name`), "run" and "scored_at", which is `at`, or now.
 
         Raises:
-            DataError: the tables are refused, or of another form than those of training.
+            DataError: the tables are not valid, or differ in form from the tables of training.
         """
         data = like(self.before, path)
         return self.scored(data, at or datetime.now(UTC))
@@ -140,7 +140,7 @@ class Scorer:
         return table.append_column("scored_at", pa.repeat(moment, len(table)))
 
     def facts(self) -> Record:
-        """What it is, for people and monitors."""
+        """Facts about the model, for people and monitors."""
         form, flagging = self.form, self.flagging
         names: Record = {"columns": list(self.before.columns), "examples": form.example}
         classes: list[object] = [*form.labels] or [*range(form.classes)]
@@ -245,12 +245,12 @@ def check_alone(config: Config) -> None:
     """Refuse a run whose models cannot score new tables alone.
 
     Raises:
-        UserError: says which run can.
+        UserError: names runs that can.
     """
     if config.links is not None or config.learned or capabilities(config.algorithm.kind).predicts:
         raise UserError(
             "fedweave score: this run predicts links, learns a vector for each node, or is of parties that predict "
-            "jointly; none of its models scores new tables alone. Take `fedweave predict` or `fedweave sites predict`.",
+            "jointly; none of its models can score new tables. Use `fedweave predict` or `fedweave sites predict`.",
             code="score.alone",
         )
 
@@ -297,7 +297,7 @@ class ChosenModel(NamedTuple):
 
 
 def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenModel:
-    """The `model` of a run: the global one where there is one, else that of the `client`.
+    """The `model` of a run: the global one where there is one, else the one of the `client`.
 
     Raises:
         UserError: there is no such model or client, or no one model fits new tables.
@@ -327,13 +327,13 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     before = Before.of_run(run.config, choice.form, data)
     own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
     widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
-    named = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
-    return scorer_of(choice.config, choice.algorithm, choice.w, before, *named, choice.flagging, widths)
+    identity = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
+    return scorer_of(choice.config, choice.algorithm, choice.w, before, *identity, choice.flagging, widths)
 
 
 def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "last") -> Scorer:
-    """The scorer at `place`: its file, a folder that holds it (an export, a site's folder of a run), a site's folder,
-    of whose runs the last counts, or the folder of a simulation's run, of which `client` or `model` names the model.
+    """The scorer at `place`: its file; a folder that holds it (an export, a site's folder of a run); a site's folder,
+    where the last of its runs counts; or the folder of a simulation's run, where `client` or `model` names the model.
 
     Raises:
         UserError: there is none, or it is another client's.
@@ -362,12 +362,12 @@ def _file(place: Path) -> Path:
         return place
     if (place / SCORER).is_file():
         return place / SCORER
-    left = sorted(place.glob(f"runs/*/{SCORER}"), key=lambda file: (file.stat().st_mtime, file.parent.name))
-    if not left:
+    files = sorted(place.glob(f"runs/*/{SCORER}"), key=lambda file: (file.stat().st_mtime, file.parent.name))
+    if not files:
         raise UserError(
             f"{place} holds no {SCORER}. Name an export, a site's folder after a run, or a run's folder. "
             "An export of an earlier version has none: export again, of a run between sites with `fedweave sites "
             "export RUN --site DIR`.",
             code="score.no-model",
         )
-    return left[-1]
+    return files[-1]

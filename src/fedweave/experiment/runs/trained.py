@@ -38,15 +38,15 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
     """Refuse what the directory's configuration gives now, unless its data and clients are those that the run noted.
 
     Raises:
-        UserError: says what has changed.
+        UserError: names what has changed.
     """
     now = digests(built.data) | plugins.digests(config.plain())
     check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")
     if not (directory / PARTITION).exists():
         return
-    noted, now = read_table(directory, PARTITION), pa.table(partition_columns(built))
-    both = [name for name in now.column_names if name in noted.column_names]
-    if noted.select(both).to_pylist() != now.select(both).to_pylist():
+    before, now = read_table(directory, PARTITION), pa.table(partition_columns(built))
+    both = [name for name in now.column_names if name in before.column_names]
+    if before.select(both).to_pylist() != now.select(both).to_pylist():
         raise UserError(
             f"the clients of {directory} are not those that its config.toml gives now: it was changed, or the run is "
             "of another version of fedweave. Run it again with `fedweave run`."
@@ -54,16 +54,16 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
 
 
 def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
-    """The weights `w` of a run, if they are those of the model that its configuration makes.
+    """Return the weights `w` of a run if they fit the model that its configuration makes.
 
     Raises:
-        FedweaveError: they are not.
+        FedweaveError: they do not.
     """
     shapes = _shapes(w)
     for path, shape in _shapes(models.init(net, random.key(0), torch.float32)).items():
         if shapes.get(path) != shape:
-            there, wanted = _describe_shape(shapes.get(path)), _describe_shape(shape)
-            message = f"{path} is {there}, and the model of config.toml has {wanted} there"
+            actual, expected = _describe_shape(shapes.get(path)), _describe_shape(shape)
+            message = f"{path} is {actual}, and the model of config.toml has {expected} there"
             raise damaged(directory / CHECKPOINT, message)
     return w
 
@@ -106,10 +106,10 @@ class Trained:
 
     @property
     def algorithm(self) -> Deployable:
-        """What trained them.
+        """The algorithm that trained the models.
 
         Raises:
-            UserError: it keeps no models.
+            UserError: the algorithm keeps no models.
         """
         return deployable(self.built.algorithm)
 
@@ -118,12 +118,12 @@ class Trained:
         return deployable(self.built.algorithm_of(client)).net
 
     def test_net_of(self, client: str) -> Model:
-        """The same on other graphs; of whoever is no client the joint model."""
+        """The model that a client uses on other graphs; for names that are no client, the global model."""
         return deployable(self.built.algorithm_of(client)).test_net
 
     @property
     def seen(self) -> Partition:
-        """What the clients hold, whose order is that of the federation's clients."""
+        """The partition that clients see, in the order of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
         return pooled(self.built.partition, self.built.data) if one else self.built.partition
 
@@ -185,21 +185,21 @@ def finished(directory: Path) -> Config:
 
 
 def saved(directory: Path, config: Config) -> Checkpoint:
-    """What the run in `directory` of `config` left.
+    """The checkpoint of the run in `directory` of `config`.
 
     Raises:
-        UserError: a file that it names a plug-in in has changed.
+        UserError: a file of a plug-in of the configuration has changed.
     """
     reached = Checkpoint.load(directory / CHECKPOINT)
-    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train anew.")
+    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train again.")
     return reached
 
 
 def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
-    """The algorithm of a run between sites, made for data as the run noted it, and the joint model that it left.
+    """The algorithm of a run between sites, made for data as the run noted it, and the global model of the run.
 
     Raises:
-        UserError: it left none, or a file that it names a plug-in in has changed.
+        UserError: it has no global model, or a file of a plug-in of the configuration has changed.
     """
     summary = read_summary(directory / SUMMARY)
     plugin, size = (

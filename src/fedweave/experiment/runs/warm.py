@@ -37,10 +37,10 @@ RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier run leaves to begin from.
+    """The weights of an earlier run to begin from.
 
-    weights: the joint model's by path or, with a row for each of its `members`, everybody's own. features, classes:
-    how many. columns, labels: what they are called; () where nobody said.
+    weights: the global model by path or, with a row for each of its `members`, the models of all members. features,
+    classes: how many. columns, labels: their names; () without.
     """
 
     directory: Path
@@ -53,40 +53,40 @@ class Earlier:
 
     @classmethod
     def read(cls, directory: Path) -> "Earlier":
-        """What the finished run in `directory` left.
+        """Read the finished run in `directory`.
 
         Raises:
             UserError: it is no finished run's, or its server keeps no weights. FedweaveError: a file is damaged.
         """
         state = _finished(directory).state
-        held = state.get("w") or state.get("own")
-        if not isinstance(held, dict):
+        weights = state.get("w") or state.get("own")
+        if not isinstance(weights, dict):
             message = f"the server of {directory} keeps no weights of a model"
             _refuse("algorithm", message, "Begin from a run of FedAvg or one of its family.")
         members = () if "w" in state else tuple(read_table(directory, PARTITION)["client"].to_pylist())
-        return cls._of_run(directory, held, members)
+        return cls._of_run(directory, weights, members)
 
     @classmethod
     def of_members(cls, directory: Path) -> "dict[str, Earlier]":
-        """{member: the same of the model that it kept to itself} of a run whose server has none.
+        """{member: the weights of its local model} of a run whose server has no model.
 
         Raises:
-            UserError: it is no finished run's, or nobody kept one. FedweaveError: a file is damaged.
+            UserError: the run is not finished, or no member kept a model. FedweaveError: a file is damaged.
         """
         reached = _finished(directory)
         joint = reached.state.get("w") or reached.state.get("own")
-        held = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
-        if not held:
+        weights = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
+        if not weights:
             message = f"no member of {directory} kept a model that the server does not have"
             _refuse("algorithm", message, "Begin from a run of the same algorithm.")
-        return {member: cls._of_run(directory, w, ()) for member, w in held.items()}
+        return {member: cls._of_run(directory, w, ()) for member, w in weights.items()}
 
     @classmethod
-    def _of_run(cls, directory: Path, held: Tree, members: tuple[str, ...]) -> "Earlier":
+    def _of_run(cls, directory: Path, w: Tree, members: tuple[str, ...]) -> "Earlier":
         form, summary = read_form(directory), read_summary(directory / SUMMARY, "algorithm")
         labels = form.labels if form else tuple(summary.get("classes", ()))
         counts = int(summary["features"]), int(summary["class_count"])
-        weights = {path: leaf for path, leaf in leaves(held) if isinstance(leaf, Tensor)}
+        weights = {path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)}
         return cls(directory, weights, members, *counts, form.columns if form else (), labels)
 
 
@@ -98,7 +98,7 @@ def _finished(directory: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Puts an earlier run's weights in the place of fresh ones (`core.federation.Federation.initial`).
+    """Replaces fresh weights by weights of an earlier run (`core.federation.Federation.initial`).
 
     rows, classes: (their places now, their places before) of the input features and of the classes that both runs have;
     None where these are the same. by_feature: paths of weights with a row for each feature.
@@ -110,13 +110,13 @@ class Fitting:
     by_feature: frozenset[str]
 
     def __call__(self, fresh: Tree, clients: Sequence[str] = ()) -> Tree:
-        """`fresh` with what it has of the earlier weights.
+        """`fresh` with the weights that it shares with the earlier run.
 
-        clients: those whose own weights are the rows of `fresh`; () of a joint model. Whoever is new begins from the
+        clients: the clients whose models are the rows of `fresh`; () for a global model. A new client begins from the
         mean of the others.
 
         Raises:
-            UserError: it is of another model.
+            UserError: the earlier run is of another model.
         """
         last = max((int(path.partition("/")[0]) for path, _ in leaves(fresh)), default=0)
         result = {}
@@ -134,10 +134,10 @@ class Fitting:
         """An earlier weight, of a client where each had its own."""
         if path not in self.earlier.weights:
             self._unlike(path, "is absent there")
-        held, members = self.earlier.weights[path], self.earlier.members
+        weight, members = self.earlier.weights[path], self.earlier.members
         if not members:
-            return held
-        return held[members.index(client)] if client in members else held.mean(0)
+            return weight
+        return weight[members.index(client)] if client in members else weight.mean(0)
 
     def _fitted(self, path: str, old: Tensor, new: Tensor, last: int) -> Tensor:
         old = old.to(new)
@@ -147,7 +147,9 @@ class Fitting:
         if rows is not None and path in self.by_feature:
             old = _moved(old, new, rows, 0)
         elif rows is not None and old.shape[:1] == (self.earlier.features,):
-            _refuse("features", f"{path} takes features together, and they are others now", "Take those of before.")
+            _refuse(
+                "features", f"{path} mixes features, and these have changed", "Take the features of the earlier run."
+            )
         if classes is not None and old.ndim and old.shape[-1] == self.earlier.classes:
             old = _moved(old, new, classes, -1)
         if old.shape != new.shape:
@@ -160,8 +162,8 @@ class Fitting:
 
 
 def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: int) -> Tensor:
-    """`old` with as many entries along `dim` as `new`: its own at `places`, and elsewhere the fresh ones, where the two
-    are alike otherwise, or zeros."""
+    """`old` with the length of `new` along `dim`: old entries at `places`. Elsewhere are the fresh entries, where the
+    other dimensions agree, or zeros."""
     now, before = (torch.tensor(indices, dtype=torch.int64, device=old.device) for indices in places)
     shape = list(old.shape)
     shape[dim] = new.shape[dim]
@@ -170,24 +172,23 @@ def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: i
 
 
 def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fitting, list[str]]:
-    """How the earlier weights are put into the model of `algorithm` on `data`, and what to say of it.
+    """How to put the earlier weights into the model of `algorithm` on `data`, and notes on the differences.
 
-    data: a dataset, or what sites said of theirs.
+    data: a dataset, or the description that sites sent of theirs.
 
     Raises:
-        UserError: the algorithm does not train from weights of its server's, or features or classes cannot be told
-            apart.
+        UserError: the algorithm does not train from weights of its server's, or features or classes cannot be matched.
     """
     if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
         message = f"{type(algorithm).__name__} has no weights at the server that members train from"
         _refuse("algorithm", message, "Take FedAvg or one of its family.")
-    extra_notes = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
+    extra_notes = ["layers that members do not share start from scratch"] if algorithm.share != ("*",) else []
     fit, notes = _into(earlier, algorithm.trained, data)
     return fit, notes + extra_notes
 
 
 def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
-    """How the earlier weights are put into a model on `data`, and what to say of columns and classes."""
+    """How to put the earlier weights into a model on `data`, and notes on columns and classes."""
     columns = () if not isinstance(data, Dataset) else contents.names(data)
     columns = () if all(map(contents.is_unnamed, columns)) else columns
     rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
@@ -198,19 +199,21 @@ def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, lis
 def _common(
     what: str, before: tuple[int, Sequence[str]], now: tuple[int, Sequence[str]]
 ) -> tuple[tuple[list[int], list[int]] | None, list[str]]:
-    """(their places now, their places before) of what both have, None if that is all, and what to say of the rest."""
+    """(places now, places before) of the names that both have, None if these are all, and notes on the rest."""
     (old, earlier), (new, names) = before, now
     if not (earlier and names):
         if old == new:
             return None, []
-        remedy = "Name them, so that each can be found again, or take as many as before."
+        remedy = f"Name them, so that each can be matched, or take {old} again."
         _refuse(what, f"the earlier run has {old} {what}, this one {new}, and they have no names", remedy)
     if tuple(earlier) == tuple(names):
         return None, []
     at = {name: place for place, name in enumerate(earlier)}
     both = [(place, at[name]) for place, name in enumerate(names) if name in at]
     if not both:
-        _refuse(what, f"none of the {what} is one of the earlier run's", "Begin anew, or rename them as before.")
+        _refuse(
+            what, f"none of the {what} is one of the earlier run's", "Start from scratch, or use the earlier names."
+        )
     fresh, gone = [name for name in names if name not in at], [name for name in earlier if name not in names]
     sentences = [f"{what} that are new begin with fresh weights: {listed(fresh)}"] if fresh else []
     sentences += [f"{what} of the earlier run that are gone: {listed(gone)}"] if gone else []
@@ -220,7 +223,7 @@ def _common(
 def begin(
     fed: Engine, algorithm: Algorithm, data: Described, directory: Path, own: Mapping[str, Algorithm] | None = None
 ) -> "Begun":
-    """Have `algorithm` begin on `fed` from the run in `directory`; what to keep of that.
+    """Begin `algorithm` on `fed` from the run in `directory`; returns what to record about that.
 
     own: {member: the algorithm with its own model}, of those that have one.
 
@@ -253,12 +256,12 @@ def _at_home(
             notes |= dict.fromkeys(sentences)
     fed.restore(states)
     new = [name for name in fed.clients if name not in before]
-    return [*notes, *([f"members that are new begin anew: {listed(new)}"] if new else [])]
+    return [*notes, *([f"new members start from scratch: {listed(new)}"] if new else [])]
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What to say of where a run begins, and what was sent under a mechanism in all runs before it."""
+    """Notes on the start of a run, and the ledger of mechanisms in all runs before it."""
 
     notes: tuple[str, ...] = ()
     ledger: pa.Table | None = field(default=None, repr=False)
@@ -275,7 +278,7 @@ def _ledgers(directory: Path) -> pa.Table | None:
 
 
 def earlier_ledgers(directory: Path) -> list[pa.Table]:
-    """What was sent under a mechanism in each run that the one in `directory` began from, the first one first."""
+    """The messages under a mechanism in each run that the run in `directory` began from, the first one first."""
     if not (directory / EARLIER_LEDGER).exists():
         return []
     table = read_table(directory, EARLIER_LEDGER)

@@ -32,7 +32,7 @@ _ABSENT = -1e30  # score of a class that no training example is of
 Features: TypeAlias = "np.ndarray | sp.csr_matrix"
 
 
-class Held(NamedTuple):
+class Examples(NamedTuple):
     """One client's examples: features [e, d], classes int64 [e] and bool [3, e], how they are used."""
 
     x: Features
@@ -41,128 +41,128 @@ class Held(NamedTuple):
 
 
 def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Record) -> dict[str, float]:
-    """What the reference reaches on test examples, by the metrics of the models: "features/local/…", the mean over
-    clients that each train on their own examples, and "features/global/…", of one that trains on all clients', on the
-    examples of "global/…".
+    """Test metrics of the reference, with the names of the models' metrics: "features/local/…", the mean over clients
+    that each train on their own examples, and "features/global/…", for one model that trains on all clients' examples,
+    tested on the examples of "global/…".
 
     {} where parties hold columns of the same nodes, or where there are no features or training examples. asked: False
-    for none, True for both, "auto" for what costs little beside rounds. metrics: of the run's summary.
+    for none, True for both, "auto" for what costs little compared with rounds. metrics: of the run's summary.
     """
     cut = built.partition
     if asked is False or any(part.columns is not None for part in cut.parts):
         return {}
     names = client_ids(len(cut.parts), cut.names)
     classes, positive = built.data.outputs, looked_for(judging, metrics)
-    if asked == "auto" and _entries(built.data) > MOST_ENTRIES:
+    nonzeros = built.data.x.nnz if isinstance(built.data.x, sp.csr_matrix) else built.data.x.size
+    if asked == "auto" and float(nonzeros) * classes > MOST_ENTRIES:
         return {}
-    held = dict(zip(names, map(_held, shares(built.data, cut.parts)), strict=True))
-    clients = [held[name] for name in built.fed.judged or names]
-    if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in held.values()):
+    client_data = dict(zip(names, map(_examples_of, shares(built.data, cut.parts)), strict=True))
+    clients = [client_data[name] for name in built.fed.judged or names]
+    if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in client_data.values()):
         return {}
-    tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
+    tests = (
+        [] if (test := global_test_part(built.data, cut)) is None else [*map(_examples_of, shares(built.data, [test]))]
+    )
     alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
-    kept = measured_of(built.data.target, built.data.classes)
-    each = [_values(_judged(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
-    together = _values(merge(_judged(_joined([*held.values()]), tests or clients, classes)), positive)
-    found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
-    found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
-    return {name: value for name, value in found.items() if not np.isnan(value)}
+    metric_names = measured_of(built.data.target, built.data.classes)
+    each = [_values(_test_metrics(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
+    together = _values(merge(_test_metrics(_joined([*client_data.values()]), tests or clients, classes)), positive)
+    results = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in metric_names}
+    results |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in metric_names}
+    return {name: value for name, value in results.items() if not np.isnan(value)}
 
 
 def _values(pairs: Tree, positive: int) -> Record:
     return {name: float(value) for name, value in kind_by(pairs).values(pairs, positive).items()}
 
 
-def rows_of(round: int, found: Mapping[str, float]) -> pa.Table:
-    """What `without_graph` found as rows of metrics.parquet."""
-    return of_splits(round, {name: np.array([np.nan, np.nan, value]) for name, value in found.items()})
+def rows_of(round: int, results: Mapping[str, float]) -> pa.Table:
+    """The results of `without_graph` as rows of metrics.parquet."""
+    return of_splits(round, {name: np.array([np.nan, np.nan, value]) for name, value in results.items()})
 
 
-def features_of(own: Dataset) -> Features:
-    """The features [e, d] of a client's examples: a node's own, the sums and the means of those of a small graph's
-    nodes, or an edge's own and those of its source and its target."""
-    if own.graph_of is not None:
-        of = sp.csr_matrix((np.ones(own.nodes, np.float32), (own.graph_of, np.arange(own.nodes))))
-        sums, sizes = of @ own.x, np.asarray(of.sum(1)).ravel()
+def features_of(data: Dataset) -> Features:
+    """The features [e, d] of a client's examples: the features of a node; the sums and means over a small graph's
+    nodes; or the features of an edge and of its source and its target."""
+    if data.graph_of is not None:
+        of = sp.csr_matrix((np.ones(data.nodes, np.float32), (data.graph_of, np.arange(data.nodes))))
+        sums, sizes = of @ data.x, np.asarray(of.sum(1)).ravel()
         return _beside(sums, sp.diags(1 / sizes.clip(1)) @ sums)
-    if own.edge_attrs is None or not own.edge_attrs.examples:
-        return own.x
-    source, target = own.edge_attrs.ends
-    edge_attrs = [] if own.edge_attrs.features is None else [own.edge_attrs.features]
-    return _beside(*edge_attrs, own.x[source], own.x[target])
+    if data.edge_attrs is None or not data.edge_attrs.examples:
+        return data.x
+    source, target = data.edge_attrs.ends
+    edge_features = [] if data.edge_attrs.features is None else [data.edge_attrs.features]
+    return _beside(*edge_features, data.x[source], data.x[target])
 
 
-def scores(train: Held, x: Features, classes: int) -> np.ndarray:
+def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalize`) are scaled by these examples; with one class alone that is predicted. Of t labels
-    float64 [m, t], logits by such a regression each; of t numbers what `Ridge()` predicts."""
+    (`datasets.features.normalize`) are scaled by these examples; a single class is always predicted. For t labels
+    float64 [m, t], the logits of one regression each; for t numbers the predictions of `Ridge()`."""
     if kind_of(train.y) != CLASS:
         return np.stack([_of_target(train, x, at) for at in range(classes)], 1)
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
     from sklearn.linear_model import LogisticRegression
 
-    own, y = train.x[train.masks[TRAIN]], train.y[train.masks[TRAIN]]
-    known, found = np.unique(y), np.full((x.shape[0], classes), _ABSENT)
-    if len(known) == 1:
-        found[:, known] = 0.0
-        return found
-    numbers = scaling(own, AUTO)
+    x_train, y = train.x[train.masks[TRAIN]], train.y[train.masks[TRAIN]]
+    classes_in_training, result = np.unique(y), np.full((x.shape[0], classes), _ABSENT)
+    if len(classes_in_training) == 1:
+        result[:, classes_in_training] = 0.0
+        return result
+    numbers = scaling(x_train, AUTO)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LogisticRegression(max_iter=ITERATIONS).fit(rescaled(own, AUTO, *numbers), y)
+        fitted = LogisticRegression(max_iter=ITERATIONS).fit(rescaled(x_train, AUTO, *numbers), y)
     score = fitted.decision_function(rescaled(x, AUTO, *numbers)).reshape(x.shape[0], -1)
-    found[:, known] = score if len(known) > 2 else np.concatenate([np.zeros_like(score), score], 1)
-    return found
+    result[:, classes_in_training] = (
+        score if len(classes_in_training) > 2 else np.concatenate([np.zeros_like(score), score], 1)
+    )
+    return result
 
 
-def _of_target(train: Held, x: Features, at: int) -> np.ndarray:
+def _of_target(train: Examples, x: Features, at: int) -> np.ndarray:
     """One number or label, float64 [m], by the training examples that have it; without any 0."""
     from sklearn.linear_model import Ridge  # takes long to import
 
-    there = train.masks[TRAIN] & where_known(train.y)[:, at]
-    x_train, y = train.x[there], train.y[there, at]
-    if not there.any():
+    known = train.masks[TRAIN] & where_known(train.y)[:, at]
+    x_train, y = train.x[known], train.y[known, at]
+    if not known.any():
         return np.zeros(x.shape[0])
     if kind_of(train.y) == NUMBER:
         numbers = scaling(x_train, AUTO)
         predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
         return predicted
-    two = scores(Held(x_train, y, np.ones((3, len(y)), bool)), x, 2)
+    two = scores(Examples(x_train, y, np.ones((3, len(y)), bool)), x, 2)
     logits: np.ndarray = two[:, 1] - two[:, 0]
     return logits
 
 
-def _held(own: Dataset) -> Held:
-    return Held(features_of(own), own.y, np.asarray(own.public))
+def _examples_of(data: Dataset) -> Examples:
+    return Examples(features_of(data), data.y, np.asarray(data.public))
 
 
-def _judged(train: Held, on: Sequence[Held], classes: int) -> list[Tree]:
-    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each of those it is judged
+def _test_metrics(train: Examples, on: Sequence[Examples], classes: int) -> list[Tree]:
+    """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each item
     `on`."""
-    every, ends = _joined(on), np.cumsum([len(held.y) for held in on])[:-1]
-    found = []
-    for score, held in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
-        given = torch.from_numpy(score), torch.from_numpy(held.y), torch.from_numpy(held.masks[TEST:])
-        found.append({name: pair[0] for name, pair in pairs_of(*given, None).items()})
-    return found
+    every, ends = _joined(on), np.cumsum([len(examples.y) for examples in on])[:-1]
+    results = []
+    for score, examples in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
+        arguments = torch.from_numpy(score), torch.from_numpy(examples.y), torch.from_numpy(examples.masks[TEST:])
+        results.append({name: pair[0] for name, pair in pairs_of(*arguments, None).items()})
+    return results
 
 
-def _joined(each: Sequence[Held]) -> Held:
-    x = [held.x for held in each]
+def _joined(each: Sequence[Examples]) -> Examples:
+    x = [one.x for one in each]
     stacked = sp.vstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x)
-    return Held(stacked, np.concatenate([held.y for held in each]), np.concatenate([held.masks for held in each], 1))
+    return Examples(stacked, np.concatenate([one.y for one in each]), np.concatenate([one.masks for one in each], 1))
 
 
 def _beside(*x: Features) -> Features:
     return sp.hstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x, 1)
 
 
-def _entries(data: Dataset) -> float:
-    x = data.x
-    return float(x.nnz if isinstance(x, sp.csr_matrix) else x.size) * data.outputs
-
-
 def _mean(each: Sequence[float]) -> float:
-    known = [value for value in each if not np.isnan(value)]
-    return float(np.mean(known)) if known else float("nan")
+    numbers = [value for value in each if not np.isnan(value)]
+    return float(np.mean(numbers)) if numbers else float("nan")
