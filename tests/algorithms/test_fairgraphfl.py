@@ -326,7 +326,7 @@ def test_parts_refuse_what_cannot_be() -> None:
     ]:
         with pytest.raises((ValueError, ConfigError), match=next(iter(values))):
             part(**values)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="other things in the data"):
+    with pytest.raises(ValueError, match="precompute different features"):
         ALGORITHMS["fedavg"](gin(), parts=(AgentValue(max_ring=5), Payoff(), MotifPrototypes(max_ring=6)))
     with pytest.raises(ValueError, match=r"model\.pool"):
         ALGORITHMS["fedavg"](gin()[:2], parts=(AgentValue(), MotifPrototypes()))
