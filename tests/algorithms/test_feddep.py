@@ -93,7 +93,7 @@ def test_generators_come_nearer_to_the_prototypes_of_what_is_hidden() -> None:
 
 
 def test_what_it_cannot_widen_is_refused() -> None:
-    with pytest.raises(ValueError, match="FedDEP puts columns"):
+    with pytest.raises(ValueError, match="FedDEP adds columns"):
         ALGORITHMS["feddep"](gin(), **SMALL)
     with pytest.raises(ValueError, match="clusters"):
         ALGORITHMS["feddep"](model(), clusters=0)

@@ -21,8 +21,8 @@ from fedweave.learn import where_trained
 
 @dataclass(frozen=True)
 class MixedModel(Part):
-    """Every client trains weights v_i of its own besides, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses
-    a v_i + (1 − a) w_t. Neither v_i nor a leave it.
+    """Every client also trains personal weights v_i, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses a
+    v_i + (1 − a) w_t. v_i and a stay at the client.
 
     mix:      a, share of the client's own model in the mix, from 0 (FedAvg's model) to 1 (local training).
     adaptive: whether a starts at `mix` and takes a step of `lr` along its own gradient before each training.

@@ -23,9 +23,9 @@ from fedweave.errors import ConfigError
 
 @dataclass(frozen=True)
 class Credibility(TellsExamples):
-    """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalized to sum 1, where v_i is the accuracy on the server's
-    validation examples of its model plus Δ_i. Whoever falls below (2/3) / |R|, R being those that remain, is out for
-    good.
+    """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalized to sum 1, where v_i is the accuracy of its model plus
+    Δ_i on the server's validation examples. A client below (2/3) / |R| is excluded for good; R are the remaining
+    clients.
 
     a: a, how much more the better members are worth.
     """

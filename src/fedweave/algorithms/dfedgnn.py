@@ -24,7 +24,8 @@ _HEARS = {"init": "a random number, from which all clients draw the same first w
 
 @dataclass(frozen=True)
 class DFedGNN(Local):
-    """Every client averages its model with those of its two neighbors on a ring; no model passes through the server.
+    """Every client averages its model with the models of its two neighbors on a ring; no model passes through the
+    server.
 
     Fields as `Local`'s, but for
 

@@ -8,8 +8,8 @@ What the paper leaves open, or where this differs:
 - Eq. 25 is written on weights, which it would shrink by the mean of q; on updates it is gradient descent on eq. 27, and
   so is one step along the update of the client with the largest loss.
 - Codes are binary: under the paper's noise its min–max codes (`code = "minmax"`) distinguish neither nodes nor clients.
-- Noise is drawn once for each node and pair (appendix F-A): a client's first codes last, whatever encoder it is sent
-  later, and so does the key from which pairs draw.
+- Noise is drawn once for each node and pair (appendix F-A): a client keeps its first codes even if the server sends
+  another encoder later, and pairs keep their RNG key.
 - The number of matching pairs is corrected for those that match by chance, and those that are missed (`matching`); the
   rates and the threshold are found on the public sample.
 - N_ik is scaled by n_k / b_k, with which it is unbiased, and T_ik by n_k² / b_k²; theorems V.4 and V.5 print n_i / b_k
@@ -122,7 +122,7 @@ class Encoder:
 
 
 def features(public: Graph) -> Tensor:
-    """[m, F]: those of the sample's m nodes, dense."""
+    """[m, F]: features of the sample's m nodes, dense."""
     n = int(public.real.sum())
     x = public.x
     return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
@@ -278,8 +278,8 @@ class _NearLevels:
 
 
 class _NearBits:
-    """The same of bits, uint8 [n, d]. All pairs are compared in their first 64, the few that are near in them in the
-    others."""
+    """Near pairs of binary codes, uint8 [n, d]. It compares all pairs in their first 64 bits, and the few near ones in
+    the other bits."""
 
     def __init__(self, codes: Tensor) -> None:
         packed = np.packbits(codes.numpy(), axis=1)
@@ -318,8 +318,8 @@ def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
 
 
 def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) -> Tensor:
-    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1], with T̃_ik the share of the links of i's minibatch whose ends match
-    those of a link of k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
+    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1]; T̃_ik is the share of the links in i's mini-batch whose ends match
+    the ends of a link in k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
     clients, batch, _ = links.shape
     client, one, other = (index.numpy() for index in links.nonzero(as_tuple=True))  # each link in both directions
     degree = np.bincount(client * batch + one, minlength=clients * batch)
@@ -349,8 +349,8 @@ def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def accumulated(before: Tensor, now: Tensor, at: Tensor, seen: Tensor, beta: float) -> Tensor:
-    """β now + (1 − β) before for every two of the clients `at` int64 [P], of which `before` [N, N] has the rest; `now`
-    alone where these two were never `seen` [N, N] together."""
+    """β now + (1 − β) before for every two of the clients `at` int64 [P]; `before` [N, N] for other pairs, and `now`
+    for two clients that were never `seen` [N, N] together."""
     rows, columns = at[:, None], at
     last = torch.where(seen[rows, columns] > 0, before[rows, columns], now)
     out = before.clone()
@@ -386,8 +386,8 @@ class OverlapWeights(Part):
     code_size:      d, coordinates of a code.
     encoder:        encoder made from the public sample: "autoencoder", "pca", or a "random" projection.
     encoder_rounds: rounds of the autoencoder's training.
-    renew:          codes and noise of nodes whose data has changed (`parts.Drift`) are drawn anew; every message then
-                    counts as new, and the server sends its encoder in every round. Else a node's first code lasts.
+    renew:          whether nodes whose data changed (`parts.Drift`) get new codes and noise; then every message counts
+                    as new, and the server sends its encoder in every round. Otherwise a node keeps its first code.
     threshold:      largest L1 / d between codes taken for one node's; left out, the server finds it on the public
                     sample.
     """
@@ -496,7 +496,7 @@ class OverlapWeights(Part):
         }
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """Nodes whose codes are to be drawn anew."""
+        """Give the changed nodes new codes."""
         if self.renew and ctx.memory:
             ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
 
@@ -602,7 +602,8 @@ class OverlapWeights(Part):
         if self.estimator != "ldp":
             return ()
         sentences = [
-            "Noise is drawn once, so that asking again tells nothing new. But every holder of a record draws its own: "
+            "Noise is drawn once, so that asking again reveals nothing new. But every holder of a record draws its "
+            "own: "
             "one that h clients hold costs h times the ε above.",
             "What shows that two clients hold the same node also shows which one it is, to a server that knows the "
             "features of all nodes: on Cora it names 99 % of them from a single binary code at ε = 3 per coordinate "

@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning: Yu, Bagdasaryan and Shmatikov 2020, "Salvaging federated learning by local adaptation", its
 first way, a reference for what is called personal.
 
-Numbers are those of models that trained a few steps more on the client's own training examples; nothing of these steps
-is kept or sent. Deviation: full batches, as in the local training.
+The evaluation uses models after a few more steps on the client's own training examples; clients neither keep nor send
+these steps. Deviation: full batches, as in the local training.
 """
 
 from dataclasses import dataclass

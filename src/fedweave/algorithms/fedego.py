@@ -4,12 +4,12 @@ algorithm 1.
 A client's model is Θ (reduction layers) followed by Φ_i (personalization layers and classifier). The server averages Θ,
 and trains its own Φ_g on mashed ego-graphs: averages of ego-graphs that its clients upload instead of data.
 
-What the paper leaves open, or where this differs:
-- Ego-graphs are sampled anew for every mini-batch (line 1 samples once), and so are the batches that are mashed, one
-  per `batch` train nodes and round, with the reduction embeddings after local training.
+Choices where the paper is open, and deviations:
+- Every mini-batch samples its ego-graphs (line 1 samples once), and so does every batch to mash, one per `batch` train
+  nodes and round, with the reduction embeddings after local training.
 - Of the labels in eq. 8 only the centers' are uploaded: the neighbors' labels are not used, and neighbors need not be
   train nodes.
-- Every client uploads the same number of mashed ego-graphs, as many as the largest client needs; a smaller client
+- Every client uploads the same number of mashed ego-graphs, the number that the largest client needs; a smaller client
   leaves the last ones zero. A last batch of fewer than `least` nodes is merged with the one before: a batch of one
   would be a raw node.
 - The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that
@@ -162,8 +162,8 @@ class FedEgo(Deployable):
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{settings: fewest train nodes of a mini-batch} at a client that is sent `message`, which may say how many
-        mini-batches an epoch has; else at least as many as the client needs."""
+        """{settings: fewest train nodes of a mini-batch} at a client. `message` may contain the number of mini-batches
+        of an epoch; otherwise the least number that the client needs."""
         if self.epoch_share is None:
             return {"FedEgo (batch)": self.egos.least(graph, self.epochs * self.batches)}
         message_epoch = message.get("epoch")
@@ -365,7 +365,7 @@ class FedEgo(Deployable):
         return state["theta"] | state["phi"] if self.share_reduction else None
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What a round sends."""
+        """The message of a round."""
         return self._shared(state), None
 
     def used(self, client: Client, message: Tree) -> Tree:

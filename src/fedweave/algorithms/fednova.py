@@ -36,8 +36,9 @@ class NormalisedSteps(OwnCount):
     p_i (Σ p_k a_k) / a_i, a_i being how far its steps carry a constant gradient (‖a_i‖₁ in the paper). In a secure sum
     clients send p_i Δ_i A / a_i and p_i a_i / A, where A is the longest reach that any of them can have.
 
-    batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
-    most_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
+    batch:      training examples of a mini-batch, one mini-batch per step; 0 takes all examples in each step.
+    most_local_steps: upper end of local_steps, drawn for each client and round from local_steps to this number; 0 draws
+                      nothing.
     momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
@@ -48,7 +49,9 @@ class NormalisedSteps(OwnCount):
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
         "reach": Sends(
-            "how far the client's steps carry a constant gradient, which tells their number", within=Real(0), mean=True
+            "how far the client's steps carry a constant gradient, which reveals their number",
+            within=Real(0),
+            mean=True,
         ),
     }
     within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
@@ -201,7 +204,7 @@ class ProximalSteps(NormalisedSteps):
 class FedNova:
     """FedAvg of clients that take different numbers of steps, each update divided by how far these lead.
 
-    local_steps: passes over a client's training examples in a round, each of as many steps as it has mini-batches.
+    local_steps: passes over a client's training examples in a round, one step per mini-batch.
     optimizer:   optimizer of the local training, SGD.
     lr:          learning rate of the local training.
     mu:          μ, strength of FedProx's term; 0 is none.

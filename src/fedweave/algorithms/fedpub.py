@@ -4,7 +4,7 @@ Every client gets a mix of all clients' weights, with more of those whose models
 and masks the part of the mix that it does not need by its own mask.
 
 Deviations: the server computes the embeddings, from the weights w_i that it has anyway; masks stay at their clients, so
-these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
+these embeddings come from w_i and not from w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
 authors' code they have none. But the gradient of ‖w − w̄_i‖₂ is 0 at w̄_i, where training starts: with one local step,
 the default, only the L1 norm of the masks acts.
 """
@@ -61,7 +61,7 @@ def _multiplied(w: Tree, threshold: float | None) -> Tree:
 
 
 def pruned(mask: Tensor, threshold: float) -> Tensor:
-    """The mask with 0 in place of entries below `threshold` in magnitude."""
+    """The mask with entries below `threshold` in magnitude set to 0."""
     return torch.where(mask.abs() < threshold, 0, mask)
 
 

@@ -1,8 +1,8 @@
 """FedRep: Collins et al. 2021, "Exploiting shared representations for personalized federated learning", algorithm 1.
 
 In a round a client first fits its head to the received body, and then takes a few steps on the body with that head.
-Deviations: full batches; heads start in common; a client without training examples is left out of the mean; models are
-judged with the head that the client trained last, and not with one trained anew for the test.
+Deviations: full batches; heads start in common; a client without training examples is left out of the mean; the
+evaluation uses the head that the client trained last, without further training.
 """
 
 from dataclasses import dataclass

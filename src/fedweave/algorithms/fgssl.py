@@ -5,9 +5,9 @@ by node and class, and its similarities of neighbors to that model's. Neither re
 trainer overwrites the first term by one between two views of the local model, weighted 3, and never adds the second
 (variant = "authors"); OpenFGL, whence the tables for graphs, computes both contrasts, drops them, and adds .1 times a
 divergence between the softmax over columns of |h_u − h_v| of each edge (variant = "openfgl", as read there; the views
-are the text's). Deviations: cosines of all nodes of a class in one step, n × n at a client;
-those of vectors shorter than .01 are smaller; the temperature ω of the similarities, which the text leaves open, is .5;
-the text's denominator is others_only.
+are the text's). Deviations: cosines of all nodes of a class in one step, n × n at a client; cosines of vectors shorter
+than .01 are smaller; the temperature ω of the similarities, which the text leaves open, is .5; the text's denominator
+is others_only.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
-# Hooks that nobody asks for.
+# Hooks that local training never calls.
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
 
 
@@ -155,7 +155,7 @@ class Local(LocalTraining):
 class Centralized:
     """FedAvg with one client that holds the undivided graph, all edges between clients included.
 
-    Between organizations it is refused, since nobody may hold it.
+    Not supported between organizations, because no site may hold the whole graph.
     """
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)

@@ -1,10 +1,10 @@
-"""The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing
-neighbor generation", section 3.3): how many neighbors of a node are missing, and what features they have.
+"""The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing neighbor
+generation", section 3.3): the number of a node's missing neighbors, and their features.
 
-Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
-few places ("slots") for generated neighbors, of which the first are used.
+Its weights are {"encoder", "count", "features", "classifier"}; the classifier only serves to train the others. A node
+has a few places ("slots") for generated neighbors, and uses the first ones.
 
-`mended` puts what was generated beside a client's own nodes.
+`mended` adds the generated neighbors to a client's graph.
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphA
     """A client's graph with one more node, unlabeled and in no mask, for each of `owners` int64 [m], which is its only
     neighbor; features: [m, d].
 
-    Where features are stored sparse, a generated node keeps its largest ones in magnitude, as many as the client's
-    node with the most has: products with the rows of a batch take as long as its longest.
+    With sparse features, a generated node keeps only its largest ones in magnitude, at most the largest number at any
+    of the client's nodes. The longest row of a batch decides the time of a product.
     """
     n, added = len(own.y), len(owners)
     if sp.issparse(own.x):
@@ -53,7 +53,7 @@ def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphA
 
 
 def strongest(features: np.ndarray, most: int) -> np.ndarray:
-    """[m, d] with all but the `most` largest in magnitude of every row 0."""
+    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
     if most >= features.shape[1]:
         return features
     largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
@@ -64,23 +64,23 @@ def strongest(features: np.ndarray, most: int) -> np.ndarray:
 
 ENCODER = (32, 128)  # the widths of its two layers
 CLASSIFIER = 64  # the width of its hidden layer
-_COLUMNS = 512  # of sparse features that are dense at a time
+_COLUMNS = 512  # of sparse features that become dense at a time
 
 
 @dataclass(frozen=True)
 class Generator:
-    """What it looks like.
+    """The architecture of the generator.
 
-    slots:  P, the most neighbors that a node is given.
-    hidden: widths of the layers that make features of an embedding.
+    slots:  P, largest number of neighbors generated for a node.
+    hidden: widths of the layers from an embedding to features.
     """
 
     slots: int
     hidden: tuple[int, ...]
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, made: int = 0) -> Tree:
-        """First weights, drawn as those of the models' layers are; of "count" the magnitudes, so that no n̂ begins where
-        its ReLU has no gradient. `made` is how many columns a slot has, 0 as many as there are features."""
+        """Initial weights, drawn as in the models' layers; magnitudes for "count", so that no n̂ begins where its ReLU
+        has no gradient. made: number of columns of a slot; 0 for the number of features."""
         kinds = {
             "encoder": (gcn.convolution, (features, *ENCODER)),
             "count": (affine, (ENCODER[-1], 1)),
@@ -115,10 +115,10 @@ class Generator:
 class Generates(Part):
     """Before the first round clients train generators on neighbors that they hide from themselves.
 
-    slots:  P, the most neighbors that a node is given.
+    slots:  P, largest number of neighbors generated for a node.
     hide:   share of a client's nodes in neither the training nor the test set that it hides to learn from.
     epochs: steps of the local training of a generator, each on the whole graph.
-    hidden: widths of the layers that make features of an embedding.
+    hidden: widths of the layers from an embedding to features.
     """
 
     slots: Count = 5
@@ -214,8 +214,8 @@ def mismatch(made: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tensor, ca
 def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: Tensor, used: Tensor) -> Tensor:
     """Mean cross-entropy over the visible training nodes of a GraphSAGE classifier on the mended graph, scalar.
 
-    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated
-    neighbors, of which `used` bool [b, slots] are there. w: the weights "classifier".
+    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated neighbors.
+    used: bool [b, slots], the slots with a neighbor. w: the weights "classifier".
     """
     a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
     owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)

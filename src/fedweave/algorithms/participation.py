@@ -18,9 +18,9 @@ def sample(fed: Federation, share: float) -> list[str]:
 
 
 def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
-    """So many of them, likewise."""
+    """`count` random clients, in the order of `clients`; the draw does not depend on that order."""
     if count == len(clients):
-        return list(clients)  # nobody waits for a draw
+        return list(clients)  # without waiting for a draw
     named = in_order(clients)
     first = torch.topk(random.bits(key, len(named)), count, largest=False, sorted=False).indices
     return [clients[at] for at in named[first.cpu()].sort().values.tolist()]

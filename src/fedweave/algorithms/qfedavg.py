@@ -52,7 +52,7 @@ class FairByLoss(Part):
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:
-        """Refuse another L than that of the learning rate."""
+        """Raise an error if L is not the reciprocal of the learning rate."""
         check_lipschitz("fair_by_loss", self.lipschitz, training)
 
     def report(self, ctx: Context) -> Tree:

@@ -22,10 +22,10 @@ from fedweave.core.tree import Tree
 @dataclass(frozen=True)
 class Reputation(Part):
     """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalized to sum 1, u_N = Σ r_i u_i. After `wait` rounds
-    whoever falls below 1 / (3 |R|), R being those that remain, is out for good: its updates count nothing.
+    a client below 1 / (3 |R|) is excluded for good, and its updates count 0; R are the remaining clients.
 
     alpha: how much of the last values goes on.
-    wait:  rounds in which nobody is dropped.
+    wait:  rounds in which no client is excluded.
     """
 
     alpha: float = 0.95

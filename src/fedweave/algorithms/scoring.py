@@ -26,7 +26,7 @@ from fedweave.privacy.secure_sum import FixedPoint
 
 
 def _of_numbers(key: str, model: str, where: str) -> Declaration:
-    """What a client that predicts numbers declares besides errors."""
+    """The declarations of a client that predicts numbers, in addition to errors."""
     return {
         f"{key}/moments": Sends(
             f"sums over {where} of the numbers and of what {model} predicts, of their squares and of their products",
@@ -176,8 +176,8 @@ class _Measuring:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scores of which nobody learns more than their sum over clients: what is measured is additive anyway, and so are
-# means over clients, histograms of what orders examples, and the hits of models that all clients try
+# Scores whose sums over clients are all that the server learns. Measurements are additive, and so are means over
+# clients, histograms of the values that order examples, and hits of models that all clients try
 # (`parts.part.TriesModels`).
 
 
@@ -278,7 +278,7 @@ class SumsScores:
             )
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that a client uses, from what it was told."""
+        """The weights that a client uses, from the server's message."""
         raise NotImplementedError
 
     @on_client(
@@ -306,7 +306,8 @@ TOLD = {"models": "models that other members' updates have gone into, of some of
 
 
 def messages(models: int) -> int:
-    """How many messages at most have so many models tried, some at first and the rest after their values are known."""
+    """The largest number of messages for clients to try `models` models, some at first and the rest after the first
+    values are known."""
     return -(-models // AT_ONCE) + 1 if models else 0
 
 

@@ -166,7 +166,7 @@ def rings(graph: Adjacency, forest: Forest, longest: int) -> list[np.ndarray]:
 
 
 def candidates(graph: Adjacency, longest: int) -> list[Cycles]:
-    """Cycles among which there are those of a minimum cycle basis, by length from 3 to `longest`; an entry each."""
+    """Cycles that include a minimum cycle basis, one entry per length from 3 to `longest`."""
     block = max(1, BLOCK // max(1, graph.vertices, 2 * graph.edges))
     by_length: list[list[Cycles]] = [[] for _ in range(3, longest + 1)]
     for low in range(0, graph.vertices, block):
@@ -324,8 +324,8 @@ def extract(
 ) -> Motifs:
     """All motifs of a set of graphs.
 
-    A bond is a bridge, an edge on no cycle, whatever the basis. A ring is a cycle of at most `max_ring` vertices in a
-    minimum cycle basis: the one that the order of the vertices leads to, where a graph has several.
+    A bond is a bridge, an edge on no cycle of any basis. A ring is a cycle of at most `max_ring` vertices in a minimum
+    cycle basis; if a graph has several, the order of the vertices decides.
 
     edges:       int64 [2, E] vertices, undirected: a direction may be missing, repetitions and loops are not looked at.
     graph_of:    int64 [n], the graph of each vertex, ascending from 0.
@@ -397,7 +397,7 @@ def _search(pairs: np.ndarray, graph_of: np.ndarray, max_ring: int) -> tuple[np.
 
 
 def _batches(graph_of: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of vertices that hold whole graphs, as many as there are in about `BATCH` vertices."""
+    """Ranges of vertices of whole graphs, each with about `BATCH` vertices."""
     ends = np.flatnonzero(np.diff(graph_of, append=graph_of[-1:] + 1)) + 1
     out, low = [], 0
     for high in ends.tolist():
@@ -415,7 +415,7 @@ def _bonds(
 
 
 def _canonical(cycles: np.ndarray) -> np.ndarray:
-    """Each row [l] of labels in that of its l rotations and their reflections that comes first."""
+    """Each row [l] of labels as the first, in lexical order, of its l rotations and their reflections."""
     count, length = cycles.shape
     turns = (np.arange(length) + np.arange(length)[:, None]) % length
     views = cycles[:, np.concatenate([turns, turns[:, ::-1]])]
@@ -554,10 +554,10 @@ Ring: TypeAlias = Annotated[int, Field(ge=3, le=100)]  # vertices of the longest
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
+    """The motifs of a client: the bonds and rings of highest TF-IDF (FairGraphFL, appendix A.2).
 
-    max_ring: vertices of the longest ring that is looked for.
-    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
+    max_ring: number of vertices of the longest ring.
+    keep:     share of its motifs that a client keeps, by highest TF-IDF.
     """
 
     max_ring: int = 7
@@ -629,7 +629,7 @@ def motif_mean(edges: EdgeList) -> sp.csr_matrix:
 
 
 def numbers(keys: Sequence[Motif]) -> np.ndarray:
-    """int64 [k]: what stands for each motif, the same at every client that has it, whoever found it."""
+    """int64 [k]: a hash of each motif, the same at every client."""
     return np.array([random.word(str(key)) for key in keys], np.int64)
 
 
@@ -649,7 +649,7 @@ def tf_idf(counts: sp.csr_array) -> np.ndarray:
 def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
     """int64, ascending: the floor(keep V) columns of highest `tf_idf` of the V that the agent's graphs have at all.
 
-    Of equal values that of the lower column is the higher.
+    Among equal values the lower column comes first.
 
     Raises:
         UserError: keep is not in (0, 1].

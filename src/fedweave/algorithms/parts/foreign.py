@@ -138,8 +138,8 @@ class ForeignEnds(LinkPrediction):
                 refused[peer] += count
                 if count:
                     _log.warning(
-                        "note: %s asked %s for %d nodes that it has no link to by the records of %s, which tells "
-                        "nothing of them",
+                        "note: %s asked %s for %d nodes that it has no link to by the records of %s, which "
+                        "sends nothing for them",
                         peer,
                         client,
                         count,

@@ -131,10 +131,10 @@ def download(where: str, found: object, count: int, weights: bool) -> tuple[Tree
         ConfigError: it is something else.
     """
     if not isinstance(found, tuple) or len(found) != 2 + weights:
-        besides = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
+        third = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
         raise ConfigError(
             f"{where}: is to give {2 + weights} trees, what all clients get and what each does ({{}} if nothing)"
-            f"{besides}; it gives {_form(found)}",
+            f"{third}; it gives {_form(found)}",
             code="config.hook",
         )
     return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
