@@ -123,10 +123,10 @@ class Remembering(Part):
 @pytest.mark.parametrize(
     ("settings", "parts", "said"),
     [
-        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) is of earlier ones; change that, or set everyone"),
+        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) uses earlier ones; change that, or set everyone"),
         ({"optimizer": "sgd", "share": ("0/*",)}, (), r"what clients keep of their own model \(share"),
-        (SGD, (MixedStart(0.5),), "mixed_start has clients train from more than the present message"),
-        (SGD, (Drift(0.1),), "drift has clients train from more than the present message"),
+        (SGD, (MixedStart(0.5),), "mixed_start lets clients train from more than the present message"),
+        (SGD, (Drift(0.1),), "drift lets clients train from more than the present message"),
     ],
 )
 def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(

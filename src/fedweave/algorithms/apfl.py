@@ -38,7 +38,7 @@ class MixedModel(Part):
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""
-        client, personal, share = ctx.client, self._own(ctx), self._share(ctx)
+        client, personal, share = ctx.client, self._personal_weights(ctx), self._share(ctx)
         if self.adaptive:
             share = self.moved(ctx, share, personal)
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
@@ -47,17 +47,19 @@ class MixedModel(Part):
         ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 
-    def moved(self, ctx: Context, share: Tensor, own: Tree) -> Tensor:
+    def moved(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:
         """a − lr ⟨v_i − w_t, ∇F_i(v̄_i)⟩, within 0 and 1."""
         key = random.fold(ctx.client.key, "share")
-        slope = ctx.objective.gradient(mixed(share, own, ctx.received), ctx.client, key, ctx.sent)
-        return (share - ctx.training.lr * dot(sub(own, ctx.received), slope)).clamp(0, 1)
+        slope = ctx.objective.gradient(mixed(share, personal, ctx.received), ctx.client, key, ctx.sent)
+        return (share - ctx.training.lr * dot(sub(personal, ctx.received), slope)).clamp(0, 1)
 
     def judged(self, ctx: Context) -> Tree:
         """The mix with the received weights."""
-        return where_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
+        return where_trained(
+            ctx.examples > 0, mixed(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received
+        )
 
-    def _own(self, ctx: Context) -> Tree:
+    def _personal_weights(self, ctx: Context) -> Tree:
         v: Tree = ctx.memory["v"] if ctx.memory else ctx.received
         return v
 
@@ -67,9 +69,9 @@ class MixedModel(Part):
         return share
 
 
-def mixed(share: Tensor, own: Tree, other: Tree) -> Tree:
+def mixed(share: Tensor, personal: Tree, other: Tree) -> Tree:
     """share · own + (1 − share) · other."""
-    return add(scale(own, share), scale(other, 1 - share))
+    return add(scale(personal, share), scale(other, 1 - share))
 
 
 @preset_of(MixedModel)

@@ -68,16 +68,16 @@ class CosineValue(TellsExamples):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
-        r = self._known(state)[round.at]
+        r = self._values(state)[round.at]
         return torch.where(state["r"][round.at].any(), r / r.sum(), by_size(round))
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
         r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
-        return r / r.sum() * self._known(state)[round.at].sum()
+        return r / r.sum() * self._values(state)[round.at].sum()
 
-    def _known(self, state: Tree) -> Tensor:
+    def _values(self, state: Tree) -> Tensor:
         """r, 1 / N for clients without a value: these sum to 1."""
         return torch.where(state["r"] > 0, state["r"], 1 / len(state["r"]))
 

@@ -82,7 +82,7 @@ class CoalitionValue(Part):
         number, nothing = state["round"] + 1, torch.zeros_like(state["shapley"])
         if not self.due(number):
             return state | {"round": number}
-        count, players = _Coalitions(round, try_out, _drawn(round, number)), len(round.at)
+        count, players = _Coalitions(round, try_out, _order_rng(round, number)), len(round.at)
 
         def value(masks: Tensor) -> Tensor:
             shares = count(masks)
@@ -129,17 +129,17 @@ class CoalitionValue(Part):
         "coalition_copied": for a client whose update is nearly another client's, the place of that client."""
         valued, like = state["tried"] == state["round"] > 0, state["shapley"]
         holds = valued and not state["fault"]
-        known = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
+        columns = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
         if valued and bool((state[COPIED] >= 0).any()):
-            known[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
+            columns[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
         if valued and not holds:
-            known[FAULT] = torch.full_like(like, float(state["fault"]))
+            columns[FAULT] = torch.full_like(like, float(state["fault"]))
         elif valued and state["pooled"]:
-            known[JOINT] = torch.full_like(like, state["right"] / state["examples"])
-        return known
+            columns[JOINT] = torch.full_like(like, state["right"] / state["examples"])
+        return columns
 
 
-def _drawn(round: Round, number: int) -> np.random.Generator:
+def _order_rng(round: Round, number: int) -> np.random.Generator:
     """A generator seeded by all updates, so that no client knows it before it has sent its update."""
     digest = sha256(np.ascontiguousarray(round.updates.double().cpu().numpy()).tobytes()).digest()
     return np.random.default_rng([number, *digest])
@@ -162,19 +162,19 @@ class _Coalitions:
         """Shares, float64 [c], of coalitions bool [c, P]."""
         rows = [tuple(row) for row in masks.tolist()]
         if new := [row for row in dict.fromkeys(rows) if row not in self._hits]:
-            asked = [new[at] for at in self._rng.permutation(len(new))]
-            right, examples = self._try_out(self._models(asked))
-            self._hits.update(zip(asked, right.tolist(), strict=True))
+            masks_to_try = [new[at] for at in self._rng.permutation(len(new))]
+            right, examples = self._try_out(self._models(masks_to_try))
+            self._hits.update(zip(masks_to_try, right.tolist(), strict=True))
             self.examples += examples.tolist()
         counts = torch.tensor([self._hits[row] for row in rows], dtype=torch.float64, device="cpu")
         return counts / max(self.examples[0], 1)
 
-    def _models(self, asked: Sequence[tuple[bool, ...]]) -> Tree:
+    def _models(self, coalitions: Sequence[tuple[bool, ...]]) -> Tree:
         """Leaves [c, …]; the coalition of all clients has exactly the model after the round."""
-        many = self._mixed(torch.tensor(asked, device=self._round.at.device))
-        if (everyone := (True,) * len(self._round.at)) not in asked:
+        many = self._mixed(torch.tensor(coalitions, device=self._round.at.device))
+        if (everyone := (True,) * len(self._round.at)) not in coalitions:
             return many
-        at = torch.tensor([asked.index(everyone)], device=self._round.at.device)
+        at = torch.tensor([coalitions.index(everyone)], device=self._round.at.device)
         after = add(self._round.w, self._round.delta)
         result: Tree = map_leaves(lambda leaf, new: leaf.index_copy(0, at, new[None].to(leaf.dtype)), many, after)
         return result

@@ -90,7 +90,7 @@ class DFedGNN(Local):
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's weights, averaged with its neighbors'."""
-        return self._own(client, message["init"])
+        return self._weights(client, message["init"])
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights before they were averaged with the neighbors'."""

@@ -35,7 +35,7 @@ class PersonalModel(Part):
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
-        v = where_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
+        v = where_trained(ctx.examples > 0, v, ctx.received)  # the result of only the pull
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 

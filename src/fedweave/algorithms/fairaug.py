@@ -110,9 +110,9 @@ def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
     return {"columns": columns, "starts": before.gather(1, ends.starts.expand(len(keys), -1))}
 
 
-def view(graph: Graph, drawn: Tree) -> Graph:
+def view(graph: Graph, lists: Tree) -> Graph:
     """The graph with the drawn edges."""
-    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **lists}, graph.x.dtype, graph.own_edges))
 
 
 def uniform(words: Tensor) -> Tensor:
@@ -164,10 +164,10 @@ class FairAugmented(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The loss on one augmented copy, scalar; 0 without training examples in it."""
-        graph, drawn = outputs.graph, outputs.drawn
-        copy = view(graph, drawn)._replace(x=dense(graph.x) * drawn["features"])
+        graph, sample = outputs.graph, outputs.drawn
+        copy = view(graph, sample)._replace(x=dense(graph.x) * sample["features"])
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
-        trains = graph.masks[TRAIN] & drawn["kept"]
+        trains = graph.masks[TRAIN] & sample["kept"]
         return outputs.cross_entropy(logits, trains)
 
 

@@ -34,7 +34,7 @@ class ParetoDescent(Part):
     F_i rise, a linear programme (sections 3.3 and 3.4).
 
     delta:     δ at first.
-    first:     rounds of the first stage at most.
+    first:     largest number of rounds of the first stage.
     lipschitz: the reciprocal of the local learning rate.
     """
 

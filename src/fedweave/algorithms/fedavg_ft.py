@@ -17,8 +17,8 @@ from fedweave.learn import where_trained
 
 @dataclass(frozen=True)
 class FineTuned(Part):
-    """Every client uses, and is judged by, the received model after a few steps of its own training, from which nothing
-    goes on.
+    """Every client uses the received model after a few steps of local training, also in the evaluation, and then
+    discards these steps.
 
     tune_steps: steps of the fine-tuning; 0 uses the received model.
     """
@@ -37,4 +37,4 @@ class FineTuned(Part):
 
 @preset_of(FineTuned)
 class FedAvgFT:
-    """FedAvg whose clients fine-tune the joint model for their own use."""
+    """FedAvg whose clients fine-tune the global model for their own use."""

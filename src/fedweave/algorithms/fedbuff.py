@@ -101,7 +101,7 @@ class FedBuff(FedAvg):
 
     def __post_init__(self) -> None:
         for part in made(self.parts):
-            if why := _refused(part):
+            if why := _unsupported(part):
                 raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
         super().__post_init__()
         if self.participation < 1:
@@ -117,7 +117,12 @@ class FedBuff(FedAvg):
     def init(self, fed: Federation) -> Tree:
         """FedAvg's state and each client's training time; no client is training."""
         count, none = len(fed.clients), torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
-        clients: Tree = {"duration": self._drawn(fed, self.spread), "due": none, "busy": none > 0, "since": none.long()}
+        clients: Tree = {
+            "duration": self._factors(fed, self.spread),
+            "due": none,
+            "busy": none > 0,
+            "since": none.long(),
+        }
         known: Tree = {"clock": none.sum(), "steps": torch.zeros((), dtype=torch.int64, device=fed.device)}
         return (
             super().init(fed)
@@ -174,9 +179,9 @@ class FedBuff(FedAvg):
         clients, by_name = state["clients"], in_order(fed.clients).tolist()
         rank = {at: place for place, at in enumerate(by_name)}
         busy, due = clients["busy"].tolist(), clients["due"].tolist()
-        durations = (clients["duration"] * self._drawn(fed, self.jitter)).tolist()
-        drawn = random.bits(fed.key("begin"), len(rank)).tolist()
-        idle = sorted((place for at, place in rank.items() if not busy[at]), key=drawn.__getitem__)
+        durations = (clients["duration"] * self._factors(fed, self.jitter)).tolist()
+        keys = random.bits(fed.key("begin"), len(rank)).tolist()
+        idle = sorted((place for at, place in rank.items() if not busy[at]), key=keys.__getitem__)
         most = self.concurrency or len(rank)
         plan = schedule(
             {rank[at]: due[at] for at in rank if busy[at]},
@@ -189,11 +194,11 @@ class FedBuff(FedAvg):
         begun, arrived = ([by_name[place] for place in places] for places in (plan.begun, plan.arrived))
         return Schedule(begun, arrived, {by_name[place]: at for place, at in plan.due.items()}, plan.clock)
 
-    def _drawn(self, fed: Federation, deviation: float) -> Tensor:
+    def _factors(self, fed: Federation, deviation: float) -> Tensor:
         """exp(deviation · N(0, 1)), float64 [N], independent of the order in which clients are listed."""
-        drawn = random.normal(fed.key("durations"), (len(fed.clients),)).double()
-        order = in_order(fed.clients).to(drawn.device)
-        return torch.exp(deviation * torch.empty_like(drawn).index_copy(0, order, drawn))
+        normal = random.normal(fed.key("durations"), (len(fed.clients),)).double()
+        order = in_order(fed.clients).to(normal.device)
+        return torch.exp(deviation * torch.empty_like(normal).index_copy(0, order, normal))
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """{"time": time of the last step, "staleness"} for the clients whose updates it took, NaN for others."""
@@ -207,7 +212,7 @@ class FedBuff(FedAvg):
         return super().counts(state) | {"fedbuff/time": float(state["clock"])}
 
 
-def _refused(part: Part) -> str:
+def _unsupported(part: Part) -> str:
     """The reason why FedBuff does not support a part; "" if it does."""
     if part.protection.hides:
         return "adds up updates that arrive together, and here they arrive one after the other"

@@ -133,10 +133,10 @@ class MissingEmbeddings(Generates):
         hidden = self.hides(graph, key)
         member = F.one_hot(client.state.pop("cluster") + 1, sent.shape[1] + 1)[:, 1:] * hidden[:, None]
         near = (graph.edges.operator("sum") @ member.to(sent.dtype) > 0).T  # [k, n]
-        drawn = _drawn(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
+        sampled = _sampled(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
         is_own = torch.arange(len(sent), device=near.device) == message["own"]
         local_args = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
-        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
+        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, sampled)}
         w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
         w, _, state = fit(
             self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=local_args
@@ -144,7 +144,7 @@ class MissingEmbeddings(Generates):
         if self.exchanges:
             w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=every, state=state).w
         z = embeddings(w["encoder"], graph, graph.real)
-        embedding = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
+        embedding = self._generated(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
         arrays = graph_arrays(graph)
         joined = sp.hstack([arrays.x, embedding]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, embedding])
         return {DATA: graph_like(graph, arrays._replace(x=joined))}
@@ -155,7 +155,7 @@ class MissingEmbeddings(Generates):
         n], the prototypes to match at each node."""
         visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
-        embedding, mean = self._made(w, z, random.fold(key, "noise"))
+        embedding, mean = self._generated(w, z, random.fold(key, "noise"))
         used = self.net.used(missing.long()) & visible[:, None]
         sent = args["prototype"]
         apart = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, sent, sent.square().sum(2), args["near"]).mean()
@@ -165,7 +165,7 @@ class MissingEmbeddings(Generates):
         result: Tensor = miscount(counts(w["count"], z), missing, visible) + apart + head
         return result
 
-    def _made(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def _generated(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """([n, slots, 128], embeddings in all slots; [n, 128], the mean over the slots that n̂ fills, 0 if none)."""
         embedding = self.net.features(w["features"], noisy(z, key))
         up = random.uniform(random.fold(key, "slots"), (len(z),))
@@ -197,14 +197,14 @@ def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return member, F.pad(mean, (0, 0, 0, k - len(mean))), F.pad(size, (0, k - len(size)))
 
 
-def _drawn(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
+def _sampled(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
     """bool [N, k, n]: prototypes of each client drawn for a node, by their size [N, k], one for each slot; independent
     of the clients' order."""
     total = size.double().cumsum(1)
     at = random.uniform(key, (nodes * slots,)).double() * total[:, -1:, None]
     chosen = (at < total[..., None]) & (at >= (total - size)[..., None])
-    drawn: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
-    return drawn
+    sampled: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
+    return sampled
 
 
 def _classified(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:

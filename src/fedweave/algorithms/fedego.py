@@ -204,8 +204,8 @@ class FedEgo(Deployable):
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35, over the sampled clients that replied."""
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
-        given = self._shared(state) | sizes
-        replies = fed.map(self.train, given, clients=sample(fed, self.participation), quorum=self.quorum)
+        message = self._shared(state) | sizes
+        replies = fed.map(self.train, message, clients=sample(fed, self.participation), quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))
@@ -247,12 +247,12 @@ class FedEgo(Deployable):
             client.key,
             OPTIMIZERS[self.optimizer](self.lr, self.weight_decay),
             steps,
-            state=client.state.get("optimizer") if self._kept else None,
+            state=client.state.get("optimizer") if self._keeps_state else None,
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
         )
         w = where_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
-        client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
+        client.state |= {"w": w} | ({"optimizer": optimizer} if self._keeps_state else {})
         theta, _ = self._parts(w)
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
         return reply | {"theta": theta} if self.share_reduction else reply
@@ -287,7 +287,7 @@ class FedEgo(Deployable):
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
         [E, C]}, and the state of its optimizer."""
         inputs = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
-        before = state.get("optimizer") if self._kept else None
+        before = state.get("optimizer") if self._keeps_state else None
         inputs |= {"optimizer": before} if before else {}
         with fed.recording() if self._server_steps(len(label)) <= _RECORDED else nullcontext():
             trained: Tree = compute_on_server(self._fit_server, inputs)
@@ -299,7 +299,7 @@ class FedEgo(Deployable):
         ways: Tree = {"state": inputs.get("optimizer"), "args": {"label": label}}
         steps = self._server_steps(len(label))
         phi, _, optimizer = fit(self._server_loss, inputs["phi"], data, inputs["key"], update_rule, steps, **ways)
-        return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
+        return {"phi": phi} | ({"optimizer": optimizer} if self._keeps_state else {})
 
     def _server_steps(self, mashed: int) -> int:
         return self.server_epochs * -(-self._in_epoch(mashed) // self.batch)
@@ -309,7 +309,7 @@ class FedEgo(Deployable):
         return max(1, int(self.server_share * mashed))
 
     @property
-    def _kept(self) -> bool:
+    def _keeps_state(self) -> bool:
         return self.optimizer_state == "kept"
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -373,7 +373,7 @@ class FedEgo(Deployable):
         return self._used(client, message)[0]
 
     def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
-        """As `_personal`, with the client's own reduction layers where these are used."""
+        """`_personal` with the client's own reduction layers, if the algorithm uses them."""
         w, measures = self._personal(client, message)
         theta = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
         return w | theta, measures

@@ -114,10 +114,10 @@ class Places:
         places = [*zip(groups, crossing_edges(data, groups), strict=True)]
         if not self.keyed:
             return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
-        drawn = np.random.default_rng(len(groups)).permutation(data.nodes)
+        numbers = np.random.default_rng(len(groups)).permutation(data.nodes)
         tables_of = []
         for nodes, (here, other) in places:
-            tables = {PLACES: drawn[nodes], CROSSING: np.stack([here, drawn[other]], 1), NUMBERED: [data.nodes]}
+            tables = {PLACES: numbers[nodes], CROSSING: np.stack([here, numbers[other]], 1), NUMBERED: [data.nodes]}
             arrays = {name: np.asarray(table, np.int64) for name, table in tables.items()}
             tables_of.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
         return tables_of
@@ -260,7 +260,7 @@ class NeighborSums(Part):
             DataError: a sum is too large for masked integers.
         """
         held, graph = message["held"].cpu(), client.graph
-        place, arrays = _known(graph, held), graph_arrays(graph)
+        place, arrays = _held_place(graph, held), graph_arrays(graph)
         nodes, degree = place.nodes.cpu().numpy(), _degree(arrays, place)
         target, source = _joins(arrays, place)
         scale = 1 / (np.sqrt(degree + 1) * held.numpy()[nodes])
@@ -302,7 +302,7 @@ def _sums_of_all(form: SecureSum) -> dict[str, Sends]:
     return whole | {"degree": replace(whole["degree"], mechanism=replace(form, fraction=0))}
 
 
-def _known(graph: Graph, held: Tensor) -> NodePlace:
+def _held_place(graph: Graph, held: Tensor) -> NodePlace:
     """A client's places without edges to nodes that no client holds."""
     place = NodePlace.of(graph)
     other = place.crossing[1].unique()

@@ -59,7 +59,7 @@ class TopologyMix(Part):
     needs = Needs(personal=True, nodes=True, whole_graphs=True, classes=True)
 
     def check(self, training: Training) -> None:
-        """Refuse models of small graphs, whose labels no edges join."""
+        """Raise a ValueError if the model is for small graphs, whose labels no edges join."""
         if models.pools(training.model):
             raise ValueError("FedGTA spreads labels along edges, so that the examples must be nodes, not small graphs")
 

@@ -109,11 +109,11 @@ class MissingNeighbours(Generates):
     def _exchange(self, fed: Federation, key: Tensor) -> None:
         """One step of all generators, with gradients of others."""
         offers = fed.map(self.offer)
-        partners = self._asked(offers.clients, key)
+        partners = self._owners(offers.clients, key)
         replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, partners)))
         fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, partners)}))
 
-    def _asked(self, clients: Sequence[str], key: Tensor) -> Tensor:
+    def _owners(self, clients: Sequence[str], key: Tensor) -> Tensor:
         """int64 [k, P]: the owners of the generators that each client gets, all different in a row; each generator goes
         to k others."""
         others = len(clients) - 1

@@ -50,12 +50,12 @@ def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> T
     return nest({path: leaf.to(dtype) for path, leaf in leaves(weights)})
 
 
-def features(made: Tree, z: Tensor, label: Tensor) -> Tensor:
+def features(weights: Tree, z: Tensor, label: Tensor) -> Tensor:
     """[n, d] of noise z [n, 32] for nodes of the classes `label` int64 [n], by a `generator`."""
-    h = torch.cat([z, made["class"]["weight"][label]], 1)
+    h = torch.cat([z, weights["class"]["weight"][label]], 1)
     for at in range(len(WIDTHS)):
-        h = torch.tanh(h @ made[str(at)]["weight"] + made[str(at)]["bias"])
-    last = made[str(len(WIDTHS))]
+        h = torch.tanh(h @ weights[str(at)]["weight"] + weights[str(at)]["bias"])
+    last = weights[str(len(WIDTHS))]
     x: Tensor = h @ last["weight"] + last["bias"]
     return x
 
@@ -214,9 +214,9 @@ class _Task:
         logits: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
         return logits
 
-    def unlike(self, made: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    def unlike(self, weights: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """λ1 L_sem − L_dis + λ2 L_div."""
-        x = features(made, args["z"], self.label)
+        x = features(weights, args["z"], self.label)
         graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
         teachers = self.answers(args["teachers"], graph)
         student = models.apply(self.model, args["w"], graph)[: len(x)]
@@ -249,7 +249,8 @@ def shares(known: Tensor) -> Tensor:
 
 
 def divergence(outputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
-    """Σ_i Σ_v share_iv mean over columns of |outputs_v − targets_iv|: outputs [n, C], targets [P, n, C], share [P, n]."""
+    """Σ_i Σ_v share_iv mean over columns of |outputs_v − targets_iv|; outputs [n, C], targets [P, n, C], share
+    [P, n]."""
     return ((outputs - targets).abs().mean(2) * share).sum()
 
 

@@ -276,17 +276,19 @@ class GLASU(Algorithm):
         if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
-            fed.map(self.update, *self._told(message | rate, state))  # algorithms 4 and 7
+            fed.map(self.update, *self._addressed(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
         for segment in reversed(range(split.last)):
-            replies = fed.map(self.back, *self._told(message | {"segment": segment} | ({} if segment else rate), state))
+            replies = fed.map(
+                self.back, *self._addressed(message | {"segment": segment} | ({} if segment else rate), state)
+            )
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         check_finite(sums)
         return state
 
-    def _told(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
+    def _addressed(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
         """The message for all clients, and the parts for each. Clients without labels get no row of the last aggregate,
         because they train only by the gradient with respect to it and predict nothing. With secure aggregation all get
         the same message, otherwise a sum does not open."""
@@ -355,7 +357,7 @@ class GLASU(Algorithm):
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
         message, sums = self._looked(fed)
-        scores = fed.map(self.score, *self._told(message, state))
+        scores = fed.map(self.score, *self._addressed(message, state))
         check_finite(sums)
         return Evaluation(scores)
 

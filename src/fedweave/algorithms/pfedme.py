@@ -74,10 +74,10 @@ class MoreauEnvelope(Part):
 
 @preset_of(MoreauEnvelope, UniformTrained)
 class PFedMe:
-    """A joint model from which every client's own is near.
+    """A global model that is near to every client's personal model.
 
-    local_steps: R, number of times in a round that a client looks for its own model.
-    optimizer:   optimizer that looks for a client's own model.
+    local_steps: R, number of times in a round that a client fits its personal model.
+    optimizer:   optimizer of the fit of a client's personal model.
     lr:          learning rate of that optimizer.
     """
 

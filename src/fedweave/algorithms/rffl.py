@@ -44,7 +44,7 @@ class Reputation(Part):
         return torch.where(r.sum() > 0, r / r.sum(), inside / inside.sum().clamp(min=1))
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """r after the round, of its clients; 0 of those that are out."""
+        """r of the round's clients after it; 0 for excluded clients."""
         inside: Tensor = state["inside"][round.at]
         last: Tensor = state["r"][round.at]
         phi = F.cosine_similarity(round.updates, (round.weights @ round.updates)[None], eps=1e-30)
@@ -54,7 +54,7 @@ class Reputation(Part):
         return torch.where(r.sum() > 0, remain / remain.sum() * last.sum(), last)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Values, and who remains."""
+        """The values, and the remaining clients."""
         inside = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
         return {
             "r": state["r"].index_copy(0, round.at, round.value),
@@ -73,8 +73,8 @@ class Reputation(Part):
 
 @dataclass(frozen=True)
 class ReputationReward(SparseUpdates):
-    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = r_i /
-    max_j r_j, and adds them to the weights that it trained: its own update stays."""
+    """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, with q_i = r_i / max_j
+    r_j. It adds them to the weights that it trained, so its own update stays."""
 
     recorded = True
 

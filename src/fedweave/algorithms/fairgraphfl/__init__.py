@@ -106,14 +106,14 @@ class MotifPrototypes(Part):
             prototypes, inputs["prototype"][: len(prototypes)], inputs["known"][: len(prototypes)]
         )
 
-    def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
+    def away(self, local: Tensor, whole: Tensor, known: Tensor) -> Tensor:
         """The distance of prototypes [K, h] to the global ones, over the `known` ones, bool [K]; 0 if none is known."""
-        squared = torch.where(known[:, None], own - whole, 0.0).square().sum(1)
+        squared = torch.where(known[:, None], local - whole, 0.0).square().sum(1)
         if self.distance == "relative":
             size = torch.where(known[:, None], whole, 0.0).square().sum()
             return squared.sum() / torch.where(size > 0, size, 1.0)
         if self.distance == "mean_square":
-            return squared.sum() / (known.sum() * own.shape[1]).clamp(min=1)
+            return squared.sum() / (known.sum() * local.shape[1]).clamp(min=1)
         apart = squared > 0  # elsewhere the square root has no gradient
         return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0).sum()
 

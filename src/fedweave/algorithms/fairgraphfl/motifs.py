@@ -1,5 +1,5 @@
-"""Which motifs of its small graphs an agent knows (FairGraphFL, appendix A.2), as its steps see it; the motifs of
-graphs that were searched before are in files.
+"""The motifs of an agent's small graphs (FairGraphFL, appendix A.2); motifs of graphs that were searched before are in
+files.
 """
 
 import hashlib
@@ -132,7 +132,7 @@ class Cycles(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What the search has reached at one depth, an entry per root and vertex.
+    """The vertices that the search reached at one depth, an entry per root and vertex.
 
     root, vertex, edge (the last on the path), parent (the place in the level before of the vertex before), first (the
     path's first vertex after the root; two paths from one root meet only there if these differ): int64 [s].
@@ -278,7 +278,7 @@ def _project(coordinates: list[int], pivots: dict[int, int]) -> None:
 
 
 def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
-    """`vector` with each bit of `mask` replaced by what `rest` says that it equals."""
+    """`vector` with each bit of `mask` replaced by its equal in `rest`."""
     while hit := vector & mask:
         bit = hit.bit_length()
         vector ^= rest[bit] ^ 1 << (bit - 1)
@@ -289,15 +289,15 @@ def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
 # Motifs of labeled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022).
 
 
-BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
+BATCH = 512  # vertices of small graphs searched together, which saves most of the time
 
 
 class Motif(NamedTuple):
-    """What a motif is known by, the same at every agent: tuples of plain integers, equal where the motifs are.
+    """The identity of a motif, the same at every agent: tuples of plain integers, equal for equal motifs.
 
-    labels: of its vertices. Two make a bond, in ascending order; more make a ring, in that rotation and reflection of
-            their cyclic order that comes first.
-    edge:   the label of a bond's edge, where edges have labels.
+    labels: labels of its vertices. Two make a bond, in ascending order; more make a ring, in the first rotation and
+            reflection of their cyclic order.
+    edge:   the label of a bond's edge, if edges have labels.
     """
 
     labels: tuple[int, ...]
@@ -578,11 +578,11 @@ class Vocabulary:
         ]
 
     def alone(self, data: Dataset, folder: Path | None = None) -> Precomputed:
-        """The motifs of a client's training graphs, looked for in these alone."""
+        """The motifs of a client's training graphs, from only these graphs."""
         return self.table(self.found(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
 
     def tables(self, found: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
-        """The motifs of each client that the most of its training graphs have: client, motif, graphs."""
+        """The most frequent motifs of each client's training graphs: client, motif, graphs."""
         rows = []
         for client, entry in found.items():
             names = entry.words[MOTIFS]
@@ -592,8 +592,8 @@ class Vocabulary:
         return {MOTIFS: pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))}
 
     def found(self, data: Dataset, folder: Path | None = None) -> Motifs:
-        """The motifs of all small graphs of `data`, read from `folder`, by default the cache, where they have been
-        looked for before."""
+        """The motifs of all small graphs of `data`; read from `folder`, by default the cache, if they were searched
+        before."""
         if data.graph_of is None:
             raise ConfigError(
                 f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose "
@@ -604,7 +604,7 @@ class Vocabulary:
         return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, path)
 
     def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
-        """What one client keeps of `motifs`, counted over its training graphs alone.
+        """The motifs that one client keeps, counted over only its training graphs.
 
         graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
         """

@@ -219,15 +219,15 @@ class Composition(dict[str, Part]):
         objective.alike(f"{owner}.train", "the trained weights", result.w, ctx.start)
         return result
 
-    def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
+    def downloads(self, memory: Tree, at: Tensor, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """({part: tree for all clients}, {part: tree with a row for each, [P, …]}, {"w": each client's weights}) of the
-        parts in `asked`, without empty trees (see `Part.download`).
+        parts in `names`, without empty trees (see `Part.download`).
 
         Raises:
             ConfigError: a part's download has another form.
         """
         shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
-        for name in (name for name in self if name in asked):
+        for name in (name for name in self if name in names):
             result, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
             to_all, to_each, *reward = objective.download(f"{name}.download", result, len(at), rewarded)
             shared |= {name: to_all} if to_all else {}
@@ -532,16 +532,16 @@ class ServerHooks:
     composed: Composition
     model: Model
 
-    def downloads(self, state: Tree, at: Tensor, fed: Federation, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
-        """The downloads of the parts in `asked` for the clients at these places (`Composition.downloads`)."""
+    def downloads(self, state: Tree, at: Tensor, fed: Federation, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """The downloads of the parts in `names` for the clients at these places (`Composition.downloads`)."""
         inputs: Tree = {
-            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in asked}
+            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in names}
         }
-        if not (self.composed.recorded and asked and self.composed.owner("receive")):  # other parts need no trace
-            return self.composed.downloads(inputs["parts"], at, asked)
+        if not (self.composed.recorded and names and self.composed.owner("receive")):  # other parts need no trace
+            return self.composed.downloads(inputs["parts"], at, names)
         with fed.recording():
             result: tuple[Tree, Tree, Tree] = compute_on_server(
-                self._downloads, inputs | {"at": at}, names=tuple(asked)
+                self._downloads, inputs | {"at": at}, names=tuple(names)
             )
         return result
 

@@ -41,15 +41,15 @@ def made(parts: object) -> tuple[Part, ...]:
     Raises:
         SettingError: there is no part of this name, or the item is no part.
     """
-    return tuple(_part(own) for own in (parts if isinstance(parts, list | tuple) else [parts]))
+    return tuple(_part(item) for item in (parts if isinstance(parts, list | tuple) else [parts]))
 
 
-def _part(own: object) -> Part:
-    if isinstance(own, Part):
-        return own
-    if isinstance(own, type) and issubclass(own, Part):
-        raise SettingError(f"parts: {own.__name__} is a class. Write {own.__name__}(…).", code="config.value")
-    name, values = (own.get("name"), {**own}) if isinstance(own, dict) else (own, {})
+def _part(item: object) -> Part:
+    if isinstance(item, Part):
+        return item
+    if isinstance(item, type) and issubclass(item, Part):
+        raise SettingError(f"parts: {item.__name__} is a class. Write {item.__name__}(…).", code="config.value")
+    name, values = (item.get("name"), {**item}) if isinstance(item, dict) else (item, {})
     values.pop("name", None)
     if plugins.is_file(name):
         kind = plugins.load(str(name))
@@ -73,25 +73,25 @@ def called(part: Part) -> str:
 
 def shown(parts: Mapping[str, Part]) -> dict[str, Part]:
     """{name in messages: part}, in the parts' order."""
-    found: dict[str, Part] = {}
+    named: dict[str, Part] = {}
     for part in parts.values():
-        name, again = called(part), sum(type(own) is type(part) for own in found.values())
-        found[f"{name} ({again + 1})" if again else name] = part
-    return found
+        name, again = called(part), sum(type(other) is type(part) for other in named.values())
+        named[f"{name} ({again + 1})" if again else name] = part
+    return named
 
 
 def of_algorithm(parts: Mapping[str, Part], names: Sequence[str]) -> str:
     """An addition to a message about parts if an algorithm adds one of them, so that the user did not list it."""
-    said = [f"; {name} is a part of {algorithm} itself" for name in names if (algorithm := _maker(parts[name]))]
-    return "".join(said) if len(said) < len(names) else ""
+    notes = [f"; {name} is a part of {algorithm} itself" for name in names if (algorithm := _maker(parts[name]))]
+    return "".join(notes) if len(notes) < len(names) else ""
 
 
 def _maker(part: Part) -> str:
     """The name of the algorithm that adds a part; "" for a part that the user listed."""
     if (maker := maker_of(part)) is None:
         return ""
-    own = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
-    return next(iter(own), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
+    names = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
+    return next(iter(names), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
 
 
 # Registries that `fedweave.algorithms` fills; it imports this module.
@@ -475,7 +475,7 @@ def check(parts: Parts) -> None:
             raise ValueError(f"parts: {sentence}")
 
 
-def check_settings(parts: Parts, given: Combination) -> None:
+def check_settings(parts: Parts, settings: Combination) -> None:
     """Check that the parts suit the algorithm's settings.
 
     Raises:
@@ -483,8 +483,8 @@ def check_settings(parts: Parts, given: Combination) -> None:
     """
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
-            if concerned(part) and conflicting(part, given):
-                words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
+            if concerned(part) and conflicting(part, settings):
+                words = {"one": name, "part": part, "given": settings, "excluded": settings.excluded(part)}
                 raise ValueError("parts: " + sentence.format(**words))
 
 
@@ -624,9 +624,9 @@ NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
 )
 
 
-def noted(parts: Parts, given: Combination) -> Iterator[str]:
+def noted(parts: Parts, settings: Combination) -> Iterator[str]:
     """The notes on parts and settings."""
     for name, part in parts.items():
         for concerned, condition, sentence in NOTED:
-            if concerned(part) and condition(part, given):
-                yield sentence.format(one=name, part=part, given=given)
+            if concerned(part) and condition(part, settings):
+                yield sentence.format(one=name, part=part, given=settings)

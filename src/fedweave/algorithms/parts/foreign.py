@@ -167,13 +167,13 @@ class ForeignEnds(LinkPrediction):
     def match(self, client: Client, message: Tree) -> Tree:
         """Keep, for each of P peers, the client's nodes whose rows the peer gets, "rows" int64 [P, m], and their places
         among the peer's foreign nodes, "places" int64 [P, m]; both -1 at padding."""
-        graph, demands = client.graph, _in_order(message["received"])
+        graph, received = client.graph, message["received"]
         room, key = graph.found(ROOM).shape[0], type(self).__name__
         names = torch.where(graph.real, graph.found(NODE_NAMES)[:, 0], -1)
         order = names.argsort()
         (records, at), ends = graph.found(RECORDS)[:, 0].sort(), graph.found(RECORDS)[:, 1]
         rows, places, refused = list[Tensor](), list[Tensor](), list[Tensor]()
-        for demand in demands:
+        for demand in (received[str(at)] for at in range(len(received))):
             mine, there = _member(names.gather(0, order), demand["names"])
             mine = order.gather(0, mine)
             record, recorded = _member(records, demand["evidence"])
@@ -360,11 +360,6 @@ def others(clients: Sequence[str]) -> dict[str, list[str]]:
 def places_of(graph: Graph, pairs: Tensor) -> Tensor:
     """int64 [m]: the foreign node of each of the pairs [3, m]."""
     return pairs[:2].amax(0) - graph.nodes
-
-
-def _in_order(received: Tree) -> list[Tree]:
-    """The peers' messages, in their order."""
-    return [received[str(at)] for at in range(len(received))]
 
 
 def _member(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,18 +51,18 @@ def tree_of(where: str, what: str, value: object) -> Tree:
         raise ConfigError(str(refused), code="config.hook") from refused
 
 
-def state_of(where: str, found: object) -> Tree:
+def state_of(where: str, value: object) -> Tree:
     """A part's state (see `tree_of`)."""
-    return tree_of(where, "the part's state", found)
+    return tree_of(where, "the part's state", value)
 
 
-def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True) -> Tree:
+def alike(where: str, what: str, value: object, like: Tree, dtypes: bool = True) -> Tree:
     """A tree with the leaves and shapes of another, and its dtypes unless these may differ.
 
     Raises:
         ConfigError: a leaf differs; the message names the first.
     """
-    tree = tree_of(where, what, found)
+    tree = tree_of(where, what, value)
     there, due = dict(leaves(tree)), dict(leaves(like))
     faults = [f"{path!r} is missing" for path in due if path not in there]
     faults += [f"{path!r} is not among the weights" for path in there if path not in due]
@@ -78,41 +78,41 @@ def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True)
     return tree
 
 
-def numbers(where: str, found: object, count: int, whose: str) -> Tensor:
+def numbers(where: str, value: object, count: int, whose: str) -> Tensor:
     """A tensor [count].
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, Tensor) or found.shape != (count,):
+    if not isinstance(value, Tensor) or value.shape != (count,):
         due = f"a tensor of {count} numbers, one of each {whose}"
-        raise ConfigError(f"{where}: is to give {due}; it gives {_form(found)}", code="config.hook")
-    return found
+        raise ConfigError(f"{where}: is to give {due}; it gives {_form(value)}", code="config.hook")
+    return value
 
 
-def term(where: str, found: object) -> Tensor | float:
+def term(where: str, value: object) -> Tensor | float:
     """A term of what a client trains for: a scalar, or a plain number.
 
     Raises:
         ConfigError: it is something else, such as one loss per node. A batch of clients would add these up over padding
             and other splits.
     """
-    if isinstance(found, Tensor) and found.dim():
+    if isinstance(value, Tensor) and value.dim():
         remedy = ". Add it up (.sum()), or take the mean over the training examples"
-    elif isinstance(found, Tensor | float | int):
-        return found
+    elif isinstance(value, Tensor | float | int):
+        return value
     else:
         remedy = ""
-    raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(found)}{remedy}")
+    raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(value)}{remedy}")
 
 
-def rows(where: str, found: object, count: int) -> Tree:
+def rows(where: str, value: object, count: int) -> Tree:
     """A tree for `count` clients, one row for each.
 
     Raises:
         ConfigError: it is no tree, or a leaf does not have one row per client.
     """
-    tree = tree_of(where, "what each client gets", found)
+    tree = tree_of(where, "what each client gets", value)
     for path, leaf in leaves(tree):
         if not isinstance(leaf, Tensor | Sparsified) or leaf.shape[:1] != (count,):
             raise ConfigError(
@@ -123,36 +123,36 @@ def rows(where: str, found: object, count: int) -> Tree:
     return tree
 
 
-def download(where: str, found: object, count: int, weights: bool) -> tuple[Tree, ...]:
+def download(where: str, value: object, count: int, weights: bool) -> tuple[Tree, ...]:
     """A part's download: a tree for all called clients, and a tree with a row for each; with `weights`, also each
     client's weights instead of the global ones (`Part.download`).
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, tuple) or len(found) != 2 + weights:
+    if not isinstance(value, tuple) or len(value) != 2 + weights:
         third = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
         raise ConfigError(
             f"{where}: is to give {2 + weights} trees, what all clients get and what each does ({{}} if nothing)"
-            f"{third}; it gives {_form(found)}",
+            f"{third}; it gives {_form(value)}",
             code="config.hook",
         )
-    return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
+    return tree_of(where, "what all clients get", value[0]), *(rows(where, each, count) for each in value[1:])
 
 
-def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
+def of_clients(where: str, value: object, count: int) -> dict[str, Tensor]:
     """{name: a number per client} among a part's measures (`Part.measures`), without values per pair or for all.
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigError(
-            f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}", code="config.hook"
+            f"{where}: is to give {{name: a number of each client}}; it gives {_form(value)}", code="config.hook"
         )
-    of_all = {name for name, known in found.items() if isinstance(known, int | float)}
-    pairs = {name for name, known in found.items() if isinstance(known, Tensor) and known.shape == (count, count)}
-    per_client = {name: known for name, known in found.items() if name not in of_all | pairs}
+    of_all = {name for name, known in value.items() if isinstance(known, int | float)}
+    pairs = {name for name, known in value.items() if isinstance(known, Tensor) and known.shape == (count, count)}
+    per_client = {name: known for name, known in value.items() if name not in of_all | pairs}
     return {name: numbers(where, known, count, f"client as {name!r}") for name, known in per_client.items()}
 
 

@@ -60,14 +60,14 @@ FACTS: Declaration = {
 def check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
     """Raise a UserError unless the clients hold the same number of nodes with the same splits; `replies`: answers to
     `begin`."""
-    told = dict(zip(clients, replies, strict=True))
+    facts = dict(zip(clients, replies, strict=True))
     if len(replies.stack("nodes").unique()) > 1:
-        sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in told.items())
-        said = f"{name} needs clients with the same nodes, but they hold {sizes}"
-        raise UserError(f"{said}; set partition.name = 'vertical' or 'parties'.", code="user.nodes-differ")
+        sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in facts.items())
+        message = f"{name} needs clients with the same nodes, but they hold {sizes}"
+        raise UserError(f"{message}; set partition.name = 'vertical' or 'parties'.", code="user.nodes-differ")
     first = clients[0]
-    if odd := [client for client in clients if told[client]["masks"] != told[first]["masks"]]:
-        said = (
+    if odd := [client for client in clients if facts[client]["masks"] != facts[first]["masks"]]:
+        message = (
             f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others"
         )
-        raise UserError(f"{said} than {first}; give every party's nodes the same split.", code="user.splits-differ")
+        raise UserError(f"{message} than {first}; give every party's nodes the same split.", code="user.splits-differ")

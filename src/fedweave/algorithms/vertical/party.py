@@ -146,7 +146,7 @@ class PartySteps:
 
     def fewest(self, graph: Graph) -> int:
         """The fewest examples of a step. Waits for the graph's device."""
-        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
+        count, known = (int(mask.sum()) for mask in (graph.masks[TRAIN], labelled(graph)))
         least = min(self.batch or count, count)
         if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
             return max(1, least - (count - known)) if self.batch else known

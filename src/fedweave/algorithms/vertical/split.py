@@ -307,13 +307,13 @@ class Mean:
         """The server's `state`, with the number of values that secure aggregation cut; without it unchanged."""
         return state
 
-    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m} = H - H+_m / M (section 3.3)."""
-        return whole - share * own
+        return whole - share * term
 
-    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H = H_{-m} + H+_m / M."""
-        return others + share * own
+        return others + share * term
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
         """The gradient with respect to H+_m [n, width] from the gradient with respect to H: 1/M of it (section 3.1)."""
@@ -349,15 +349,15 @@ class Concat:
         """The unchanged state."""
         return state
 
-    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m}: H with zeros for client m's block."""
-        blocks: Tensor = whole.unflatten(1, (-1, own.shape[1]))
+        blocks: Tensor = whole.unflatten(1, (-1, term.shape[1]))
         return (blocks * ~_mine(blocks, at)).flatten(1)
 
-    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H: H_{-m} with H+_m for client m's block."""
-        blocks: Tensor = others.unflatten(1, (-1, own.shape[1]))
-        return (blocks + own[:, None] * _mine(blocks, at)).flatten(1)
+        blocks: Tensor = others.unflatten(1, (-1, term.shape[1]))
+        return (blocks + term[:, None] * _mine(blocks, at)).flatten(1)
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
         """The gradient with respect to H+_m [n, width] from the gradient with respect to H: client m's block (section
