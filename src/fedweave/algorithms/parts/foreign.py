@@ -173,7 +173,7 @@ class ForeignEnds(LinkPrediction):
         order = names.argsort()
         (records, at), ends = graph.found(RECORDS)[:, 0].sort(), graph.found(RECORDS)[:, 1]
         rows, places, refused = list[Tensor](), list[Tensor](), list[Tensor]()
-        for demand in (received[str(at)] for at in range(len(received))):
+        for demand in (received[str(peer)] for peer in range(len(received))):
             mine, there = _member(names.gather(0, order), demand["names"])
             mine = order.gather(0, mine)
             record, recorded = _member(records, demand["evidence"])
