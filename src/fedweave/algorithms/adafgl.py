@@ -34,7 +34,7 @@ from fedweave.models import propagation
 from fedweave.models.propagation import Propagation
 
 HEARS = {
-    "w": "the joint model's weights, which all members' updates have gone into",
+    "w": "the global model's weights, computed from all members' updates",
     "key": "a random number, from which all clients draw the same first weights of their own modules",
 }
 
@@ -69,7 +69,7 @@ class AdaFGL(FedAvg):
         hook_name = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
         if hook_name or not self._one_model:
             raise ValueError(
-                f"parts, share: clients go on from one joint model, without {hook_name or 'weights of their own'}"
+                f"parts, share: clients go on from one global model, without {hook_name or 'weights of their own'}"
             )
 
     @cached_property

@@ -3,7 +3,7 @@
 A client uses a mix of the weights of two models, one of its own and the joint one. Deviations: its own model takes its
 steps after the joint one's, whose weights rest meanwhile, and not in turn with them; the mix's share is fixed unless
 `adaptive`, and then moves once a round, as in the released code, but without that code's pull of .02 to 0;
-clients count in the joint model by their training examples (in the paper alike: the part `uniform`).
+clients count in the global model by their training examples (in the paper alike: the part `uniform`).
 """
 
 from dataclasses import dataclass

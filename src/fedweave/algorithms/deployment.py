@@ -110,7 +110,7 @@ class Deployable(Algorithm):
         else:
             fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)
 
-    @on_client(hears={"w": "the joint model's weights, which all members' updates have gone into"})
+    @on_client(hears={"w": "the global model's weights, computed from all members' updates"})
     def keep_given(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the server sends."""
         return _store_model(client, message["w"])

@@ -298,7 +298,7 @@ class _NearBits:
 
 
 def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
-    """How many of the pairs of rows each two clients have: float64 [P, P], symmetric."""
+    """The number of pairs of rows between every two clients: float64 [P, P], symmetric."""
     low, high = pairs // batch
     upper = np.bincount(low * clients + high, minlength=clients**2).reshape(clients, clients)
     return torch.from_numpy(upper + upper.T).double()

@@ -1,6 +1,6 @@
-"""What is specific to methods of group fairness: soft gaps that can be differentiated and penalized, how servers weight
-clients by fairness, how far apart the predictions of two models are on a client's nodes, and how balanced its edges are
-between two groups of nodes (F²GNN, definition 1, sections V-A and V-B; there, leading axes are clients).
+"""Functions for group fairness: differentiable soft gaps, weights of clients by fairness, the divergence of two models'
+predictions on a client's nodes, and the balance of its edges between two groups of nodes (F²GNN, definition 1, sections
+V-A and V-B; there, leading axes are clients).
 """
 
 import math

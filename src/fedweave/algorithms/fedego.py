@@ -197,7 +197,7 @@ class FedEgo(Deployable):
 
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
-        """How many batches of train nodes the client has, and how many an epoch takes."""
+        """The number of the client's batches of train nodes, and the number for an epoch."""
         counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.least)}
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
@@ -305,7 +305,7 @@ class FedEgo(Deployable):
         return self.server_epochs * -(-self._in_epoch(mashed) // self.batch)
 
     def _in_epoch(self, mashed: int) -> int:
-        """How many of `mashed` ego-graphs an epoch of the server goes through."""
+        """The number of ego-graphs in an epoch of the server, of `mashed`."""
         return max(1, int(self.server_share * mashed))
 
     @property

@@ -1,7 +1,7 @@
 """FedNova: Wang et al. 2020, "Tackling the objective inconsistency problem in heterogeneous federated optimization",
 eqs. 5-8.
 
-Clients that take more steps than others would pull the joint model to their own optimum; so each update counts by how
+Clients that take more steps than others would pull the global model to their own optimum; so each update counts by how
 far its client's steps would carry a constant gradient. Deviations: mini-batches of a client are of equal size up to
 one; with the proximal term, too, τ_eff is Σ p_i ‖a_i‖₁, where the released code has Σ p_i τ_i. Adam has no such
 length, so it is refused.

@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""The choice of the clients of a round."""
 
 import re
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from fedweave.core.federation import Federation
 
 
 def sample(fed: Federation, share: float) -> list[str]:
-    """round(share · P) clients, at least one, without replacement, in client order. Who they are depends on clients'
-    names, and not on the order in which these are listed."""
+    """round(share · P) clients, at least one, without replacement, in client order. The draw depends on clients' names,
+    and not on their order."""
     return drawn(fed.clients, fed.key("participation"), max(1, round(share * len(fed.clients))))
 
 

@@ -1,9 +1,9 @@
 """pFedMe: Dinh, Tran and Nguyen 2020, "Personalized federated learning with Moreau envelopes", algorithm 1.
 
 A client's own model θ_i solves its problem near weights w_i, which go towards it, and from which the joint ones are
-made: unlike Ditto's, the joint model moves by what personal ones do. Deviations: full batches; a client without
+made: unlike Ditto's, the global model moves by what personal ones do. Deviations: full batches; a client without
 training examples is left out of the mean. Defaults are not the paper's λ = 15, η = .005 and 20 times of 5 steps, by
-which the joint model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
+which the global model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
 """
 
 from dataclasses import dataclass

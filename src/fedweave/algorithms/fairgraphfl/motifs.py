@@ -48,12 +48,12 @@ class Adjacency(NamedTuple):
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are, n."""
+        """n, the number of vertices."""
         return len(self.start) - 1
 
     @property
     def edges(self) -> int:
-        """How many edges there are, m."""
+        """m, the number of edges."""
         return len(self.edge) // 2
 
 
@@ -244,7 +244,7 @@ def _path(levels: list[Level], entry: np.ndarray) -> Cycles:
 
 
 def _independent(cycles: np.ndarray, coordinates: list[int], wanted: int) -> list[int]:
-    """Which of `cycles` [c, l] are independent over GF(2) of those before, `wanted` at most.
+    """The rows of `cycles` [c, l] that are independent over GF(2) of the rows before, `wanted` at most.
 
     `coordinates` holds a bit vector per edge, such that a cycle's sum is zero where the cycle depends on those chosen
     in earlier calls; it is brought up to date.

@@ -44,7 +44,7 @@ from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
 
 UPDATE = "change of the model weights by local training"
-GLOBAL = "the joint model's weights, which all members' updates have gone into"
+GLOBAL = "the global model's weights, computed from all members' updates"
 MIXED = "weights that the server mixed for this client from several members'"
 INIT = "a random number, from which all clients draw the same first weights"
 REPLIED = "client that replied"

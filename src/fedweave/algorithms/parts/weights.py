@@ -1,4 +1,4 @@
-"""How much each client's update counts."""
+"""Parts that decide the weights of clients' updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
