@@ -365,8 +365,7 @@ class FedAvg(LocalTraining, SumsScores):
     )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
-        ctx, keeps_optimizer = self._received(client, message), self.optimizer_state == "kept"
-        ctx = replace(ctx, start=self._start(ctx))
+        ctx, keeps_optimizer = self._context(client, message), self.optimizer_state == "kept"
         fitted = self.composed.trained(ctx)
         w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
@@ -382,6 +381,11 @@ class FedAvg(LocalTraining, SumsScores):
         self.composed.check_forgotten(client.state)
         packing = self.composed.packing
         return {"update": update if packing is None else packing.packed(update)} | reply
+
+    def _context(self, client: Client, message: Tree) -> Context:
+        """The context with the received weights and the start of training."""
+        ctx = self._received(client, message)
+        return replace(ctx, start=self._start(ctx))
 
     def _received(self, client: Client, message: Tree) -> Context:
         ctx = Context(client, self.objective, message)
