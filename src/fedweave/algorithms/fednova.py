@@ -37,13 +37,13 @@ class NormalisedSteps(OwnCount):
     p_i Δ_i A / a_i and p_i a_i / A, where A is the largest possible a_i of any client.
 
     batch:      training examples of a mini-batch, one mini-batch per step; 0 takes all examples in each step.
-    most_local_steps: upper end of local_steps, drawn for each client and round from local_steps to this number; 0 draws
+    max_local_steps: upper end of local_steps, drawn for each client and round from local_steps to this number; 0 draws
                       nothing.
     momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
     batch: CountOrNone = 8
-    most_local_steps: CountOrNone = 0
+    max_local_steps: CountOrNone = 0
     momentum: BelowOne = 0.0
     counted = "the number of all training examples"
     sends: ClassVar = {
@@ -99,7 +99,7 @@ class NormalisedSteps(OwnCount):
     def steps(self, ctx: Context) -> Tensor:
         """τ_i, int64 scalar."""
         least = ctx.training.local_steps
-        spread = max(self.most_local_steps - least, 0) + 1
+        spread = max(self.max_local_steps - least, 0) + 1
         extra = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
         return (least + extra) * self.batches(ctx.examples)
 
@@ -133,7 +133,7 @@ class NormalisedSteps(OwnCount):
 
     def most(self, ctx: Context) -> int:
         """The largest number of steps of any client in a round."""
-        result: int = max(ctx.training.local_steps, self.most_local_steps) * ctx.given["batches"]
+        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
         return result
 
     def _longest(self, ctx: Context) -> Tensor:

@@ -52,7 +52,7 @@ from fedweave.algorithms.vertical.declared import (
     LISTED_ROWS,
     LOGITS,
     SLOPE,
-    check_alike,
+    check_same_message,
     last_heard,
 )
 from fedweave.algorithms.vertical.party import SLOPES, LabelRelease, PartySteps
@@ -215,7 +215,7 @@ class GLASU(Algorithm):
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
-        check_alike(type(self).__name__, fed.clients, replies)
+        check_same_message(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
         # A client without labels cannot train on its own; with others it follows their gradient.
         if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.party.split.followed):

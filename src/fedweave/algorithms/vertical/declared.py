@@ -57,7 +57,7 @@ FACTS: Declaration = {
 }
 
 
-def check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
+def check_same_message(name: str, clients: Sequence[str], replies: Replies) -> None:
     """Raise a UserError unless the clients hold the same number of nodes with the same splits; `replies`: answers to
     `begin`."""
     facts = dict(zip(clients, replies, strict=True))

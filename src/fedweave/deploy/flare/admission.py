@@ -420,9 +420,9 @@ def suited(
         UserError: the data does not meet what the algorithm or the model requires.
     """
     its = config.of_member(name, sites)
-    facts = ExperimentFacts.of_config(its).more(data=data, members=sites, member_models=config.own, normalise=scaling)
+    facts = ExperimentFacts.of_config(its).more(data=data, members=sites, member_models=config.own, normalize=scaling)
     facts = facts.more(at_site=True, predicts=predicts).check()
-    attributes = None if facts.declared.vertical else data.carried  # nobody there reads it
+    attributes = None if facts.declared.vertical else data.edge_attrs  # nobody there reads it
     model = model_for(its.model.make(), attributes, width, data.outputs, data.links, config.decoder)
     facts = facts.more(model=model).check()
     algorithm: Algorithm = config.algorithm.make(model)

@@ -23,7 +23,7 @@ from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import AUTO, compact, normalise, of_party, rescaled, without_sens
+from fedweave.datasets.features import AUTO, compact, normalize, of_party, rescaled, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.holdings import (
@@ -237,7 +237,7 @@ class PartyData:
             common = self.meeting.rows(message["common"].tolist())
             rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
             data = restricted(data, rows)
-        data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
+        data = replace(data, x=normalize(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
         # At every party the same, also where one has a label for some of the nodes alone.
         masks = torch.zeros_like(graph.masks)
@@ -301,7 +301,7 @@ def read_own(
         data = replace(data, public=_hashed(path, data, site.ratios, key))
     check_split(path, data)
     meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
-    return PartyData(path, data, meeting, columns, of_party(site.normalise))
+    return PartyData(path, data, meeting, columns, of_party(site.normalize))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -380,9 +380,9 @@ class Exchange:
         slot[list(self._other.values())] = list(self._other)
         matrix = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
-            ends = ends_at(self._outside.carried, own_holder(n, self._outside))
+            ends = ends_at(self._outside.edge_attrs, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
-            form = self._slots, len(ways(self._outside.carried.directed))
+            form = self._slots, len(ways(self._outside.edge_attrs.directed))
             sums = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
             matrix[:, TELLERS:] = words(sums, sites)
         padded = matrix.view(np.uint64)
@@ -406,14 +406,14 @@ class Exchange:
         plain = np.zeros((self.data.nodes, self.width), np.int64)
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
-        heard = means(plain, len(ways(self._outside.carried.directed)))
+        heard = means(plain, len(ways(self._outside.edge_attrs.directed)))
         return beside(self.data.x[:, : -self.width], heard)
 
     def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
         """Features [n, d] as a model reads them: by numbers over them or, with "auto", by those of its training."""
-        if self.site.normalise == AUTO and "shift" in self.then:
+        if self.site.normalize == AUTO and "shift" in self.then:
             return rescaled(x, **self.then)
-        return normalise(x, self.site.normalise, self.data.name)
+        return normalize(x, self.site.normalize, self.data.name)
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: what others told of a node, without their pads."""
@@ -432,7 +432,7 @@ class Exchange:
     @property
     def width(self) -> int:
         """How many columns are to be filled: for each direction, the number of neighbors and their means."""
-        return len(ways(self._outside.carried.directed)) * (1 + self.told)
+        return len(ways(self._outside.edge_attrs.directed)) * (1 + self.told)
 
     @property
     def _outside(self) -> Outside:

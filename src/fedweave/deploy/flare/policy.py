@@ -161,7 +161,7 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         PolicyViolation: names what there are too few of, not how many.
     """
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
-    attributes = graph.own_edges.members[0].carried
+    attributes = graph.own_edges.members[0].edge_attrs
     everyone = attributes.total if attributes is not None and attributes.examples else everyone
     # a split by a hash has examples without a label in it; who has no labels at all has none to tell
     known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0
