@@ -123,5 +123,5 @@ def test_clients_can_use_what_they_trained() -> None:
 def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="must be nodes"):
         AdaFGL(gin())
-    with pytest.raises(ValueError, match="one joint model"):
+    with pytest.raises(ValueError, match="one global model"):
         AdaFGL(model(), share=("0/*",))

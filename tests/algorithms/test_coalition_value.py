@@ -116,7 +116,7 @@ def test_models_come_in_an_order_that_every_update_of_the_round_decides(monkeypa
 
     def order(updates: list[list[float]], number: int = 1) -> list[list[bool]]:
         round = SimpleNamespace(updates=torch.tensor(updates), at=torch.arange(3), w=w, delta=w)
-        value = coalition_value._Coalitions(round, lambda many: counted, coalition_value._drawn(round, number))
+        value = coalition_value._Coalitions(round, lambda many: counted, coalition_value._order_rng(round, number))
         exact(value, 3)
         return asked.pop().tolist()
 
@@ -137,7 +137,7 @@ def test_who_lies_by_the_order_of_coalitions_gains_nothing(monkeypatch: pytest.M
     honest, lying = (earned(cheated(monkeypatch, lie, seed)) for lie in (None, cheats.modest))
     in_order = SimpleNamespace(permutation=np.arange)
     with monkeypatch.context() as patch:
-        patch.setattr(coalition_value, "_drawn", lambda round, number: in_order)
+        patch.setattr(coalition_value, "_order_rng", lambda round, number: in_order)
         before = earned(cheated(monkeypatch, cheats.modest, seed))
     assert before > honest + 0.015
     assert abs(lying - honest) < (before - honest) / 2

@@ -247,7 +247,7 @@ def test_where_values_do_not_sum_to_more_than_zero_the_round_changes_nothing(
     assert after["phi"].tolist() == pytest.approx([1, -0.995, -0.995], abs=1e-3)
     assert torch.equal(after["r"], r)
     nothing = paid.init(SimpleNamespace(clients=replies.clients, device="cpu"), {})  # type: ignore[arg-type]
-    for values, said in ((r, []), (-r, ["nobody is paid"])):
+    for values, said in ((r, []), (-r, ["no agent is paid"])):
         pay = paid.update(nothing, replace(round, value=values))
         assert pay["pay"].sum() == (not said)
         caplog.clear()
@@ -326,7 +326,7 @@ def test_parts_refuse_what_cannot_be() -> None:
     ]:
         with pytest.raises((ValueError, ConfigError), match=next(iter(values))):
             part(**values)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="other things in the data"):
+    with pytest.raises(ValueError, match="precompute different features"):
         ALGORITHMS["fedavg"](gin(), parts=(AgentValue(max_ring=5), Payoff(), MotifPrototypes(max_ring=6)))
     with pytest.raises(ValueError, match=r"model\.pool"):
         ALGORITHMS["fedavg"](gin()[:2], parts=(AgentValue(), MotifPrototypes()))

@@ -100,7 +100,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_stopped() -> None:
 
 def test_durations_are_log_normal() -> None:
     fed: Any = SimpleNamespace(clients=tuple(f"c{at}" for at in range(4000)), key=lambda purpose: random.key(3))
-    logs = FedBuff(model())._drawn(fed, 0.7).log()
+    logs = FedBuff(model())._factors(fed, 0.7).log()
     assert float(logs.mean()) == pytest.approx(0, abs=5 * 0.7 / 4000**0.5)
     assert float(logs.std()) == pytest.approx(0.7, rel=5 / 8000**0.5)
 

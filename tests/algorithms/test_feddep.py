@@ -42,13 +42,13 @@ def test_clusters_far_apart_are_found_and_a_row_by_itself_joins_one() -> None:
 
 def test_prototypes_are_drawn_by_the_size_of_their_clusters() -> None:
     size = torch.tensor([[30, 10, 0], [0, 0, 0]])
-    drawn = feddep._drawn(size, 1, 4000, random.key(0))
+    drawn = feddep._sampled(size, 1, 4000, random.key(0))
     assert drawn.shape == (2, 3, 4000)
     assert (drawn[0].sum(0) == 1).all()
     assert float(drawn[0, 0].double().mean()) == pytest.approx(0.75, abs=0.03)
     assert not drawn[0, 2].any()
     assert not drawn[1].any()
-    several = feddep._drawn(size, 5, 4000, random.key(0))
+    several = feddep._sampled(size, 5, 4000, random.key(0))
     assert float(several[0, 1].double().mean()) == pytest.approx(1 - 0.75**5, abs=0.03)
 
 
@@ -71,7 +71,7 @@ def test_where_generators_make_nothing_it_is_fedavg_and_prototypes_cross_once(mo
     def nothing(self: Any, w: Any, z: torch.Tensor, key: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return z.new_zeros(len(z), self.slots, z.shape[1]), torch.zeros_like(z)
 
-    monkeypatch.setattr(feddep.MissingEmbeddings, "_made", nothing)
+    monkeypatch.setattr(feddep.MissingEmbeddings, "_generated", nothing)
     off, _, _ = ended("feddep", **SMALL)
     assert not off["0"]["weight"][-feddep.WIDTH :].any()
     for path, leaf in leaves(plain):
@@ -93,7 +93,7 @@ def test_generators_come_nearer_to_the_prototypes_of_what_is_hidden() -> None:
 
 
 def test_what_it_cannot_widen_is_refused() -> None:
-    with pytest.raises(ValueError, match="FedDEP puts columns"):
+    with pytest.raises(ValueError, match="FedDEP adds columns"):
         ALGORITHMS["feddep"](gin(), **SMALL)
     with pytest.raises(ValueError, match="clusters"):
         ALGORITHMS["feddep"](model(), clusters=0)

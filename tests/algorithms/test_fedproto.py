@@ -130,7 +130,7 @@ def test_the_nearest_prototype_answers(baselines: Any, mode: str) -> None:
 
 
 def test_what_there_is_no_way_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="with a linear last layer alone"):
+    with pytest.raises(ValueError, match="needs a linear last layer"):
         ALGORITHMS["fedproto"](model(), head="prototype")
     with pytest.raises(ValueError, match="take a model of two layers"):
         ALGORITHMS["fedproto"](model()[:1])

@@ -228,7 +228,7 @@ def test_gradients_of_others_are_those_of_the_pooled_loss() -> None:
     """Σ_j over the other clients of their matching terms, written out in plain torch on what was offered."""
     fed = believing(begun(), 1.3)
     offers = fed.map(PART.offer)
-    asked = PART._asked(offers.clients, random.key(0))
+    asked = PART._owners(offers.clients, random.key(0))
     assert asked.shape == (4, 5)
     replies = fed.map(PART.match, each=Stacked(offers.clients, _sent(offers, asked)))
     total = Stacked(offers.clients, _total(replies, asked))
@@ -252,11 +252,11 @@ def test_gradients_of_others_are_those_of_the_pooled_loss() -> None:
 def test_every_generator_is_sent_to_as_many_others_and_never_to_its_own_client(peers: int) -> None:
     part = MissingNeighbours(peers=peers)
     names = ["c", "a", "d", "b", "e"]
-    asked = part._asked(names, random.key(1))
+    asked = part._owners(names, random.key(1))
     assert asked.shape == (peers or 4, 5)
     assert all(sorted(row) == list(range(5)) for row in asked.tolist())
     assert not (asked == torch.arange(5)).any()
-    backwards = part._asked(names[::-1], random.key(1))
+    backwards = part._owners(names[::-1], random.key(1))
     assert torch.equal(4 - backwards.flip(1), asked)  # by name, whatever the order
 
 
@@ -290,8 +290,8 @@ def test_steps_of_the_exchange_go_on_with_adams_means() -> None:
 class Watched(MissingNeighbours):
     """Keeps who was asked."""
 
-    def _asked(self, clients: Any, key: Tensor) -> Tensor:
-        found = super()._asked(clients, key)
+    def _owners(self, clients: Any, key: Tensor) -> Tensor:
+        found = super()._owners(clients, key)
         self.__dict__.setdefault("seen", []).append(found)
         return found
 

@@ -106,5 +106,5 @@ def test_what_it_cannot_do_is_refused() -> None:
         ALGORITHMS["fedtad"](gin())
     with pytest.raises(ValueError, match="near = 101"):
         ALGORITHMS["fedtad"](model(), near=101)
-    with pytest.raises(ValueError, match="a share alone"):
+    with pytest.raises(ValueError, match="only a share of the weights"):
         ALGORITHMS["fedtad"](model(), share=("0/*",))

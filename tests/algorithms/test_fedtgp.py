@@ -101,7 +101,7 @@ def test_only_prototypes_cross() -> None:
 
 
 def test_what_there_is_no_way_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="a linear last layer alone"):
+    with pytest.raises(ValueError, match="a linear last layer"):
         ALGORITHMS["fedtgp"](model(), head="prototype")
     with pytest.raises(ValueError, match="steps"):
         NearestTrained(steps=-1)

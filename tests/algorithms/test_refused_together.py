@@ -27,10 +27,14 @@ def made(*names: str, net: Any = None, **settings: Any) -> FedAvg:
 @pytest.mark.parametrize(
     ("names", "net", "said"),
     [
-        (("clip", "meta_gradient"), None, r"clip before it would do nothing; list meta_gradient first"),
-        (("normalised", "meta_gradient"), None, r"normalised before it would do nothing"),
-        (("clip", "dp_examples"), MLP, r"clip before it would do nothing; leave one of them out"),
-        (("drift", "missing_neighbours"), None, r"missing_neighbours makes other data .* and drift would change those"),
+        (("clip", "meta_gradient"), None, r"clip before it would have no effect; list meta_gradient first"),
+        (("normalised", "meta_gradient"), None, r"normalised before it would have no effect"),
+        (("clip", "dp_examples"), MLP, r"clip before it would have no effect; leave out one of them"),
+        (
+            ("drift", "missing_neighbours"),
+            None,
+            r"missing_neighbours replaces clients. data .* so drift would change the replacement",
+        ),
         (("cross_entropy", "sampled_cross_entropy"), None, r"cross_entropy and sampled_cross_entropy both train on"),
         (("cross_entropy", "meta_gradient"), None, r"cross_entropy and meta_gradient both train on"),
     ],
@@ -65,7 +69,7 @@ def test_a_pattern_that_names_no_weight_is_refused() -> None:
 
 
 def test_a_server_that_judges_models_needs_all_their_weights() -> None:
-    with refusal("config.contract", "credibility has the server"):
+    with refusal("config.contract", "credibility"):
         algorithm("cffl", share=("0/*",))
 
 

@@ -176,7 +176,7 @@ def test_how_many_representations_were_cut_is_said(
     told = {name: value for name, value in last.summary.items() if name.startswith("secure_sum/")}
     assert 0 < told["secure_sum/cut"] <= told["secure_sum/values"]
     assert told["secure_sum/bound"] == 99 / 2**16
-    assert "a secure sum cut" in caplog.text
+    assert "secure aggregation cut" in caplog.text
 
 
 def test_a_tally_adds_up_sums_and_keeps_the_bound_of_the_last_that_cut() -> None:

@@ -123,10 +123,10 @@ class Remembering(Part):
 @pytest.mark.parametrize(
     ("settings", "parts", "said"),
     [
-        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) is of earlier ones; change that, or set everyone"),
+        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) uses earlier ones; change that, or set everyone"),
         ({"optimizer": "sgd", "share": ("0/*",)}, (), r"what clients keep of their own model \(share"),
-        (SGD, (MixedStart(0.5),), "mixed_start has clients train from more than the present message"),
-        (SGD, (Drift(0.1),), "drift has clients train from more than the present message"),
+        (SGD, (MixedStart(0.5),), "mixed_start lets clients train from more than the present message"),
+        (SGD, (Drift(0.1),), "drift lets clients train from more than the present message"),
     ],
 )
 def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
@@ -162,22 +162,22 @@ def test_where_clients_may_be_missing_a_step_finds_no_state(mode: str) -> None:
 
 def test_a_sum_of_everyone_is_of_no_sample() -> None:
     with pytest.raises(
-        ValueError, match=r"secure_sum with everyone = true is of all clients, and participation is 0.5"
+        ValueError, match=r"secure_sum with everyone = true needs all clients, and participation is 0.5"
     ):
         FedAvg(model(), participation=0.5, parts=(SecureSum(),))
 
 
 def test_a_sum_is_of_no_data_that_each_client_was_told_otherwise_to_change() -> None:
-    with pytest.raises(ValueError, match="changes clients' data by what each of them is told, and secure_sum"):
+    with pytest.raises(
+        ValueError, match="changes clients' data by messages that differ between clients, and secure_sum"
+    ):
         FedAvg(model(), parts=(PARTS["missing_neighbours"](), SecureSum()))
 
 
 def test_what_changes_an_update_comes_before_it_and_reports_stay_at_home() -> None:
     with pytest.raises(ValueError, match="clip changes an update that secure_sum has hidden"):
         FedAvg(model(), parts=(SecureSum(), Clip()))
-    told = (
-        r"proximal looks at what each client sends by itself, which secure_sum hides.*; proximal is a part of fedprox"
-    )
+    told = r"proximal reads each client's reply, which secure_sum hides.*; proximal is a part of fedprox"
     with pytest.raises(ValueError, match=told):
         ALGORITHMS["fedprox"](model(), adaptive=True, parts=(SecureSum(),))
     assert ALGORITHMS["fedprox"](model(), parts=(SecureSum(),)).composed.owner("aggregate") == "SecureSum"

@@ -38,7 +38,7 @@ def test_clients_learn_of_each_other_through_what_parts_send_alone() -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ((), "share is empty, and no part"),
+        ((), "share is empty, and clients report nothing"),
         ((ClassPrototypes(), Clip()), r"clip\.release is about updates"),
         ((ClassPrototypes(), ServerAdam()), r"server_adam\.step is about updates"),
     ],

@@ -381,7 +381,7 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
         ({"name": "standalone"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
         ({"name": "glasu"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
         ({"name": "fairaug"}, "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module"),
-        ({"name": "fedavg", "parts": ["dp_examples"]}, "dp_examples bounds what one example tells, but with message"),
+        ({"name": "fedavg", "parts": ["dp_examples"]}, "dp_examples bounds what one example reveals, but with message"),
     ],
 )
 def test_a_module_is_refused_where_it_would_read_edges_of_other_nodes(settings: dict[str, Any], said: str) -> None:

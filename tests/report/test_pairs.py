@@ -74,7 +74,7 @@ def test_the_page_draws_them_and_says_what_remains(finished: tuple[Run, str]) ->
     said = " ".join(disclose(run).sentences)
     assert "per node: ε = 180" in said
     assert "per pair of nodes: ε = 1 after" in said
-    assert "asking again tells nothing new" in said
+    assert "asking again reveals nothing new" in said
     assert "99.5% of 27 holders" in said
 
 

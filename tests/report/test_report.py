@@ -649,7 +649,7 @@ def test_the_ledger_adds_up_to_what_the_run_sent(page: str, summaries: Any, runs
     down = [row for row in table if row[1] == "server"]
     assert {row[0] for row in down} == {"training", "evaluation"}
     assert [row[4] for row in down if row[3].endswith(": w")] == [
-        "the joint model's weights, which all members' updates have gone into"
+        "the global model's weights, computed from all members' updates"
     ] * 2
     words = "Each of the 3 clients sent “number of training examples” (FedAvg.train: n) 3 times: 8 bytes each time, "
     assert words + "24 bytes per client in all." in shown.texts

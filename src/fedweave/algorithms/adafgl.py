@@ -1,11 +1,11 @@
 """AdaFGL: Li et al. 2024, "AdaFGL: a new paradigm for federated node classification with topology heterogeneity".
 
-FedAvg for some rounds; then every client, alone, trains modules for like and for unlike neighbors on a graph that also
-joins nodes which the joint model answers alike (`models.propagation`). Deviations: α, β and threshold are those of the
-authors' script (OpenFGL's α is .5, β 0); the joint model is the last round's, not the best validated; clients train in
-rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9); R below its mean is
-(R − mean) / mean, from 0 down to −1 (in the script −R / mean, from −1 up to 0); each layer has a slope of PReLU of its
-own, and so has R (in the script modules share them). Other graphs than its own a client answers by the joint model.
+FedAvg for some rounds; then every client trains modules for like and for unlike neighbors on its own. Their graph also
+joins nodes with similar predictions of the global model (`models.propagation`). Deviations: α, β and threshold come
+from the authors' script (OpenFGL's α is .5, β 0); the global model is the last round's, not the best validated; clients
+train in rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9); R below its mean is (R
+− mean) / mean, from 0 down to −1 (in the script −R / mean, from −1 up to 0); each layer and R have a separate slope of
+PReLU (in the script modules share them). On other graphs than its own a client predicts with the global model.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from fedweave.models import propagation
 from fedweave.models.propagation import Propagation
 
 HEARS = {
-    "w": "the joint model's weights, which all members' updates have gone into",
+    "w": "the global model's weights, computed from all members' updates",
     "key": "a random number, from which all clients draw the same first weights of their own modules",
 }
 
@@ -43,10 +43,10 @@ HEARS = {
 class AdaFGL(FedAvg):
     """FedAvg, and then every client's own propagation, trained without any exchange.
 
-    joint:     rounds of FedAvg; all later ones are each client's own.
-    alpha:     α, how much of Ã is the client's own edges.
-    beta:      β, share of the global model's likeness in R; the rest is the likeness of the client's own messages.
-    threshold: pairs with a larger cosine of the global model's answers are joined.
+    joint:     rounds of FedAvg; in all later rounds each client trains on its own.
+    alpha:     α, weight of the client's own edges in Ã.
+    beta:      β, share of the global model's similarity in R; the rest is the similarity of the client's own messages.
+    threshold: least cosine of the global model's predictions that joins a pair.
     hidden:    width of the client's own modules.
     drop:      dropout of the client's own modules.
     """
@@ -69,7 +69,7 @@ class AdaFGL(FedAvg):
         hook_name = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
         if hook_name or not self._one_model:
             raise ValueError(
-                f"parts, share: clients go on from one joint model, without {hook_name or 'weights of their own'}"
+                f"parts, share: clients go on from one global model, without {hook_name or 'weights of their own'}"
             )
 
     @cached_property
@@ -79,7 +79,7 @@ class AdaFGL(FedAvg):
 
     @cached_property
     def net(self) -> Model:
-        """The joint model, or where a client has modules of its own besides, what these make of it."""
+        """The global model; at a client with its own modules, the prediction of these modules."""
         runs_alone = any(layer.runs_alone for layer in self.trained)
 
         def init(key: Tensor) -> Tree:
@@ -98,12 +98,13 @@ class AdaFGL(FedAvg):
     # --- server ------------------------------------------------------------------------------------------------------
 
     def init(self, fed: Federation) -> Tree:
-        """As FedAvg, the key of the clients' own modules, and who has the joint model already."""
+        """FedAvg's state, the RNG key of the clients' own modules, and the clients that already have the global
+        model."""
         begun = torch.zeros(len(fed.clients), dtype=torch.bool, device=fed.device)
         return super().init(fed) | {"round": 0, "key": fed.key("own"), "begun": begun}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """One of FedAvg's, or steps of everybody's own."""
+        """A round of FedAvg, or of local steps on all clients' own modules."""
         after = {"round": state["round"] + 1}
         if state["round"] < self.joint:
             return super().round(state, fed) | after
@@ -117,11 +118,11 @@ class AdaFGL(FedAvg):
         return Calls(family.setup, (*family.round, self.personalise), family.evaluation, family.prediction)
 
     def judged_model(self, state: Tree) -> Tree | None:
-        """None, for clients use what `net` makes of it."""
+        """None, because clients use the prediction of their own modules."""
         return None
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """The joint weights, until all clients have these."""
+        """The global weights, until all clients have them."""
         return ({}, None) if state["begun"].all() else super().told(state, fed)
 
     def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
@@ -155,20 +156,20 @@ class AdaFGL(FedAvg):
         return {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The joint weights and, once there are any, the client's own."""
+        """The global weights and, once there are any, the client's own."""
         if "own" not in client.state:
             return {"0": _flat({"joint": super().used(client, message)})}
         state = client.state["own"]
         return {"0": _flat({"joint": state["joint"], "own": state["w"], "share": {"s": state["s"]}})}
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
-        """What the client trained last, in the form of `used`."""
+        """The weights that the client trained last, in the form of `used`."""
         trained = self._trained(client, used := self.used(client, message))
         return None if trained is None else keep_trained(client.graph.masks[TRAIN].any(), trained, used)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:
-        """What the client uses on its own nodes."""
+        """Scores of the client's model on its own nodes."""
         w = self.used(client, message)
         trained = self._trained(client, w)
         return self.judged(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
@@ -180,7 +181,7 @@ class AdaFGL(FedAvg):
 
 
 def _flat(tree: Tree) -> Tree:
-    """A tree as one layer's weights, whose names have colons in the place of levels."""
+    """A tree as one layer's weights, with colons in the names instead of levels."""
     return {path.replace("/", ":"): leaf for path, leaf in leaves(tree)}
 
 

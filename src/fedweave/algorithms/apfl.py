@@ -3,7 +3,7 @@
 A client uses a mix of the weights of two models, one of its own and the joint one. Deviations: its own model takes its
 steps after the joint one's, whose weights rest meanwhile, and not in turn with them; the mix's share is fixed unless
 `adaptive`, and then moves once a round, as in the released code, but without that code's pull of .02 to 0;
-clients count in the joint model by their training examples (in the paper alike: the part `uniform`).
+clients count in the global model by their training examples (in the paper alike: the part `uniform`).
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from fedweave.learn import keep_trained
 
 @dataclass(frozen=True)
 class MixedModel(Part):
-    """Every client trains weights v_i of its own besides, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses
-    a v_i + (1 − a) w_t. Neither v_i nor a leave it.
+    """Every client also trains personal weights v_i, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses a
+    v_i + (1 − a) w_t. v_i and a stay at the client.
 
     mix:      a, share of the client's own model in the mix, from 0 (FedAvg's model) to 1 (local training).
     adaptive: whether a starts at `mix` and takes a step of `lr` along its own gradient before each training.
@@ -38,7 +38,7 @@ class MixedModel(Part):
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""
-        client, personal, share = ctx.client, self._own(ctx), self._share(ctx)
+        client, personal, share = ctx.client, self._personal_weights(ctx), self._share(ctx)
         if self.adaptive:
             share = self.moved(ctx, share, personal)
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
@@ -47,17 +47,19 @@ class MixedModel(Part):
         ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 
-    def moved(self, ctx: Context, share: Tensor, own: Tree) -> Tensor:
+    def moved(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:
         """a − lr ⟨v_i − w_t, ∇F_i(v̄_i)⟩, within 0 and 1."""
         key = random.fold(ctx.client.key, "share")
-        slope = ctx.objective.gradient(mixed(share, own, ctx.received), ctx.client, key, ctx.sent)
-        return (share - ctx.training.lr * dot(sub(own, ctx.received), slope)).clamp(0, 1)
+        slope = ctx.objective.gradient(mixed(share, personal, ctx.received), ctx.client, key, ctx.sent)
+        return (share - ctx.training.lr * dot(sub(personal, ctx.received), slope)).clamp(0, 1)
 
     def judged(self, ctx: Context) -> Tree:
         """The mix with the received weights."""
-        return keep_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
+        return keep_trained(
+            ctx.examples > 0, mixed(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received
+        )
 
-    def _own(self, ctx: Context) -> Tree:
+    def _personal_weights(self, ctx: Context) -> Tree:
         v: Tree = ctx.memory["v"] if ctx.memory else ctx.received
         return v
 
@@ -67,9 +69,9 @@ class MixedModel(Part):
         return share
 
 
-def mixed(share: Tensor, own: Tree, other: Tree) -> Tree:
+def mixed(share: Tensor, personal: Tree, other: Tree) -> Tree:
     """share · own + (1 − share) · other."""
-    return add(scale(own, share), scale(other, 1 - share))
+    return add(scale(personal, share), scale(other, 1 - share))
 
 
 @preset_of(MixedModel)

@@ -23,9 +23,9 @@ from fedweave.errors import ConfigError
 
 @dataclass(frozen=True)
 class Credibility(TellsExamples):
-    """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalized to sum 1, where v_i is the accuracy on the server's
-    validation examples of its model plus Δ_i. Whoever falls below (2/3) / |R|, R being those that remain, is out for
-    good.
+    """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalized to sum 1, where v_i is the accuracy of its model plus
+    Δ_i on the server's validation examples. A client below (2/3) / |R| is excluded for good; R are the remaining
+    clients.
 
     a: a, how much more the better members are worth.
     """
@@ -50,23 +50,23 @@ class Credibility(TellsExamples):
         return {"c": c, "inside": torch.ones_like(c, dtype=torch.bool)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """n_i / Σ n_k over those that remain, 0 of the others."""
+        """n_i / Σ n_k over the remaining clients, 0 for the others."""
         n: Tensor = round.replies.stack("n") * state["inside"][round.at].double()
         return n / n.sum().clamp(min=1)
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """c after the round, of its clients; 0 of those that are out."""
+        """c of the round's clients after it; 0 for excluded clients."""
         graph, inside = round.held["validation"], state["inside"][round.at]
-        known = (graph.y >= 0).double()
+        labeled = (graph.y >= 0).double()
 
         def accuracy(w: Tree) -> Tensor:
             hits = models.judged(round.model, w, graph).argmax(1) == graph.y
-            result: Tensor = (hits * known).sum() / known.sum()
+            result: Tensor = (hits * labeled).sum() / labeled.sum()
             return result
 
         last: Tensor = state["c"][round.at]
         v = torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
-        whole = last.sum().clamp(min=LEAST)  # what those called share, so that values of all sum to 1
+        whole = last.sum().clamp(min=LEAST)  # the sum of the called clients' values, so that all values sum to 1
         c = torch.sinh(self.a * (0.2 * last / whole + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
         if c.sum() <= 0:
             return last
@@ -74,7 +74,7 @@ class Credibility(TellsExamples):
         return c / c.sum() * whole
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Values, and who remains."""
+        """The values, and the remaining clients."""
         return {
             "c": state["c"].index_copy(0, round.at, round.value),
             "inside": state["inside"].index_copy(0, round.at, round.value > 0),
@@ -87,8 +87,8 @@ class Credibility(TellsExamples):
 
 @dataclass(frozen=True)
 class CredibilityReward(TellsExamples, SparseUpdates):
-    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, less its own share of
-    them, q_i = c_i / max_j c_j · n_i / max_j n_j, and adds them to the weights that it trained."""
+    """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, minus its own share of
+    them, with q_i = c_i / max_j c_j · n_i / max_j n_j. It adds them to the weights that it trained."""
 
     def quota(self, round: Round) -> Tensor:
         """c / max · n / max."""
@@ -97,7 +97,7 @@ class CredibilityReward(TellsExamples, SparseUpdates):
         return result
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
-        """What others gave, leaves [P, …]."""
+        """The entries without the client's own share, leaves [P, …]."""
 
         def others(path: str, mine: Tensor) -> Tensor:
             sent = round.update(path)

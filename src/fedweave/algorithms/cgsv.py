@@ -1,11 +1,11 @@
 """CGSV: Xu et al. 2021, "Gradient driven rewards to guarantee fairness in collaborative machine learning", algorithm 1.
 
-Deviations: a client's first values r_i are 0, so that those of the first round are only its alignment. If not all
-clients are called, those called divide the sum of their earlier values among them, and one without a value counts
-1 / N. A client that misses a round earns nothing in it, and gets what it had earned before when it is called again.
+Deviations: a client's values r_i start at 0, so that the first round's values are only its alignment. If a round calls
+only some clients, these divide the sum of their earlier values among them, and a client without a value counts 1 / N. A
+client that misses a round earns nothing in it, and gets its earlier reward when it is called again.
 
-DW and EU are the baselines of FairGraphFL's paper that differ in the values alone: rewards by clients' sizes, and by
-how near updates are to the joint one. It says the latter in one sentence; 1 / (1 + ‖u_i − u_N‖) is our reading of it.
+DW and EU are baselines of FairGraphFL's paper that differ only in the values: clients' sizes, and the distance of
+updates to the joint one. The paper describes EU in one sentence; 1 / (1 + ‖u_i − u_N‖) is our reading of it.
 """
 
 from dataclasses import dataclass
@@ -25,28 +25,28 @@ from fedweave.ops.touched import Sparsified
 
 
 class OwedReward(Part):
-    """Clients get entries of the joint update: what each earned when it was last called, so that a client that misses a
-    round loses no reward."""
+    """Clients get entries of the joint update as rewards. The server keeps a client's last reward until it is called
+    again, so that a client that misses a round loses none."""
 
     needs = Needs(decided=("value",), statistics="none")
-    client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
+    client_learns = "its reward: the largest entries of the joint update, in the number that it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"owed": leaves [N, …] like w}, nothing yet."""
+        """{"owed": leaves [N, …] like w}, all 0."""
         return {"owed": map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """What is owed, instead of weights."""
+        """The clients' rewards, instead of weights."""
         return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
 
 def rewarded(ctx: Context, base: Tree) -> Tree:
-    """The client's weights after the reward that it was sent, added to `base`; what is not shared is its own."""
+    """The client's weights: `base` plus the reward in the message; leaves that are not shared are its own."""
     before = dict(leaves(base))
     return nest(dict(leaves(ctx.own)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})
 
 
-LEAST = 1e-300  # in the place of 0 where it divides
+LEAST = 1e-300  # replaces a divisor of 0
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,26 @@ class CosineValue(TellsExamples):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No value yet."""
+        """{"r": 0 for all clients}."""
         return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
-        r = self._known(state)[round.at]
+        r = self._values(state)[round.at]
         return torch.where(state["r"][round.at].any(), r / r.sum(), by_size(round))
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
         r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
-        return r / r.sum() * self._known(state)[round.at].sum()
+        return r / r.sum() * self._values(state)[round.at].sum()
 
-    def _known(self, state: Tree) -> Tensor:
-        """r, 1 / N of those without a value yet: they sum to 1."""
+    def _values(self, state: Tree) -> Tensor:
+        """r, 1 / N for clients without a value: these sum to 1."""
         return torch.where(state["r"] > 0, state["r"], 1 / len(state["r"]))
 
     def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
-        """How near the `updates` [P, D] are to the joint one, `whole` [D]: [P]."""
+        """The similarity [P] of the `updates` [P, D] to the joint one, `whole` [D]."""
         return F.cosine_similarity(updates, whole[None], eps=1e-30)
 
     def update(self, state: Tree, round: Round) -> Tree:
@@ -95,15 +95,15 @@ class CosineValue(TellsExamples):
 
 
 class SparseUpdates(OwedReward):
-    """Client i gets, of every tensor of the joint update u_N, the min(⌈q_i n⌉, n − 1) entries of largest magnitude.
-    The server keeps a global model, which gets all of u_N."""
+    """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of the joint update u_N. The
+    server keeps a global model, which gets all of u_N."""
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Nothing is owed to anybody yet."""
+        """No rewards, and quotas of 0."""
         return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
-        """What the round's clients have earned in it, leaves [P, …]."""
+        """The rewards of the round's clients, leaves [P, …]."""
         return map_leaves(lambda u: largest(u, quota), round.delta)
 
     def quota(self, round: Round) -> Tensor:
@@ -115,7 +115,7 @@ class SparseUpdates(OwedReward):
         return rewarded(ctx, ctx.own)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """q, and what is owed, after a round; who was not called is owed what it was."""
+        """Quotas and rewards after a round; clients that were not called keep their reward."""
         quota = self.quota(round)
         owed = map_leaves(
             lambda owed, earned: owed.index_copy(0, round.at, earned), state["owed"], self.earned(round, quota)
@@ -129,8 +129,8 @@ class SparseUpdates(OwedReward):
 
 @dataclass(frozen=True)
 class SparseReward(SparseUpdates):
-    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = tanh(β r_i) /
-    max_j tanh(β r_j), and adds them to the weights that it trained from; its own update is discarded (eq. 5).
+    """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, with q_i = tanh(β r_i)
+    / max_j tanh(β r_j). It adds them to the weights that it trained from, and discards its own update (eq. 5).
 
     beta: β, how evenly rewards are spread; the larger, the more alike.
     """
@@ -148,13 +148,14 @@ class SparseReward(SparseUpdates):
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
-        """Nothing; what training started from is kept."""
+        """Keep the weights that training started from; sends nothing."""
         ctx.keep({"w": ctx.received})
         return {}
 
 
 def largest(u: Tensor, quota: Tensor) -> Tensor:
-    """[P, *u.shape]: of u's n entries the min(⌈quota_i n⌉, n − 1) of largest magnitude, 0 elsewhere; quota [P]."""
+    """[P, *u.shape]: the min(⌈quota_i n⌉, n − 1) entries of largest magnitude of u's n entries, 0 elsewhere; quota
+    [P]."""
     n = u.numel()
     keep = torch.ceil(quota * n).long().clamp(max=n - 1)
     result: Tensor = reward(u.flatten(), keep).unflatten(1, u.shape)
@@ -163,7 +164,7 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
 
 @preset_of(Normalised, CosineValue, SparseReward, without=("least",))
 class CGSV:
-    """Every client gets as much of the joint update as its own is aligned with it."""
+    """Every client gets a share of the joint update that grows with the alignment of its own update."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalized updates"
@@ -202,13 +203,13 @@ class EuclideanValue(CosineValue):
     recorded = True
 
     def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
-        """1 / (1 + the distance), [P]; 0 for an update of 0, which is near a short joint one and brings nothing."""
+        """1 / (1 + the distance), [P]; 0 for an update of 0, which would be near a short joint update."""
         return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
 
 
 @preset_of(Normalised, EuclideanValue, SparseReward, without=("least",))
 class EU:
-    """CGSV with the closeness of updates to the joint one in place of their angle."""
+    """CGSV with the distance of updates to the joint one instead of their angle."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalized updates"

@@ -1,13 +1,13 @@
-"""What every client brought to a round, by trying models: what the global model would be if only some had taken part,
-on all clients' test examples, with hits counted in a secure sum (coalitions' gains as in `incentives.shapley`).
+"""The value of every client in a round, by trying models: clients evaluate the global models of coalitions on their
+test examples, and secure aggregation adds up the hits (gains of coalitions as in `incentives.shapley`).
 
-Unlike a cosine, such values know how long updates are and whether the model gets better. The server has single updates,
-so nothing may hide these; it learns of the tries their sums alone.
+Unlike a cosine, such values depend on the length of updates and on the model's accuracy. The server reads single
+updates, so no part may hide them; of the evaluations it learns only sums.
 
-A client may lie about what it counts. So coalitions are tried in an order that all updates of the round decide
-together, which no client knows before it has sent its own; and a round in which the counts cannot be right has no
-values (`FAULTS`). A client that recognizes its own update in the models can still claim all of its examples for
-coalitions with it, and none for the others: `most_gain` bounds what it gains by that (docs/contributions.md).
+A client may report false counts. So all updates of the round together decide the order of coalitions, and no client
+knows it before it has sent its own update. A round with impossible counts has no values (`FAULTS`). A client that
+recognizes its own update in the models can still claim all of its examples for coalitions with it, and none for the
+others: `most_gain` bounds its gain (docs/contributions.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -43,15 +43,15 @@ _NAMES = ("shapley", "shapley_error", "leave_one_out")
 
 @dataclass(frozen=True)
 class CoalitionValue(Part):
-    """Shapley and leave-one-out values of each client's part in a round: by how much the share of all clients' test
-    examples that the model gets right is larger with its update. Coalitions' hits are counted in a secure sum.
+    """Shapley and leave-one-out values of each client in a round: the gain in the global model's accuracy on all
+    clients' test examples by its update. Secure aggregation adds up the coalitions' hits.
 
     every:        rounds from one valuation to the next.
-    exact:        up to so many clients all 2^N coalitions are tried; with more, those that orders of joining ask for.
-    permutations: orders that are drawn then, an even number.
-    most_gain:    how far the share right of a coalition's model may lie outside those of the models before and after
-                  the round; what lies further out counts as that. It bounds what a client gains that lies about its
-                  counts; 1 does not.
+    exact:        largest number of clients with which all 2^N coalitions are tried; with more clients, only prefixes of
+                  sampled orders.
+    permutations: number of sampled orders, even.
+    most_gain:    largest distance of a coalition's accuracy from the accuracies before and after the round; larger
+                  distances are cut to it. It bounds the gain of a client with false counts; 1 for no bound.
     """
 
     every: Count = 1
@@ -61,7 +61,7 @@ class CoalitionValue(Part):
     needs = Needs(one_model=True, everyone=True, classes=True)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Nobody was valued yet."""
+        """The state without any values."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         state = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
         state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0}
@@ -72,16 +72,17 @@ class CoalitionValue(Part):
         return round % self.every == 0
 
     def queries(self, clients: int) -> int:
-        """How many models a valuation tries, at most: distinct coalitions among prefixes of orders, and all but one."""
+        """The largest number of models in a valuation: distinct coalitions among prefixes of orders, and all but
+        one."""
         return 2**clients if clients <= self.exact else self.permutations * (clients - 1) + clients + 2
 
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
-        """The values of a round that is `due`, and in "fault" why they do not hold; "tried" is the last such round,
-        after which the model got "right" so many of the "examples"."""
+        """The values of a round that is `due`, and in "fault" why they are invalid. "tried" is the last such round;
+        "right" is the number of "examples" that the model gets right after it."""
         number, nothing = state["round"] + 1, torch.zeros_like(state["shapley"])
         if not self.due(number):
             return state | {"round": number}
-        count, players = _Coalitions(round, try_out, _drawn(round, number)), len(round.at)
+        count, players = _Coalitions(round, try_out, _order_rng(round, number)), len(round.at)
 
         def value(masks: Tensor) -> Tensor:
             shares = count(masks)
@@ -110,9 +111,11 @@ class CoalitionValue(Part):
         )
 
     def warns(self, state: Tree) -> dict[str, Tensor]:
-        """Why the round has no values, where its counts cannot be right."""
+        """The reason why the round has no values, if its counts are impossible."""
         now = state["tried"] == state["round"]
-        sentence = "coalition_value: {}; nobody has a value of this round. A member counts wrong or lies"
+        sentence = (
+            "coalition_value: {}; no member gets a value for this round. A member counts wrong or reports false counts"
+        )
         return {
             sentence.format(fault): torch.tensor(now and state["fault"] == at, device="cpu")
             for at, fault in enumerate(FAULTS)
@@ -120,34 +123,33 @@ class CoalitionValue(Part):
         }
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out", "coalition_weight": what
-        each client's update counts in the mean}, NaN where the round has no values; "coalition_fault" if that is since
-        its counts cannot be right, else "coalition_joint", the share that the model after the round gets right, where
-        evaluations are of the same examples; "coalition_copied" of a client whose update is nearly another's, that
-        one's place."""
+        """{"shapley", "shapley_error": its standard error, 0 if exact, "leave_one_out", "coalition_weight": each
+        update's weight in the mean}, NaN if the round has no values. "coalition_fault" if its counts are impossible;
+        else "coalition_joint", the accuracy of the model after the round, if evaluations use the same examples.
+        "coalition_copied": for a client whose update is nearly another client's, the place of that client."""
         valued, like = state["tried"] == state["round"] > 0, state["shapley"]
         holds = valued and not state["fault"]
-        known = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
+        columns = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*_NAMES, WEIGHT)}
         if valued and bool((state[COPIED] >= 0).any()):
-            known[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
+            columns[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
         if valued and not holds:
-            known[FAULT] = torch.full_like(like, float(state["fault"]))
+            columns[FAULT] = torch.full_like(like, float(state["fault"]))
         elif valued and state["pooled"]:
-            known[JOINT] = torch.full_like(like, state["right"] / state["examples"])
-        return known
+            columns[JOINT] = torch.full_like(like, state["right"] / state["examples"])
+        return columns
 
 
-def _drawn(round: Round, number: int) -> np.random.Generator:
-    """Randomness that no client knows before it has sent its update: it comes from all of them."""
+def _order_rng(round: Round, number: int) -> np.random.Generator:
+    """A generator seeded by all updates, so that no client knows it before it has sent its update."""
     digest = sha256(np.ascontiguousarray(round.updates.double().cpu().numpy()).tobytes()).digest()
     return np.random.default_rng([number, *digest])
 
 
 class _Coalitions:
-    """What share of all test examples the models of a round's coalitions get right, each tried once, in an order that
-    `rng` draws.
+    """The accuracies of the models of a round's coalitions on all test examples; each is tried once, in an order drawn
+    by `rng`.
 
-    examples: how many there are, once for each message.
+    examples: the number of test examples, once for each message.
     """
 
     def __init__(
@@ -160,30 +162,30 @@ class _Coalitions:
         """Shares, float64 [c], of coalitions bool [c, P]."""
         rows = [tuple(row) for row in masks.tolist()]
         if new := [row for row in dict.fromkeys(rows) if row not in self._hits]:
-            asked = [new[at] for at in self._rng.permutation(len(new))]
-            right, examples = self._try_out(self._models(asked))
-            self._hits.update(zip(asked, right.tolist(), strict=True))
+            masks_to_try = [new[at] for at in self._rng.permutation(len(new))]
+            right, examples = self._try_out(self._models(masks_to_try))
+            self._hits.update(zip(masks_to_try, right.tolist(), strict=True))
             self.examples += examples.tolist()
         counts = torch.tensor([self._hits[row] for row in rows], dtype=torch.float64, device="cpu")
         return counts / max(self.examples[0], 1)
 
-    def _models(self, asked: Sequence[tuple[bool, ...]]) -> Tree:
-        """Leaves [c, …]; all clients' is the very model that the round ends with."""
-        many = self._mixed(torch.tensor(asked, device=self._round.at.device))
-        if (everyone := (True,) * len(self._round.at)) not in asked:
+    def _models(self, coalitions: Sequence[tuple[bool, ...]]) -> Tree:
+        """Leaves [c, …]; the coalition of all clients has exactly the model after the round."""
+        many = self._mixed(torch.tensor(coalitions, device=self._round.at.device))
+        if (everyone := (True,) * len(self._round.at)) not in coalitions:
             return many
-        at = torch.tensor([asked.index(everyone)], device=self._round.at.device)
+        at = torch.tensor([coalitions.index(everyone)], device=self._round.at.device)
         after = add(self._round.w, self._round.delta)
         result: Tree = map_leaves(lambda leaf, new: leaf.index_copy(0, at, new[None].to(leaf.dtype)), many, after)
         return result
 
     def right(self, everyone: bool) -> int:
-        """How many examples the model after the round gets right, or the one before."""
+        """The number of examples that the model after the round gets right, or the model before it."""
         return self._hits[(everyone,) * len(self._round.at)]
 
     def fault(self, examples: int, before: int) -> int:
-        """The number in `FAULTS` of what cannot be right; examples: how many there were the first time; before: how
-        many of them the round's first model got right after the round before, -1 if that is not known."""
+        """The index in `FAULTS` of an impossible count, 0 if there is none; examples: their number the first time;
+        before: the number that the round's first model got right after the round before, -1 if unknown."""
         if examples < 1:
             return 1
         if any(count != examples for count in self.examples):

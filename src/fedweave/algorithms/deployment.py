@@ -1,4 +1,4 @@
-"""Handing a finished run's models to those who own the data, for prediction and export."""
+"""Models of a finished run for the owners of the data, for prediction and export."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,18 +21,18 @@ Which = Literal["global", "personal", "trained"]
 class Deployable(Algorithm):
     """An algorithm whose clients can each hold a whole model, which can be used after training.
 
-    There are up to three models: the server's one "global" model; the "personal" one that a client uses, which is what
-    evaluation judges on its own data (the global one where the algorithm does not personalize); and the one that a
-    client's own training last "trained".
+    There are up to three models: the server's "global" model; the "personal" model that a client uses and the
+    evaluation on its data uses (the global one if the algorithm does not personalize); and the model that a client's
+    own training last "trained".
     """
 
     def take_model(self) -> None:
-        """Make layers of a `torch.nn.Module` that is given as the model (`models.module.as_model`)."""
+        """Turn a `torch.nn.Module` as the model into layers (`models.module.as_model`)."""
         object.__setattr__(self, "model", as_model(self.model))
 
     @property
     def learns_again(self) -> Mapping[str, str]:
-        """What clients learn from what they are `told_again`, by key."""
+        """{key of the message of `told_again`: what clients learn from it}."""
         return {}
 
     @property
@@ -41,14 +41,14 @@ class Deployable(Algorithm):
         return self.model
 
     def global_model(self, state: Tree) -> Tree | None:
-        """The server's model; None where there is no one model."""
+        """The server's model; None if there is no global model."""
         return None
 
     def one_model(self, state: Tree) -> Tree:
-        """`global_model`, where it must be there.
+        """`global_model`, which must exist.
 
         Raises:
-            UserError: it is not.
+            UserError: it does not exist.
         """
         if (w := self.global_model(state)) is None:
             raise UserError(
@@ -58,22 +58,24 @@ class Deployable(Algorithm):
         return w
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What clients must be sent to have the models that they use: a message for all, and one for each."""
+        """The messages that give clients the models that they use: one for all, and one for each."""
         return state, None
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that a client uses, from what it was `told`."""
+        """The weights that a client uses, from the message of `told`."""
         raise NotImplementedError
 
     def judging(self, state: Tree) -> Step:
-        """The step that judges them, by way of `judged`."""
+        """The client step that evaluates these weights, through `judged`."""
         score: Step = self.score  # type: ignore[attr-defined]
         return score
 
     def judged(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
-        """The `score` of the weights `w` that the client uses; or nothing, if they are to be stored for its owner.
+        """The `score` of the weights `w` that the client uses; nothing if the message asks the client to store them for
+        its owner.
 
-        One step does both, because they may depend on the randomness of the call, which the step's name is part of.
+        One client step does both, because the weights may depend on the task's randomness, which follows from the
+        step's name.
         """
         return _store_model(client, w) if KEEP in message else score()
 
@@ -83,16 +85,17 @@ class Deployable(Algorithm):
         return Calls((), (train,), (score,), (score, self.keep_given, self.keep_trained))
 
     def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What clients must be sent to keep the models of their own training: nothing, if they remember these."""
+        """The messages for clients to store the models of their own training: empty if clients have them already."""
         return {}, None
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
-        """The weights after the client's own training, if it was ever called to train: without training examples, those
-        that it received. message: what it is `told_again`."""
+        """The weights after the client's own training, None before any; at a client without training examples, the
+        received weights. message: from `told_again`."""
         return client.state.get("w")
 
     def deploy(self, state: Tree, fed: Federation, which: Which = "personal") -> None:
-        """Store at each client the weights of a model as "model" in its private state, for its owner; nothing is sent.
+        """Store at each client the weights of a model as "model" in its private state, for its owner; clients send
+        nothing.
 
         A client that never trained has no "trained" model, and then gets none.
 
@@ -107,7 +110,7 @@ class Deployable(Algorithm):
         else:
             fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)
 
-    @on_client(hears={"w": "the joint model's weights, which all members' updates have gone into"})
+    @on_client(hears={"w": "the global model's weights, computed from all members' updates"})
     def keep_given(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the server sends."""
         return _store_model(client, message["w"])
@@ -119,22 +122,22 @@ class Deployable(Algorithm):
 
 
 def with_models(algorithm: A, members: Mapping[str, Model]) -> dict[str, A]:
-    """{client: the algorithm with its own model}, one for all `members` of the same model, of those that have another
-    than the algorithm's."""
+    """{client: the algorithm with the client's model} for `members` whose model differs from the algorithm's; members
+    with the same model share one algorithm."""
     variants = once(lambda net: replace(algorithm, model=net), members)
     return {client: variants[client] for client, net in members.items() if net is not algorithm.model}
 
 
 def deployable(algorithm: object) -> Deployable:
-    """An algorithm, which is to keep a whole model at each client.
+    """The algorithm, checked to be able to keep a whole model at each client.
 
     Raises:
-        UserError: it does not.
+        UserError: it cannot.
     """
     if not isinstance(algorithm, Deployable):
         raise UserError(
             f"{type(algorithm).__name__} keeps no models that could be used after training; derive it from "
-            "fedweave.algorithms.deployment.Deployable, and say which they are.",
+            "fedweave.algorithms.deployment.Deployable, and define which they are.",
             code="user.no-models",
         )
     return algorithm

@@ -24,7 +24,8 @@ _HEARS = {"init": "a random number, from which all clients draw the same first w
 
 @dataclass(frozen=True)
 class DFedGNN(Local):
-    """Every client averages its model with those of its two neighbors on a ring; no model passes through the server.
+    """Every client averages its model with the models of its two neighbors on a ring; no model passes through the
+    server.
 
     Fields as `Local`'s, but for
 
@@ -89,7 +90,7 @@ class DFedGNN(Local):
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's weights, averaged with its neighbors'."""
-        return self._own(client, message["init"])
+        return self._weights(client, message["init"])
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights before they were averaged with the neighbors'."""

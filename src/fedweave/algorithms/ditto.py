@@ -1,7 +1,7 @@
 """Ditto: Li et al. 2021, "Ditto: fair and robust federated learning through personalization", algorithm 1.
 
-Deviations: the personal model takes as many steps per round as the global one, and starts from the client's first
-received weights.
+Deviations: the personal model takes the same number of steps per round as the global one, and starts from the first
+weights that the client receives.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedweave.learn import keep_trained
 
 @dataclass(frozen=True)
 class PersonalModel(Part):
-    """Every client trains a model of its own besides, v_i ← v_i − lr (∇F_i(v_i) + λ (v_i − w_t)), and uses that.
+    """Every client also trains a personal model, v_i ← v_i − lr (∇F_i(v_i) + λ (v_i − w_t)), and uses it.
 
     lam: λ, the pull to the received weights; 0 is local training.
     """
@@ -35,7 +35,7 @@ class PersonalModel(Part):
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
-        v = keep_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
+        v = keep_trained(ctx.examples > 0, v, ctx.received)  # the result of only the pull
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 
@@ -50,4 +50,4 @@ class PersonalModel(Part):
 
 @preset_of(PersonalModel)
 class Ditto:
-    """FedAvg whose clients train personal models besides, which are pulled to the global one."""
+    """FedAvg whose clients also train personal models, which a penalty pulls to the global one."""

@@ -18,8 +18,8 @@ from fedweave.core.types import Record
 
 @preset_of(Uniform, MemberNoise)
 class DPFedAvg:
-    """FedAvg whose members clip their updates and add Gaussian noise to them, so that what leaves is differentially
-    private with the whole member as record."""
+    """FedAvg whose clients clip their updates and add Gaussian noise to them, so that updates are differentially
+    private with all data of a client as record."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "the server's step is one of a clipped update with noise"

@@ -64,7 +64,7 @@ def _gaps(logits: Tensor, counted: Tensor) -> Tensor:
 
 
 def _shares(graph: Graph, dtype: torch.dtype) -> Tensor:
-    """Of the training nodes."""
+    """The weights of the training nodes in the gaps."""
     if graph.sens is None:
         raise DataError(_NEEDS)
     return shares(graph.y, graph.sens, graph.masks[TRAIN], dtype)
@@ -81,7 +81,7 @@ class FairPenalty(Part):
     needs = Needs(sens=True, classes=True)
 
     def recall(self, ctx: Context) -> Tree:
-        """What every node counts in the gaps."""
+        """{"shares": the weight of every node in the gaps}."""
         return {"shares": _shares(ctx.client.graph, ctx.client.graph.x.dtype)}
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -150,7 +150,7 @@ class DivergenceStart(Part):
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"js"} of the last round, NaN at clients that it did not call, or called for the first time."""
-        return {"js": _known(state["js"])}
+        return {"js": _nan_if_missing(state["js"])}
 
 
 @dataclass(frozen=True)
@@ -202,20 +202,20 @@ class GroupWeights(Part):
         return f2gnn_weights(balances, group_gaps, self.lam, self.tau, self.prefer)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """What the round's clients reported, and what they counted; -1 at the others."""
+        """The reports and weights of the round's clients; -1 for the others."""
         reports = {key: round.replies.stack(key).double() for key in ("gaps", "balance")} | {"weight": round.weights}
         return {key: torch.full_like(state[key], -1.0).index_copy(0, round.at, value) for key, value in reports.items()}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"gaps", "balance", "weight"} of the last round, NaN at clients that it did not call."""
-        return {key: _known(value) for key, value in state.items()}
+        return {key: _nan_if_missing(value) for key, value in state.items()}
 
 
 def _predicted(ctx: Context, w: Tree) -> Tensor:
     return torch.softmax(ctx.outputs(w), -1)
 
 
-def _known(value: Tensor) -> Tensor:
+def _nan_if_missing(value: Tensor) -> Tensor:
     return torch.where(value < 0, torch.nan, value)
 
 

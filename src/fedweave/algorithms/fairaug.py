@@ -1,11 +1,11 @@
 """FairAug: Köse and Shen 2022, "Fair node representation learning via adaptive data augmentation", in a federation as
-F²GNN compares with it (Cui et al. 2023, section VI-A): every client trains on augmented copies of its graph, FedAvg
+in F²GNN's comparison (Cui et al. 2023, section VI-A): every client trains on augmented copies of its graph, FedAvg
 averages.
 
 Deviations: augmented graphs train the classifier itself, not a contrastive representation; each local step draws a new
-one. The paper's constants could not be checked, so those here are ours, as is what is done to nodes of unknown group:
-they and their edges stay. A client with one group only, or without an edge between the groups, keeps all its edges:
-as many within the groups as between them would be none, and it would train without any.
+one. We could not check the paper's constants, so the constants here are ours. Nodes of unknown group and their edges
+stay, which is our choice too. A client with only one group, or without edges between the groups, keeps all its edges,
+because balancing would remove all of them.
 """
 
 from dataclasses import dataclass, replace
@@ -62,8 +62,8 @@ def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
 
 
 def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
-    """bool [steps, n]: all nodes but those of the larger group that are left out at random, so that both are equally
-    large; all of them where one group is empty. keys: int64 [steps]."""
+    """bool [steps, n]: all nodes except random nodes of the larger group, so that both groups have equal size; all
+    nodes if a group is empty. keys: int64 [steps]."""
     least = groups.sum(1).min()
     orders = [random.order(random.fold(keys, "nodes", s)[:, None], groups[s]) for s in (0, 1)]
     chosen = [group & (order.argsort(1).argsort(1) < least) for group, order in zip(groups, orders, strict=True)]
@@ -81,10 +81,10 @@ def ends_of(graph: Graph) -> EdgeEnds:
 
 
 def edge_probabilities(ends: EdgeEnds, groups: Tensor, nodes: Tensor, keep: float) -> Tensor:
-    """[steps, E]: how likely each entry stays among `nodes` bool [steps, n]. Edges between groups stay with
-    π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
-    within either group, together as many as between them; others with 1, and none that loses an end. Where no edge of
-    the client joins the groups, there is nothing to balance, and all have 1."""
+    """[steps, E]: probability that each entry stays among `nodes` bool [steps, n]. Edges between groups stay with π =
+    `keep`, edges within group s with min(1, π |E_inter| / (2 |E_intra,s|)). So the expected numbers within both groups
+    are equal, and their sum equals the number between them. Other edges stay with 1, edges that lose an end with 0. If
+    no edge of the client joins the groups, all edges stay."""
     source, target = groups[:, ends.source], groups[:, ends.target]
     alive = ends.real & nodes[:, ends.source] & nodes[:, ends.target]
     inter = source.any(0) & target.any(0) & ~(source & target).any(0)
@@ -110,23 +110,24 @@ def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
     return {"columns": columns, "starts": before.gather(1, ends.starts.expand(len(keys), -1))}
 
 
-def view(graph: Graph, drawn: Tree) -> Graph:
-    """The graph with the edges that were drawn."""
-    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
+def view(graph: Graph, lists: Tree) -> Graph:
+    """The graph with the drawn edges."""
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **lists}, graph.x.dtype, graph.own_edges))
 
 
 def uniform(words: Tensor) -> Tensor:
-    """Numbers in [0, 1) of hashes."""
+    """Numbers in [0, 1) from random words."""
     return (words >> 40 & 0xFFFFFF) * 2.0**-24
 
 
 @dataclass(frozen=True)
 class FairAugmented(Part):
-    """Cross-entropy on a copy of the client's graph, drawn anew in every step: as many nodes of either group, as many
-    edges within them as between them, and features masked the likelier the more they tell the groups apart.
+    """Cross-entropy on a random copy of the client's graph, drawn in every step, with equal numbers of nodes in both
+    groups and of edges within and between them. The probability of masking a feature grows with its difference between
+    the groups.
 
-    mask: π of the feature that tells most, at most 1.
-    keep: π of an edge between the groups.
+    mask: π, masking probability of the feature that differs most between the groups, at most 1.
+    keep: π, probability that an edge between the groups stays.
     """
 
     mask: Fraction = 0.5
@@ -134,7 +135,7 @@ class FairAugmented(Part):
     needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True, classes=True)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that needs more of the graph than products."""
+        """Raise a ValueError if the model needs more of the graph than products."""
         if any(layer.reads != "product" for layer in training.model):
             raise ValueError(
                 "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module cannot read; "
@@ -152,8 +153,8 @@ class FairAugmented(Part):
         return {"features": features.to(graph.x.dtype), "kept": nodes, **edges}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """As many as are left if of the larger group all nodes that train are left out first. Waits for the graph's
-        device, so call it between steps."""
+        """The training examples that remain if balancing removes training nodes of the larger group first. Waits for
+        the graph's device, so call it between steps."""
         groups, train = groups_of(graph) & graph.real, graph.masks[TRAIN] & graph.real
         sizes, trained, per_group = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
         if not per_group:
@@ -162,11 +163,11 @@ class FairAugmented(Part):
         return max(1, int(left)) if train.any() else 0
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Of one augmented copy, scalar; 0 without training examples in it."""
-        graph, drawn = outputs.graph, outputs.drawn
-        copy = view(graph, drawn)._replace(x=dense(graph.x) * drawn["features"])
+        """The loss on one augmented copy, scalar; 0 without training examples in it."""
+        graph, sample = outputs.graph, outputs.drawn
+        copy = view(graph, sample)._replace(x=dense(graph.x) * sample["features"])
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
-        trains = graph.masks[TRAIN] & drawn["kept"]
+        trains = graph.masks[TRAIN] & sample["kept"]
         return outputs.cross_entropy(logits, trains)
 
 

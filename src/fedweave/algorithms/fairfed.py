@@ -5,7 +5,7 @@ client k's training nodes and the gap on all clients' together; negative ω are 
 6).
 
 The paper leaves two points open. Here F is the gap of all clients' pooled counts (the paper's, exact) and not a mean of
-the F_k; and F_k is that of the received model, which all clients share, and not of the trained one.
+the F_k; and F_k is the gap of the received model, which all clients share, and not of the trained one.
 
 Deviations:
 - The counts that make F are sent in plain; the paper adds them up securely.
@@ -39,7 +39,7 @@ Gap = Literal["eo", "sp"]
 
 @dataclass(frozen=True)
 class FairFedWeights(Part):
-    """Clients count less the further their gap is from that of all clients together, from round to round.
+    """A client's weight falls from round to round with the distance of its gap from the gap of all clients together.
 
     beta: β, how fast the weights follow the gaps; 0 is FedAvg.
     gap:  gap that counts, "eo" (equal opportunity) or "sp" (statistical parity).

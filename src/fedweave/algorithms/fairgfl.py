@@ -8,10 +8,10 @@ What the paper leaves open, or where this differs:
 - Eq. 25 is written on weights, which it would shrink by the mean of q; on updates it is gradient descent on eq. 27, and
   so is one step along the update of the client with the largest loss.
 - Codes are binary: under the paper's noise its min–max codes (`code = "minmax"`) distinguish neither nodes nor clients.
-- Noise is drawn once for each node and pair (appendix F-A): a client's first codes last, whatever encoder it is sent
-  later, and so does the key from which pairs draw.
-- The number of matching pairs is corrected for those that match by chance, and those that are missed (`matching`); the
-  rates and the threshold are found on the public sample.
+- Noise is drawn once for each node and pair (appendix F-A): a client keeps its first codes even if the server sends
+  another encoder later, and pairs keep their RNG key.
+- The number of matching pairs is corrected for pairs that match by chance and for missed pairs (`matching`); the rates
+  and the threshold come from the public sample.
 - N_ik is scaled by n_k / b_k, with which it is unbiased, and T_ik by n_k² / b_k²; theorems V.4 and V.5 print n_i / b_k
   and n_k² / b_i². The first estimate of a pair stands by itself; clients that were never called together have none.
 - With `alpha` = 1 links are neither needed nor sent.
@@ -52,10 +52,9 @@ from fedweave.privacy.mechanisms import flip_probability, noisy_levels, noisy_li
 
 # ----------------------------------------------------------------------------------------------------
 # Codes of nodes: an encoder that the server makes of a public sample and sends to all clients (Zhou et al. 2026,
-# section V-B1 and appendix F-B), and what a curious server finds out of noisy codes and links (section VII).
-# Everything about an encoder comes from the public sample: its projection, and the thresholds or ranges of its
-# coordinates. The paper leaves its form open; ours is one linear layer, which an autoencoder follows by tanh and
-# another.
+# section V-B1 and appendix F-B), and what a curious server infers from noisy codes and links (section VII). Everything
+# about an encoder comes from the public sample: its projection, and the thresholds or ranges of its coordinates. The
+# paper leaves its form open; ours is one linear layer, which an autoencoder follows by tanh and another.
 
 
 EncoderName = Literal["autoencoder", "pca", "random"]
@@ -83,7 +82,7 @@ class Encoder:
     rounds: int
 
     def made(self, public: Graph, key: Tensor) -> Tree:
-        """What clients are sent: "weight" [features, d], and "low" and, for a min-max code, "span" [d]."""
+        """The encoder for the clients: "weight" [features, d], "low" and, for a min-max code, "span" [d]."""
         x = features(public)
         weight = {"autoencoder": self._trained, "pca": self._principal, "random": self._random}[self.kind](
             x, public, key
@@ -122,17 +121,17 @@ class Encoder:
 
 
 def features(public: Graph) -> Tensor:
-    """[m, F]: those of the sample's m nodes, dense."""
+    """[m, F]: features of the sample's m nodes, dense."""
     n = int(public.real.sum())
     x = public.x
     return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
 
 
 def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
-    """Refuse an encoder that is not of the form that `Encoder.made` gives: each further coordinate would cost its ε.
+    """Check that an encoder has the form of `Encoder.made`: each further coordinate would cost another ε.
 
     Raises:
-        CallRefused: names both forms.
+        CallRefused: it has another form.
     """
     due = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
     shapes = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
@@ -188,13 +187,13 @@ def attacked_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Counting common nodes and links in noisy codes and adjacencies, and what these counts say of whole clients (Zhou et
-# al. 2026, section V-B2). Clients upload minibatches: codes uint8 [P, b, d], adjacencies bool [P, b, b], `taken`
-# int64 [P] rows that are real, and their numbers of nodes int64 [P]. `matches` and what takes the pairs that it finds
-# compute on the host, by NumPy.
+# Counts of common nodes and links in noisy codes and adjacencies, and estimates for whole clients from them (Zhou et
+# al. 2026, section V-B2). Clients upload mini-batches: codes uint8 [P, b, d], adjacencies bool [P, b, b], `taken` int64
+# [P], the number of real rows, and their numbers of nodes int64 [P]. `matches` and the functions on its pairs compute
+# on the host, by NumPy.
 
 
-_ELEMENTS = 1 << 18  # distances that are computed at a time: they stay in cache
+_ELEMENTS = 1 << 18  # distances computed at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -226,8 +225,8 @@ def distances(one: Tensor, other: Tensor, levels: int) -> Tensor:
 def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, odds: float) -> Rates:
     """The rates on the public sample: two noisy copies uint8 [R, m, d] of each of its m nodes' codes.
 
-    threshold: on L1 / d; None takes that with the least variance of an estimated intersection (`overlap_count`) of
-    minibatches with `odds` pairs of different nodes to each pair of one node.
+    threshold: largest L1 / d; None takes the threshold with the least variance of an estimated intersection
+    (`overlap_count`) of mini-batches with `odds` pairs of different nodes to each pair of one node.
     """
     steps = levels * first.shape[2]
     same = torch.zeros(steps + 1, dtype=torch.float64, device=first.device)
@@ -278,8 +277,8 @@ class _NearLevels:
 
 
 class _NearBits:
-    """The same of bits, uint8 [n, d]. All pairs are compared in their first 64, the few that are near in them in the
-    others."""
+    """Near pairs of binary codes, uint8 [n, d]. It compares all pairs in their first 64 bits, and the few near ones in
+    the other bits."""
 
     def __init__(self, codes: Tensor) -> None:
         packed = np.packbits(codes.numpy(), axis=1)
@@ -287,7 +286,7 @@ class _NearBits:
         self._first = np.ascontiguousarray(self._words[:, 0])
 
     def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """As of levels."""
+        """Pairs of rows at distance `most` or less, as for codes with levels."""
         apart = np.bitwise_count(self._first[one, None] ^ self._first[other])
         at = np.flatnonzero(apart <= most)
         low, high = at // apart.shape[1], at % apart.shape[1]
@@ -299,7 +298,7 @@ class _NearBits:
 
 
 def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
-    """How many of the pairs of rows each two clients have: float64 [P, P], symmetric."""
+    """The number of pairs of rows between every two clients: float64 [P, P], symmetric."""
     low, high = pairs // batch
     upper = np.bincount(low * clients + high, minlength=clients**2).reshape(clients, clients)
     return torch.from_numpy(upper + upper.T).double()
@@ -318,8 +317,8 @@ def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
 
 
 def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) -> Tensor:
-    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1], with T̃_ik the share of the links of i's minibatch whose ends match
-    those of a link of k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
+    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1]; T̃_ik is the share of the links in i's mini-batch whose ends match
+    the ends of a link in k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
     clients, batch, _ = links.shape
     client, one, other = (index.numpy() for index in links.nonzero(as_tuple=True))  # each link in both directions
     degree = np.bincount(client * batch + one, minlength=clients * batch)
@@ -349,8 +348,8 @@ def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def accumulated(before: Tensor, now: Tensor, at: Tensor, seen: Tensor, beta: float) -> Tensor:
-    """β now + (1 − β) before for every two of the clients `at` int64 [P], of which `before` [N, N] has the rest; `now`
-    alone where these two were never `seen` [N, N] together."""
+    """β now + (1 − β) before for every two of the clients `at` int64 [P]; `before` [N, N] for other pairs, and `now`
+    for two clients that were never `seen` [N, N] together."""
     rows, columns = at[:, None], at
     last = torch.where(seen[rows, columns] > 0, before[rows, columns], now)
     out = before.clone()
@@ -386,8 +385,8 @@ class OverlapWeights(Part):
     code_size:      d, coordinates of a code.
     encoder:        encoder made from the public sample: "autoencoder", "pca", or a "random" projection.
     encoder_rounds: rounds of the autoencoder's training.
-    renew:          codes and noise of nodes whose data has changed (`parts.Drift`) are drawn anew; every message then
-                    counts as new, and the server sends its encoder in every round. Else a node's first code lasts.
+    renew:          whether nodes whose data changed (`parts.Drift`) get new codes and noise; then every message counts
+                    as new, and the server sends its encoder in every round. Otherwise a node keeps its first code.
     threshold:      largest L1 / d between codes taken for one node's; left out, the server finds it on the public
                     sample.
     """
@@ -437,12 +436,12 @@ class OverlapWeights(Part):
 
     @property
     def _permanent(self) -> str:
-        """What is drawn once (`LDP.release`)."""
+        """The name of a draw that is made only once (`LDP.release`); "" if codes are renewed."""
         return "" if self.renew else type(self).__name__
 
     @property
     def steps(self) -> int:
-        """Of a coordinate of a code."""
+        """Steps of a code's coordinate."""
         return 1 if self.code == "binary" else self.levels
 
     def noisy(self, code: Tensor, key: Tensor) -> Tensor:
@@ -459,7 +458,7 @@ class OverlapWeights(Part):
 
     def _minibatch(self, ctx: Context) -> Tree:
         if not ctx.memory:
-            ctx.keep(self._drawn(ctx))
+            ctx.keep(self._first_noise(ctx))
         elif self.renew:
             ctx.keep(self._renewed(ctx))
         graph, noisy = ctx.client.graph, ctx.memory
@@ -477,8 +476,8 @@ class OverlapWeights(Part):
         links = sparsified(links, _euclidean(codes), taken, self.epsilon_b)
         return reply | {"links": packed(links)}
 
-    def _drawn(self, ctx: Context) -> Tree:
-        """What is drawn once and for all: 𝓜_N of every node's code, and the key of 𝓜_E."""
+    def _first_noise(self, ctx: Context) -> Tree:
+        """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
         secret = ctx.client.secret
         check_form(ctx.given["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
         codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
@@ -487,8 +486,8 @@ class OverlapWeights(Part):
         return {"codes": codes, "links": random.fold(secret, "links")} | counted
 
     def _renewed(self, ctx: Context) -> Tree:
-        """The same with 𝓜_N of codes of nodes that have changed; 𝓜_E knows them by another number."""
-        memory, fresh = ctx.memory, self._drawn(ctx)
+        """The memory with new draws of 𝓜_N for changed nodes; 𝓜_E gets a new number for them."""
+        memory, fresh = ctx.memory, self._first_noise(ctx)
         stale = memory["version"] > memory["drawn"]
         return memory | {
             "codes": torch.where(stale[:, None], fresh["codes"], memory["codes"]),
@@ -496,7 +495,7 @@ class OverlapWeights(Part):
         }
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """Nodes whose codes are to be drawn anew."""
+        """Give the changed nodes new codes."""
         if self.renew and ctx.memory:
             ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
 
@@ -540,7 +539,7 @@ class OverlapWeights(Part):
         return {"encoder": encoder, "rates": vars(error_rates)}
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
-        """Those on noisy codes and, where they are sent, links."""
+        """Attacks on noisy codes and, if clients send them, links."""
         if self.estimator != "ldp":
             return []
         links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
@@ -588,8 +587,8 @@ class OverlapWeights(Part):
         return state | {"weight": state["weight"].index_copy(0, round.at, round.weights)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """Of the clients that were ever called: the sums O_i of estimated and of true overlaps, and the weight and the
-        loss of the last round with them; and the accumulated estimates of N and T of every two."""
+        """For clients that replied at least once: the sums O_i of estimated and of true overlaps, and weight and loss
+        of their last round. For every two clients: the accumulated estimates of N and T."""
         named = {"weight": state["weight"], "loss": state["loss"]}
         named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
         named |= {"overlap_true": state["true"]} if "true" in state else {}
@@ -598,11 +597,12 @@ class OverlapWeights(Part):
         return known | {f"{name}_estimated": state[name] for name in pairs}
 
     def remaining(self) -> tuple[str, ...]:
-        """What the noise does not stop, in sentences."""
+        """Limits of the noise's protection, as sentences."""
         if self.estimator != "ldp":
             return ()
         sentences = [
-            "Noise is drawn once, so that asking again tells nothing new. But every holder of a record draws its own: "
+            "Noise is drawn once, so that asking again reveals nothing new. But every holder of a record draws its "
+            "own: "
             "one that h clients hold costs h times the ε above.",
             "What shows that two clients hold the same node also shows which one it is, to a server that knows the "
             "features of all nodes: on Cora it names 99 % of them from a single binary code at ε = 3 per coordinate "

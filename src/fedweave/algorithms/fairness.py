@@ -1,6 +1,6 @@
-"""What is specific to methods of group fairness: soft gaps that can be differentiated and penalized, how servers weight
-clients by fairness, how far apart the predictions of two models are on a client's nodes, and how balanced its edges are
-between two groups of nodes (F²GNN, definition 1, sections V-A and V-B; there, leading axes are clients).
+"""Functions for group fairness: differentiable soft gaps, weights of clients by fairness, the divergence of two models'
+predictions on a client's nodes, and the balance of its edges between two groups of nodes (F²GNN, definition 1, sections
+V-A and V-B; there, leading axes are clients).
 """
 
 import math
@@ -36,7 +36,7 @@ def fairfed_weights(omega: Tensor, deviation: Tensor, beta: float) -> Tensor:
     """ω [P] of FairFed after a round (Ezzeldin et al. 2023, eq. 6), float64, sums to 1.
 
     ω_k <- ω_k - β (Δ_k - mean Δ), negative values set to 0, then normalized. The sum of the ω is positive: before
-    negative values are set to 0 it is that of the last round.
+    negative values are set to 0, it equals the sum of the last round.
 
     omega: float [P] of the last round. deviation: float [P] Δ, see `fairfed_deviation`. beta: β >= 0.
     """
@@ -92,7 +92,7 @@ def _gaps(p: Tensor, shares: Tensor) -> Tensor:
 
 @kernel
 def _gradient(grad: Tensor, shares: Tensor) -> Tensor:
-    """Of p: […, n], where that of the gaps is grad […, 2]."""
+    """The gradient […, n] with respect to p, from the gradient `grad` […, 2] with respect to the gaps."""
     return (shares * grad[..., None]).sum(-2)
 
 
@@ -151,8 +151,8 @@ def _counted(near: Tensor, member: Tensor) -> Tensor:
 def balance(edges: Tensor) -> Balance:
     """The score from `group_edges`, summed or not, any leading axes [..., 2].
 
-    With shares H of the edges. B = 1 means as many edges within groups as between them, which is independence of edges
-    and groups only where the groups are equally large: mixing at random, unequal groups have H_intra above one half (a
+    H are shares of the edges. B = 1 means equal numbers of edges within and between groups. That is independence of
+    edges and groups only for groups of equal size: with random mixing, unequal groups have H_intra above one half (a
     tenth against nine tenths: .82, so B = .36).
     """
     within, every = edges[..., 0], edges[..., 1]
@@ -167,7 +167,7 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _divergence(both: Tensor) -> Tensor:
-    """The same of two distributions [..., 2, k]."""
+    """`jensen_shannon` of two stacked distributions [..., 2, k]."""
     entropies = torch.special.xlogy(both, both) - torch.special.xlogy(both, both.mean(-2, keepdim=True))
     result: Tensor = entropies.sum((-2, -1)).clamp(min=0) / (2 * math.log(2))
     return result

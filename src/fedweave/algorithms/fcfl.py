@@ -34,7 +34,7 @@ class ParetoDescent(Part):
     F_i rise, a linear programme (sections 3.3 and 3.4).
 
     delta:     δ at first.
-    first:     rounds of the first stage at most.
+    first:     largest number of rounds of the first stage.
     lipschitz: the reciprocal of the local learning rate.
     """
 
@@ -45,7 +45,7 @@ class ParetoDescent(Part):
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:
-        """Refuse another L than that of the learning rate."""
+        """Raise an error if L is not the reciprocal of the learning rate."""
         check_lipschitz("pareto_descent", self.lipschitz, training)
 
     def init(self, fed: Federation, w: Tree) -> Tree:

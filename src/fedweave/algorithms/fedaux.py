@@ -1,7 +1,7 @@
 """FedAux: Zhuo, Zhan and Yu 2025, "Personalized subgraph federated learning with auxiliary projections", eqs. 1 to 8.
 
-A client learns a direction a beside its model. Its nodes' embeddings, smoothed along that line, are classified with the
-embeddings themselves, and clients get more of the models of those whose directions are like their own. The printed
+A client learns a direction a in addition to its model. It classifies its nodes' embeddings together with the same
+embeddings smoothed along that line. Clients with similar directions get more of each other's models. The printed
 numbers are of the text's scores over FED-PUB's masked GCN (add the part sparse_masks for that; most of the distance to
 the printed FedAvg is the mask's). In the released script scores are cosines and a begins in [0, 1) (score = "script",
 start = "uniform"), so that all directions stay within a small angle and the mix near the plain mean. Deviations: any
@@ -102,7 +102,7 @@ def smoothing(width: int, sigma: float, score: Callable[[Tensor, Tensor], Tensor
 
 
 def widened(layer: Layer) -> Layer:
-    """`layer` for an input of twice as many columns."""
+    """`layer` for an input with twice the columns."""
 
     def init(key: Tensor) -> Tree:
         first, second = layer.init(key), layer.init(random.fold(key, "second"))
@@ -113,8 +113,8 @@ def widened(layer: Layer) -> Layer:
 
 
 def mix(a: Tensor, trains: Tensor, alpha: float) -> Tensor:
-    """float64 [P, P]: row k is softmax_l(α cos(a_k, a_l)) over those that train, bool [P]; of the directions a [P, d].
-    Over all if nobody trains."""
+    """float64 [P, P]: row k is softmax_l(α cos(a_k, a_l)) of the directions a [P, d], over the clients in `trains`,
+    bool [P]; over all if no client trains."""
     along = F.normalize(a.double(), dim=1, eps=1e-8)
     counted = trains | ~trains.any()
     return torch.softmax((alpha * along @ along.T).masked_fill(~counted, -torch.inf), 1)

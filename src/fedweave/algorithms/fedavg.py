@@ -57,36 +57,37 @@ from fedweave.errors import ConfigError
 from fedweave.learn import NumberLoss, keep_trained
 from fedweave.partition.client_data import Precompute
 
-_EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
+_EXCHANGES = ("init", "setup", "download", "report")  # hooks that exchange values between clients and server
 
 
 @dataclass(frozen=True)
 class LocalTraining(Deployable):
     """The settings of an algorithm whose clients train by steps on their own examples.
 
-    A class whose clients share nothing makes class variables of the settings of that (`algorithms.local`).
+    A class whose clients share nothing turns the settings for sharing into class variables (`algorithms.local`).
 
     local_steps:     optimizer steps per round, each on all of a client's training examples.
     optimizer:       optimizer of the local training.
     lr:              learning rate of the local training.
     weight_decay:    weight decay of the local training.
-    optimizer_state: optimizer state, "kept" at the client from round to round, or "fresh" in each.
-    schedule:        of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0), or "step"
-                     (a tenth from half of the rounds on, a hundredth from three quarters on).
-    warmup:          rounds before it, in which the rate grows in equal steps to lr.
-    local_epochs:    passes over a client's training examples in the place of local_steps; 0 for these.
-    batch_size:      training examples of a step, of which each pass takes every one once; 0 for all. Messages pass
-                     along the whole graph.
-    clip_gradient:   norm of a step's gradient at most; 0 for any.
-    local_momentum:  of sgd and rmsprop.
+    optimizer_state: optimizer state, "kept" at the client from round to round, or "fresh" in each round.
+    schedule:        schedule of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0),
+                     or "step" (a tenth from half of the rounds on, a hundredth from three quarters on).
+    warmup:          rounds before the schedule in which the rate grows in equal steps to lr.
+    local_epochs:    passes over a client's training examples instead of local_steps; 0 takes local_steps.
+    batch_size:      training examples per step; each pass takes every example once; 0 for all. Messages pass along the
+                     whole graph.
+    clip_gradient:   largest norm of a step's gradient; 0 for no limit.
+    local_momentum:  momentum of sgd and rmsprop.
     nesterov:        whether sgd's momentum is Nesterov's.
-    betas:           decay of the means of adam and adamw.
-    class_weight:    weights of classes: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
-        nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
-    focal:           gamma of the focal loss, 0 for none.
-    logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
-    number_loss:     where numbers are predicted: "mse", "mae", "huber" or "quantile", in units of training examples.
-    quantile:        which one number_loss = "quantile" is for, such as 0.9.
+    betas:           decay rates of the moments of adam and adamw.
+    class_weight:    weights of classes: "none", "balanced" (n / (C n_c) from a client's own training examples; the
+        counts stay at the client), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the
+        others.
+    focal:           gamma of the focal loss; 0 for none.
+    logit_adjustment: tau of the logit adjustment by the client's own shares of the classes; 0 for none.
+    number_loss:     loss for numbers as targets: "mse", "mae", "huber" or "quantile", in units of training examples.
+    quantile:        the quantile for number_loss = "quantile", such as 0.9.
     """
 
     model: Model
@@ -117,11 +118,11 @@ class LocalTraining(Deployable):
     @property
     @abstractmethod
     def objective(self) -> Objective:
-        """The local objective and how it is trained."""
+        """The local objective and its training."""
 
     @property
     def paced(self) -> tuple[Part, ...]:
-        """The parts that the pace of the training asks for."""
+        """The parts for the pace of the training."""
         return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
@@ -135,14 +136,13 @@ class FedAvg(LocalTraining, SumsScores):
 
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
-    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
-        one's; others stay at home.
-        None, (), where parts exchange something else, such as prototypes.
-    parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
-        other parts decide these, or uniform where one is to withstand members that lie. In Python also names, or
-        tables of a name and settings, instead of objects.
-    scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
-        alone, in which no client tells its own.
+    share:           patterns of the weights that clients share, such as "0/*" for the first layer or "-1/*" for the
+        last one; other weights stay at the client. Empty, (), if parts exchange other values, such as prototypes.
+    parts:           terms of the objective, weights of updates, protection and so on; by default cross_entropy and
+        by_size, or uniform with a part for robust aggregation. In Python also names, or tables of a name and settings,
+        instead of objects.
+    scores:          the server learns the global model's scores at "each" client, or only their "sum" over all clients
+        by secure aggregation.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -156,17 +156,17 @@ class FedAvg(LocalTraining, SumsScores):
         check_settings(shown(self.composed), self._settings)
         if not self.share:
             check_exchange(shown(self.composed))
-        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` checks that the model can be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
         if (teller := self.composed.teller) and (self.scores == "sum" or not self._same_model):
             raise ConfigError(
-                f"parts: {teller} compares what one global model makes of nodes at different clients, each with its "
-                "own scores. Leave out what gives clients models of their own, data that changes, and scores = 'sum'.",
+                f"parts: {teller} compares the embeddings of one global model at different clients, each with its "
+                "own scores. Leave out parts that give clients different models or change data, and scores = 'sum'.",
                 code="config.foreign-ends",
             )
 
     def __repr__(self) -> str:
-        maker = maker_of(self)  # a preset's values, by its own name
+        maker = maker_of(self)  # a preset shows its own name and values
         if maker is None:
             return super().__repr__()
         name = getattr(getattr(maker.plugin, "paper", None), "__name__", type(self).__name__)
@@ -179,12 +179,12 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def most_rounds(self) -> int | None:
-        """How many rounds a run may have; None if no part limits them."""
+        """The largest number of rounds of a run; None if no part limits it."""
         return self.composed.most_rounds
 
     @property
     def notes(self) -> list[str]:
-        """What does nothing, or no good, with these settings, by parts (`conflicts.NOTED`)."""
+        """Notes on settings that have no effect or a bad one with a part (`conflicts.NOTED`)."""
         return list(noted(shown(self.composed), self._settings))
 
     @property
@@ -215,7 +215,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def _remembers(self) -> str:
-        """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
+        """The setting with which clients train from values of earlier messages; "" if there is none."""
         if self._own_weights:
             return "what clients keep of their own model (share = ['*'] keeps nothing)"
         moments = self.objective.training.update_rule.moments
@@ -223,14 +223,15 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def _goes_on(self) -> bool:
-        """Whether clients train from, or are judged by, what they trained before. Only then those without training
-        examples put what they received in its place; elsewhere that is done where it is looked at, because it would
-        have every client keep all of its weights, and not those alone that its features touch."""
+        """Whether clients train from, or are evaluated with, the weights of their earlier training. Only then clients
+        without training examples store the received weights as their own. Otherwise the reader of these weights
+        replaces them, because every client would have to keep all weights instead of only the rows that its features
+        touch."""
         return self._own_weights or any(map(self.composed.owner, ("start", "judged")))
 
     @cached_property
     def composed(self) -> Composition:
-        """The parts by name, with the defaults for what none of them decides."""
+        """The parts by name, with default parts for hooks that no part decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
         defaults = {"weigh": weigh} if self.share else {}  # of updates
         return Composition.of((*self.parts, *self.paced), defaults, models.example(self.model), self.batch_size)
@@ -245,7 +246,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @cached_property
     def trained(self) -> Model:
-        """The model as the parts have it trained on clients' data."""
+        """The model with the parts' layers, as clients train it."""
         return self.composed.layers(self.model)
 
     @property
@@ -255,12 +256,12 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def finders(self) -> tuple[Precompute, ...]:
-        """What looks for what parts need to be known of clients' data."""
+        """The precomputations of client features that parts need."""
         return self.composed.finders
 
     @cached_property
     def test_net(self) -> Model:
-        """The same on the global test graph."""
+        """The model with the parts' layers on the global test graph."""
         return self.composed.layers(self.model, own=False)
 
     # --- server ------------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ class FedAvg(LocalTraining, SumsScores):
         return state
 
     def _exchange(self, w: Tree, fed: Federation) -> None:
-        """Clients tell each other what a part says of the global weights, if one does."""
+        """Let clients send each other a part's values for the global weights, if a part has such."""
         if self.composed.teller:
             sent = fed.send(self.tell, to=others(fed.clients), shared={"w": w}, quorum=self.quorum)
             fed.map(self.hear, received=sent, quorum=self.quorum)
@@ -314,7 +315,7 @@ class FedAvg(LocalTraining, SumsScores):
         return ServerHooks(self.composed, self.model)
 
     def calls(self, clients: int) -> Calls:
-        """What the parts exchange before the first round; changed data, and training, in each."""
+        """The parts' steps before the first round; steps that change data, and training, in each round."""
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         keep_steps = (judge, self.keep_given, self.keep_trained)
         score_steps = (self.score_sum,) if self.scores == "sum" else (judge,)
@@ -323,15 +324,15 @@ class FedAvg(LocalTraining, SumsScores):
         return Calls(setup, rounds, score_steps, keep_steps)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
-        """What the parts know of each client (`Part.measures`)."""
+        """The parts' measures per client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """What the parts know of all clients together (`Part.measures`)."""
+        """The parts' measures for all clients together (`Part.measures`)."""
         return self.composed.counts(self._memory(state))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
-        """What the parts know of every two clients (`Part.measures`)."""
+        """The parts' measures for every two clients (`Part.measures`)."""
         return self.composed.pairs(self._memory(state))
 
     def _memory(self, state: Tree) -> Tree:
@@ -340,7 +341,7 @@ class FedAvg(LocalTraining, SumsScores):
     def _download(
         self, state: Tree, clients: Sequence[str], fed: Federation, names: Collection[str]
     ) -> tuple[Tree, Stacked | None]:
-        """What all called clients get, and what each of them does; names: the parts that may send something besides."""
+        """The message for all called clients, and the rows for each; names: the parts whose downloads it includes."""
         at = places(fed, clients)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
@@ -354,7 +355,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @on_client(replaces_data=True)
     def change(self, client: Client, message: Tree) -> Tree:
-        """The data as the parts change it; sends nothing."""
+        """Change the client's data by the parts; sends nothing."""
         data = self.composed.changed(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
@@ -369,7 +370,7 @@ class FedAvg(LocalTraining, SumsScores):
         w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
-        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
+        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer would only apply weight decay
         released = self._shared(ctx.update)
         update = scale(released, trains)
         for name, part in self.composed.items():
@@ -382,7 +383,7 @@ class FedAvg(LocalTraining, SumsScores):
         return {"update": update if packing is None else packing.packed(update)} | reply
 
     def _context(self, client: Client, message: Tree) -> Context:
-        """What was received, and where training starts."""
+        """The context with the received weights and the start of training."""
         ctx = self._received(client, message)
         return replace(ctx, start=self._start(ctx))
 
@@ -394,7 +395,7 @@ class FedAvg(LocalTraining, SumsScores):
         return self.composed.of_client("start", ctx, lambda ctx: ctx.received)
 
     def _whole(self, ctx: Context) -> Tree:
-        """The received weights, and the client's own in the places that are not shared."""
+        """The received weights, with the client's own leaves where they are not shared."""
         received: Tree = ctx.message.get("w", {})
         if not self._own_weights:
             return received
@@ -407,12 +408,12 @@ class FedAvg(LocalTraining, SumsScores):
         addressed=True,
     )
     def tell(self, client: Client, message: Tree) -> Tree:
-        """What each peer gets of what the global weights make of the client's data."""
+        """The client's messages to its peers, computed with the global weights."""
         return self.composed.parcels(Context(client, self.objective, message), self.trained, message["w"])
 
     @on_client()
     def hear(self, client: Client, message: Tree) -> Tree:
-        """Keep what peers sent."""
+        """Keep the peers' messages."""
         received = [message["received"][str(at)] for at in range(len(message["received"]))]
         self.composed.heard(Context(client, self.objective, message), received, message["present"])
         return {}
@@ -420,8 +421,8 @@ class FedAvg(LocalTraining, SumsScores):
     # --- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's model on its own nodes; the global model, or every client's where there is none or a part
-        says so, on the global test graph."""
+        """Scores of each client's model on its own nodes. On the global test graph, scores of the global model, or of
+        every client's model if there is no global one or a part requires it."""
         w = self.global_model(state) if self.one_judged else None
         step = self.score_sum if self.scores == "sum" else self.judging(state)
         replies = fed.map(step, *self.told(state, fed), quorum=self.quorum)
@@ -429,17 +430,17 @@ class FedAvg(LocalTraining, SumsScores):
         return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
 
     def global_model(self, state: Tree) -> Tree | None:
-        """w; None where some weights stay at clients or every client has weights of its own."""
+        """w; None if some weights stay at clients or every client has different weights."""
         return state["w"] if self._one_model else None
 
     def judged_model(self, state: Tree) -> Tree | None:
-        """w, unless clients use something else."""
+        """w; None if clients use other weights."""
         return self.global_model(state) if self.composed.uses_received else None
 
     @property
     def judges_received(self) -> bool:
-        """Whether scores are of the received weights, or of these after training anew, and of nothing that a client
-        remembers."""
+        """Whether clients evaluate the received weights, as they are or after further training, and no weights of
+        earlier rounds."""
         return type(self).used is FedAvg.used and self.composed.judges_received and not self._own_weights
 
     @property
@@ -448,7 +449,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def any_models(self) -> bool:
-        """Whether no weights are shared, nor anything of their shapes."""
+        """Whether clients share no weights, and no values of their shapes."""
         exchange = [part for part in self.composed.values() if any(has(part, hook) for hook in _EXCHANGES)]
         return not self.share and all(part.needs.any_models for part in exchange)
 
@@ -459,20 +460,20 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def one_judged(self) -> bool:
-        """Whether the global test judges one global model, and not every client's."""
+        """Whether the global test evaluates one global model, and not every client's."""
         return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
+        """The message before an evaluation: the weights, and the downloads that the clients' models depend on."""
         return self._download(state, fed.clients, fed, self.composed.judging)
 
     def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What a round sends, unless clients without training examples remember what they have instead of training."""
+        """The message of `told`; empty if clients already store the weights that they evaluate."""
         return ({}, None) if self._goes_on else self.told(state, fed)
 
     @property
     def learns_again(self) -> Mapping[str, str]:
-        """As in a round."""
+        """The same declarations as in a round."""
         return self.composed.client_learns
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
@@ -505,16 +506,16 @@ class FedAvg(LocalTraining, SumsScores):
 
     @on_client(sends=scoring.TRIES, hears=scoring.TOLD)
     def try_out(self, client: Client, message: Tree) -> Tree:
-        """How many test examples of the client's models get right that updates of some clients make."""
+        """The number of the client's test examples that each model in the message gets right."""
         return scoring.hits(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
-        """`score` where the global test judges a global model, else `score_personal`."""
+        """`score` if the global test evaluates a global model, else `score_personal`."""
         judging: Step = self.score if self.one_judged else self.score_personal
         return judging
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that a part has the client use, else those that its training would start from."""
+        """The weights that the client uses: from the owner of `judged`, or the start of its training."""
         return self.composed.of_client("judged", self._received(client, message), self._start)
 
     # --- shared weights ----------------------------------------------------------------------------------------------

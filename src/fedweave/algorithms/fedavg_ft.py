@@ -1,8 +1,8 @@
 """FedAvg with fine-tuning: Yu, Bagdasaryan and Shmatikov 2020, "Salvaging federated learning by local adaptation", its
 first way, a reference for what is called personal.
 
-Numbers are those of models that trained a few steps more on the client's own training examples; nothing of these steps
-is kept or sent. Deviation: full batches, as in the local training.
+The evaluation uses models after a few more steps on the client's own training examples; clients neither keep nor send
+these steps. Deviation: full batches, as in the local training.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from fedweave.learn import keep_trained
 
 @dataclass(frozen=True)
 class FineTuned(Part):
-    """Every client uses, and is judged by, the received model after a few steps of its own training, from which nothing
-    goes on.
+    """Every client uses the received model after a few steps of local training, also in the evaluation, and then
+    discards these steps.
 
     tune_steps: steps of the fine-tuning; 0 uses the received model.
     """
@@ -37,4 +37,4 @@ class FineTuned(Part):
 
 @preset_of(FineTuned)
 class FedAvgFT:
-    """FedAvg whose clients fine-tune the joint model for their own use."""
+    """FedAvg whose clients fine-tune the global model for their own use."""

@@ -1,8 +1,8 @@
 """FedBN: Li, Jiang, Zhang, Kamp and Dou 2021, "FedBN: federated learning on non-IID features via local batch
 normalization", algorithm 1.
 
-Clients share all weights but those of normalization, so that each one's own features are brought to a common scale.
-Deviation: it takes layer and graph norm as well, whose weights then stay at home.
+Clients share all weights except normalization weights, so that each client brings its own features to a common scale.
+Deviation: weights of layer and graph norm stay at the client too.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class OwnNorms(Part):
     needs = Needs(private=("norm/*",))
 
     def check(self, training: Training) -> None:
-        """Refuse a model without normalization."""
+        """Raise a ValueError if the model has no normalization."""
         if not any(layer.norms for layer in training.model):
             raise ValueError(
                 "own_norms keeps weights of normalization at clients, and the model has none; set model.norm = 'batch' "
@@ -30,7 +30,7 @@ class OwnNorms(Part):
 
 @preset_of(OwnNorms)
 class FedBN:
-    """FedAvg of all weights but those of normalization, which every client has for itself."""
+    """FedAvg of all weights except normalization weights, which stay at each client."""
 
     exempt_laws: ClassVar[Record] = {"one_client_is_ordinary_training": "its model has batch norm"}
     # Adam would turn the rounding of a bias before batch norm, whose gradient is 0, into steps.

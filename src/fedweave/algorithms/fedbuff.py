@@ -1,13 +1,13 @@
 """FedBuff: Nguyen et al. 2022, "Federated learning with buffered asynchronous aggregation", algorithm 1.
 
-Clients train at their own pace, M at a time, each from the weights that the server had when it began. The server takes
-a step when K updates have come, and an update of staleness s, which began s steps ago, counts 1/√(1 + s). A round here
-is such a step. How long trainings take is simulated: a client's update is computed when it begins, and waits at the
-server until its time has come.
+Clients train at their own pace, M at a time, each from the server's weights at its start. The server takes a step when
+K updates have arrived. An update of staleness s, whose training began s steps ago, counts 1/√(1 + s). A round here is
+such a step. Training times are simulated: a client's update is computed when it begins, and waits at the server until
+its time has come.
 
-Deviations: updates count by size, as FedAvg's do, unless a part says otherwise; the server's learning rate is that of a
-part such as `server_momentum`; a client that has sent an update begins again after the server's next step, since until
-then it would begin from the weights that it had.
+Deviations: updates count by size, as in FedAvg, unless a part decides otherwise; the server's learning rate comes from
+a part such as `server_momentum`; a client that has sent an update begins again after the server's next step, since
+before it would begin from the same weights.
 """
 
 import heapq
@@ -36,7 +36,7 @@ STALENESS = "staleness"
 
 @dataclass(frozen=True)
 class Staleness(Part):
-    """An update counts 1/√(1 + s) of what it would, s being the server's steps since its client began (section 5)."""
+    """Multiplies an update by 1/√(1 + s); s is the number of the server's steps since its client began (section 5)."""
 
     recorded = True
 
@@ -46,9 +46,9 @@ class Staleness(Part):
 
 
 class Schedule(NamedTuple):
-    """What happens until the server's next step.
+    """The events until the server's next step.
 
-    begun:   the clients that begin, as places among all. arrived: those whose updates the step takes, in their order.
+    begun:   the clients that begin, as places among all. arrived: the clients whose updates the step takes, in order.
     due:     {client: when its update comes} of those that are still training. clock: when the step is taken.
     """
 
@@ -61,10 +61,10 @@ class Schedule(NamedTuple):
 def schedule(
     due: dict[int, float], idle: Sequence[int], durations: Sequence[float], clock: float, most: int, buffer: int
 ) -> Schedule:
-    """Clients begin while fewer than `most` train, the first of the `idle` first, until `buffer` updates have come; of
-    those that come at once the client with the lower place is the first.
+    """Clients begin while fewer than `most` train, in the order of `idle`, until `buffer` updates have arrived. Among
+    updates at the same time the client with the lower place comes first.
 
-    due: as in `Schedule`, when the last step was taken, which is the `clock`. durations: each client's next one.
+    due: as in `Schedule`, at the time of the last step, the `clock`. durations: each client's next training time.
     """
     coming, waiting, begun, arrived = [(at, client) for client, at in due.items()], list(idle), list[int](), list[int]()
     heapq.heapify(coming)
@@ -79,15 +79,16 @@ def schedule(
 
 @dataclass(frozen=True)
 class FedBuff(FedAvg):
-    """FedAvg whose server waits for some updates alone, while the other clients go on training from older weights.
+    """FedAvg whose server waits only for some updates, while the other clients go on training from older weights.
 
-    Simulated time is in trainings of the client in the middle.
+    The unit of simulated time is the median client's training.
 
-    buffer:      K, updates that the server waits for, at most of all clients that train at once.
-    concurrency: M, clients that train at once; 0 for all.
-    spread:      standard deviation of the logarithm of how long a client takes, drawn once for each: 0 for all alike.
-    jitter:      the same, drawn for each training besides.
-    quorum:      share of the clients that train at once of which the server must hear.
+    buffer:      K, number of updates that the server waits for, at most the number of clients that train at once.
+    concurrency: M, number of clients that train at once; 0 for all.
+    spread:      standard deviation of the logarithm of a client's training time, drawn once per client; 0 for equal
+                 times.
+    jitter:      standard deviation of a further such factor, drawn for each training.
+    quorum:      share of the clients training at once from which the server must get replies.
     """
 
     buffer: Count = 3
@@ -100,7 +101,7 @@ class FedBuff(FedAvg):
 
     def __post_init__(self) -> None:
         for part in made(self.parts):
-            if why := _refused(part):
+            if why := _unsupported(part):
                 raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
         super().__post_init__()
         if self.participation < 1:
@@ -110,13 +111,18 @@ class FedBuff(FedAvg):
 
     @property
     def paced(self) -> tuple[Part, ...]:
-        """What FedAvg's settings ask for, and by how much updates count."""
+        """FedAvg's parts for the pace, and the part that weights updates by staleness."""
         return (*super().paced, Staleness())
 
     def init(self, fed: Federation) -> Tree:
-        """FedAvg's state, how long each client takes, and that none is training."""
+        """FedAvg's state and each client's training time; no client is training."""
         count, none = len(fed.clients), torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
-        clients: Tree = {"duration": self._drawn(fed, self.spread), "due": none, "busy": none > 0, "since": none.long()}
+        clients: Tree = {
+            "duration": self._factors(fed, self.spread),
+            "due": none,
+            "busy": none > 0,
+            "since": none.long(),
+        }
         known: Tree = {"clock": none.sum(), "steps": torch.zeros((), dtype=torch.int64, device=fed.device)}
         return (
             super().init(fed)
@@ -125,8 +131,8 @@ class FedBuff(FedAvg):
         )
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """Whoever has time begins from w_t; then w_{t+1} = w_t + Σ_i weight_i / √(1 + s_i) · Δ_i over the K updates
-        that come first."""
+        """Idle clients begin from w_t; then w_{t+1} = w_t + Σ_i weight_i / √(1 + s_i) · Δ_i over the first K
+        updates."""
         clients, step = state["clients"], int(state["steps"])
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
@@ -164,17 +170,18 @@ class FedBuff(FedAvg):
         return state | self._server.after(state, taken, fed, partial(scoring.count_right, fed, self.try_out))
 
     def _least(self, begun: int, clients: int) -> float:
-        """The quorum of those who begin: as many may be missing as of all that train at once."""
+        """The quorum of the clients that begin: it allows the same number of missing clients as the quorum of all that
+        train at once."""
         return max(0.0, 1 - (1 - self.quorum) * min(self.concurrency or clients, clients) / begun)
 
     def _plan(self, state: Tree, fed: Federation) -> Schedule:
-        """What happens until the next step; clients count by the order of their names, however they are listed."""
+        """The schedule until the next step; independent of the order in which clients are listed."""
         clients, by_name = state["clients"], in_order(fed.clients).tolist()
         rank = {at: place for place, at in enumerate(by_name)}
         busy, due = clients["busy"].tolist(), clients["due"].tolist()
-        durations = (clients["duration"] * self._drawn(fed, self.jitter)).tolist()
-        drawn = random.bits(fed.key("begin"), len(rank)).tolist()
-        idle = sorted((place for at, place in rank.items() if not busy[at]), key=drawn.__getitem__)
+        durations = (clients["duration"] * self._factors(fed, self.jitter)).tolist()
+        keys = random.bits(fed.key("begin"), len(rank)).tolist()
+        idle = sorted((place for at, place in rank.items() if not busy[at]), key=keys.__getitem__)
         most = self.concurrency or len(rank)
         plan = schedule(
             {rank[at]: due[at] for at in rank if busy[at]},
@@ -187,37 +194,37 @@ class FedBuff(FedAvg):
         begun, arrived = ([by_name[place] for place in places] for places in (plan.begun, plan.arrived))
         return Schedule(begun, arrived, {by_name[place]: at for place, at in plan.due.items()}, plan.clock)
 
-    def _drawn(self, fed: Federation, deviation: float) -> Tensor:
-        """exp(deviation · N(0, 1)), float64 [N]: the same for a client however clients are listed."""
-        drawn = random.normal(fed.key("durations"), (len(fed.clients),)).double()
-        order = in_order(fed.clients).to(drawn.device)
-        return torch.exp(deviation * torch.empty_like(drawn).index_copy(0, order, drawn))
+    def _factors(self, fed: Federation, deviation: float) -> Tensor:
+        """exp(deviation · N(0, 1)), float64 [N], independent of the order in which clients are listed."""
+        normal = random.normal(fed.key("durations"), (len(fed.clients),)).double()
+        order = in_order(fed.clients).to(normal.device)
+        return torch.exp(deviation * torch.empty_like(normal).index_copy(0, order, normal))
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
-        """Of the clients whose updates the last step took: "time", when that was, and "staleness"."""
+        """{"time": time of the last step, "staleness"} for the clients whose updates it took, NaN for others."""
         stale = state["clients"]["staleness"].double()
         took = stale >= 0
         times = {"time": torch.where(took, state["clock"], torch.nan), STALENESS: torch.where(took, stale, torch.nan)}
         return super().measures(state, fed) | times
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """With "fedbuff/time", the simulated time of the last step."""
+        """FedAvg's counts and "fedbuff/time", the simulated time of the last step."""
         return super().counts(state) | {"fedbuff/time": float(state["clock"])}
 
 
-def _refused(part: Part) -> str:
-    """Why a part cannot be had here; "" if it can."""
+def _unsupported(part: Part) -> str:
+    """The reason why FedBuff does not support a part; "" if it does."""
     if part.protection.hides:
-        return "adds up updates that come at once, and here they come one after the other"
+        return "adds up updates that arrive together, and here they arrive one after the other"
     if part.needs.everyone:
-        return "is of all clients in each round, and here some send updates alone"
+        return "needs all clients in each round, and here only some send updates"
     if part.needs.personal or has(part, "receive"):
-        return "gives every client weights of its own, and here the server has one model"
+        return "gives every client different weights, and here the server has one model"
     return ""
 
 
 def _with_new(held: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
-    """What clients replied last, leaves [N, …], with new replies at the places int64 [P]."""
+    """Each client's last reply, leaves [N, …], with new replies at the places `at` int64 [P]."""
     new = {path: replies.stack(path) for path in replies.readable}
     before = dict(leaves(held or {})) or {path: leaf.new_zeros(count, *leaf.shape[1:]) for path, leaf in new.items()}
     return nest({path: before[path].index_copy(0, at, leaf) for path, leaf in new.items()})

@@ -1,15 +1,16 @@
 """FedDEP: Zhang, Sun et al. 2024, "Deep efficient private neighbor generation for subgraph federated learning".
 
-FedSage+ with embeddings of missing neighbors in the place of their features, and a few prototypes of each client, sent
-once, in the place of gradients: a client sends the means of clusters of its nodes' embeddings, and trains a generator
-to make, from what a node still sees, the prototypes of neighbors that it hid, and ones drawn of every other client's.
-Deviations: clusters by k-means (the paper's deep clustering shows no effect in its demo), none of one node, whose
-embedding its mean would be; steps are on the whole graph; the mean of what is made for a node stands beside the
-features of the first layer, by weights that begin at 0, where the paper adds a linear map of it to every layer; a
-linear layer of embedding and mean classifies in the generator's training. The released demo exchanges generators and
-gradients in every epoch, as FedSage+ does, and OpenFGL reads other clients' tables node by node; by which of them the
-printed numbers are is unknown, for no table of the paper could be read. The paper's "noise-free edge-LDP" of drawing 5
-neighbors promises nothing where a node has one (δ = 1), so that what is sent counts as a release without a bound.
+FedSage+ that generates embeddings of missing neighbors instead of features, and sends a few prototypes of each client
+once instead of gradients. A client sends the means of clusters of its nodes' embeddings. From a node's visible
+neighborhood its generator learns to predict the prototypes of hidden neighbors, and prototypes drawn from every other
+client. Deviations: clusters by k-means (the paper's deep clustering shows no effect in its demo), without clusters of
+one node, whose mean would be its embedding; steps on the whole graph; the mean of a node's generated embeddings forms
+further columns of the first layer's features, with weights that begin at 0, where the paper adds a linear map of it to
+every layer; a linear layer of embedding and mean classifies in the generator's training. The released demo exchanges
+generators and gradients in every epoch, as FedSage+ does, and OpenFGL reads other clients' tables node by node; we do
+not know which code gave the printed numbers, because we could not read the paper's tables. The paper's "noise-free
+edge-LDP" of drawing 5 neighbors guarantees nothing for a node with one neighbor (δ = 1), so the ledger counts the
+prototypes as a release without a bound.
 """
 
 from dataclasses import dataclass
@@ -53,30 +54,30 @@ _CLASSES = {"classes": "how many classes there are"}
 
 @dataclass(frozen=True)
 class MissingEmbeddings(Generates):
-    """Clients' nodes get embeddings of missing neighbors before the first round, as further columns of features.
+    """Adds embeddings of missing neighbors to clients' nodes before the first round, as further columns of features.
 
-    epochs:    steps of the encoder whose embeddings make prototypes, and of a generator by itself.
-    exchanges: steps in which prototypes of others count as well; 0 leaves every generator to its client.
-    clusters:  k, how many prototypes a client sends.
+    epochs:    steps of the encoder that gives the prototypes, and of a generator's training on its own.
+    exchanges: steps that also use prototypes of other clients; 0 trains every generator only on its client's data.
+    clusters:  k, number of prototypes that a client sends.
     """
 
     exchanges: CountOrNone = 20
     clusters: Count = 5
 
     def layers(self, model: Model, own: bool) -> Model:
-        """The first layer has rows for what is made, of which a graph that no client mended has no columns.
+        """The model with rows in the first layer for generated embeddings; unmended graphs have no columns for them.
 
         Raises:
             ValueError: it does not multiply features by weights.
         """
         if not models.feature_rows(model) or models.pools(model):
-            raise ValueError("FedDEP puts columns to the features of nodes; choose a model such as sage or gcn")
+            raise ValueError("FedDEP adds columns to the features of nodes; choose a model such as sage or gcn")
         return (_with_columns(model[0], own), *model[1:])
 
     # --- server ------------------------------------------------------------------------------------------------------
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Prototypes, generators, and graphs with what these make."""
+        """Exchange prototypes, train generators, and mend the clients' graphs."""
         replies = fed.map(self.learn, {"classes": fed.classes})
         size = replies.stack("size")
         sent = {"classes": fed.classes, "prototype": replies.stack("prototype"), "size": size}
@@ -86,7 +87,7 @@ class MissingEmbeddings(Generates):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """Prototypes, and mending."""
+        """The steps for prototypes and mending."""
         return (self.learn, self.mend)
 
     # --- client ------------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ class MissingEmbeddings(Generates):
         ragged=True,
     )
     def learn(self, client: Client, message: Tree) -> Tree:
-        """{"prototype": [k, 128], "size": int64 [k]}, 0 of clusters that are not there."""
+        """{"prototype": [k, 128], "size": int64 [k]}, 0 for missing clusters."""
         graph, key, steps = client.graph, client.key, self.epochs
         first = self._begun(graph, random.fold(key, "init"), message["classes"], WIDTH)
         w = fit(_classified, {name: first[name] for name in ("encoder", "head")}, graph, key, Adam(0.01, 5e-4), steps).w
@@ -110,7 +111,7 @@ class MissingEmbeddings(Generates):
         return {"prototype": mean, "size": size}
 
     def _begun(self, graph: Graph, key: Tensor, classes: int, width: int) -> Tree:
-        """First weights, with those of a linear "head" over so many columns in place of a classifier."""
+        """Initial weights, with a linear "head" over `width` columns instead of a classifier."""
         w = self.net.init(key, graph.x.shape[1], classes, graph.x.dtype, WIDTH)
         head = affine(width, classes).init(random.fold(key, "head"))
         del w["classifier"]
@@ -127,15 +128,15 @@ class MissingEmbeddings(Generates):
         },
     )
     def mend(self, client: Client, message: Tree) -> Tree:
-        """The graph with the mean of each node's made embeddings beside its features; sends nothing."""
+        """Append the mean of each node's generated embeddings to its features; sends nothing."""
         graph, key, sent = client.graph, client.key, message["prototype"].to(client.graph.x.dtype)
         hidden = self.hides(graph, key)
         member = F.one_hot(client.state.pop("cluster") + 1, sent.shape[1] + 1)[:, 1:] * hidden[:, None]
         near = (graph.edges.operator("sum") @ member.to(sent.dtype) > 0).T  # [k, n]
-        drawn = _drawn(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
+        sampled = _sampled(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
         is_own = torch.arange(len(sent), device=near.device) == message["own"]
         local_args = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
-        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
+        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, sampled)}
         w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
         w, _, state = fit(
             self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=local_args
@@ -143,17 +144,18 @@ class MissingEmbeddings(Generates):
         if self.exchanges:
             w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=every, state=state).w
         z = embeddings(w["encoder"], graph, graph.real)
-        embedding = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
+        embedding = self._generated(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
         arrays = graph_arrays(graph)
         joined = sp.hstack([arrays.x, embedding]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, embedding])
         return {DATA: graph_like(graph, arrays._replace(x=joined))}
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far the number, the embeddings and the use of what is made are from the hidden neighbors', and the
-        embeddings from those drawn of others: "prototype" [N, k, d], of which "near" bool [N, k, n] are a node's."""
+        """The loss of the generator, scalar: the error in the number of hidden neighbors, the distance of generated
+        embeddings to prototypes, and the cross-entropy of the head. args: "prototype" [N, k, d], and "near" bool [N, k,
+        n], the prototypes to match at each node."""
         visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
-        embedding, mean = self._made(w, z, random.fold(key, "noise"))
+        embedding, mean = self._generated(w, z, random.fold(key, "noise"))
         used = self.net.used(missing.long()) & visible[:, None]
         sent = args["prototype"]
         apart = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, sent, sent.square().sum(2), args["near"]).mean()
@@ -163,8 +165,8 @@ class MissingEmbeddings(Generates):
         result: Tensor = miscount(counts(w["count"], z), missing, visible) + apart + head
         return result
 
-    def _made(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """([n, slots, 128] of all slots, [n, 128] the mean of those that n̂ fills, 0 of none)."""
+    def _generated(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """([n, slots, 128], embeddings in all slots; [n, 128], the mean over the slots that n̂ fills, 0 if none)."""
         embedding = self.net.features(w["features"], noisy(z, key))
         up = random.uniform(random.fold(key, "slots"), (len(z),))
         used = self.net.used((counts(w["count"], z).detach() + up).floor().long())
@@ -173,8 +175,9 @@ class MissingEmbeddings(Generates):
 
 def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """(int64 [n] the cluster of each row of z [n, d], their means [k, d], int64 [k] how many rows they have), by ten of
-    Lloyd's steps from k-means++ (Arthur and Vassilvitskii 2007). A row that is alone goes to the nearest cluster that
-    has more, all to one if none has; a single row is in one that has no mean and counts 0."""
+    Lloyd's steps from k-means++ (Arthur and Vassilvitskii 2007). A row alone in its cluster goes to the nearest cluster
+    with several rows; if there is none, all rows form one cluster. If z has one row, its cluster has the mean 0 and
+    counts 0."""
     mean = z[:1]
     for i in range(1, min(k, len(z))):
         total = torch.cdist(z, mean).amin(1).double().square().cumsum(0)
@@ -194,14 +197,14 @@ def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return member, F.pad(mean, (0, 0, 0, k - len(mean))), F.pad(size, (0, k - len(size)))
 
 
-def _drawn(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
-    """bool [N, k, n]: which of each member's prototypes are drawn for a node, by their size [N, k], one for each slot;
-    the order of members does not matter."""
+def _sampled(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
+    """bool [N, k, n]: prototypes of each client drawn for a node, by their size [N, k], one for each slot; independent
+    of the clients' order."""
     total = size.double().cumsum(1)
     at = random.uniform(key, (nodes * slots,)).double() * total[:, -1:, None]
     chosen = (at < total[..., None]) & (at >= (total - size)[..., None])
-    drawn: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
-    return drawn
+    sampled: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
+    return sampled
 
 
 def _classified(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -215,7 +218,7 @@ def _answers(w: Tree, h: Tensor) -> Tensor:
 
 
 def _with_columns(layer: Layer, on_client_data: bool) -> Layer:
-    """`layer` with 128 more rows of weights, 0 at first, used only where it computes on the clients' own data
+    """`layer` with 128 more rows of weights, 0 at first, which it uses only on the clients' own data
     (`on_client_data`)."""
 
     def init(key: Tensor) -> Tree:

@@ -1,10 +1,10 @@
 """FedE: Chen, Zhang, Yuan, Jia and Chen 2021, "FedE: embedding knowledge graphs in federated setting", section 3.3.
 
-Members hold triples of entities that they share in part. The server has one row for each entity and averages it over
-the clients that hold the entity (eq. 5): E_e ← Σ_i n_ie E_ie / Σ_i n_ie. A plain mean over all clients would pull each
-row back to where it was, the more the fewer hold it. Relations' vectors stay home, as in the paper; `share` changes
-that. Deviations: other models and losses than the paper's three are allowed, and all clients know the union of entities
-by one numbering, where the paper's server keeps a permutation for each.
+Clients hold triples with partly shared entities. The server has one row for each entity and averages it over the
+clients that hold the entity (eq. 5): E_e ← Σ_i n_ie E_ie / Σ_i n_ie. A plain mean over all clients would pull each row
+back to its last value, most for rows with few holders. Relations' vectors stay at the clients, as in the paper; `share`
+changes that. Deviations: other models and losses than the paper's three are allowed, and all clients know one numbering
+of all entities, where the paper's server keeps a permutation for each.
 """
 
 from collections.abc import Mapping
@@ -29,26 +29,28 @@ from fedweave.ops.sparse import Sparse
 from fedweave.privacy.secure_sum import beyond_declaration
 
 HELD = "held"
-ITEM_ROWS = "rows of items"  # what `own_users` says to what averages rows: the only ones that leave
+ITEM_ROWS = (
+    "rows of items"  # key under which `own_users` leaves the rows that clients send, for the part that averages rows
+)
 _MOST = 1 << 40  # examples of a client
 Count = Literal["uniform", "examples"]
 
 
 def held_rows(model: Model) -> dict[str, str]:
-    """{path of a weight: whose rows it has}: "features" of the first layer's, "relations" of a decoder's."""
+    """{path of a weight: kind of its rows}: "features" in the first layer, "relations" in a decoder."""
     return dict.fromkeys(sorted(models.feature_rows(model)), "features") | dict.fromkeys(
         sorted(models.relation_rows(model)), "relations"
     )
 
 
 def trained_links(graph: Graph) -> Tensor:
-    """bool [e]: the examples that a client trains on; of links those that are, without the pairs drawn beside them."""
+    """bool [e]: the examples that a client trains on; with links as examples, only true links."""
     train = graph.masks[TRAIN]
     return train if graph.pairs is None else train & (graph.y == 1)
 
 
 def counted_nodes(graph: Graph, count: Count) -> Tensor:
-    """float [n]: 1 for each node of a client, or how many of its training examples the node is in."""
+    """float [n]: 1 for each node of a client, or the number of its training examples with the node."""
     if count == "uniform":
         return graph.real.to(graph.x.dtype)
     if graph.pairs is None:
@@ -59,8 +61,8 @@ def counted_nodes(graph: Graph, count: Count) -> Tensor:
 
 
 def held_counts(ctx: Context, count: Count) -> Tree:
-    """{"features": int64 [F], "relations": int64 [R]}: n_ie of every entity, and of every relation, at a client; 0 of
-    those that it does not hold. Of shared weights alone."""
+    """{"features": int64 [F], "relations": int64 [R]}: n_ie of every entity and every relation at a client, 0 for
+    entities and relations that it does not hold; only for shared weights."""
     graph, rows, counts = ctx.client.graph, held_rows(ctx.training.model), Tree()
     sizes = {rows[path]: len(leaf) for path, leaf in leaves(ctx.message["w"]) if path in rows}
     nodes, x, train = counted_nodes(graph, count), graph.x, trained_links(graph)
@@ -77,8 +79,7 @@ def held_counts(ctx: Context, count: Count) -> Tree:
 
 
 def columns_of(graph: Graph, items: bool) -> Tensor:
-    """bool [F]: the columns of a client's `items`, or of its users, where links lead to items; elsewhere all its nodes
-    are items."""
+    """bool [F]: the columns of a client's `items`, or else of its users; without users all its nodes are items."""
     listed = graph.extra.get(ITEMS)
     is_item = torch.ones_like(graph.real)
     if listed is not None:
@@ -91,9 +92,8 @@ def columns_of(graph: Graph, items: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class OwnUsers(Part):
-    """Rows of users stay at their member, where links lead from users to items ([data] users, items): a client trains
-    from its own rows, and sends rows of its items alone, so that nobody hears which users it has. Each user is at one
-    client.
+    """Keeps rows of users at their client, for links from users to items ([data] users, items). A client trains from
+    its own rows and sends only rows of its items, so that it does not reveal its users. Each user is at one client.
     """
 
     needs = Needs(items=True)
@@ -111,7 +111,7 @@ class OwnUsers(Part):
         return nest({path: leaf(path, received) for path, received in leaves(ctx.received)})
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """0 in all rows but those of the client's items."""
+        """The update with 0 in all feature rows except the client's items."""
         items, rows = columns_of(ctx.client.graph, items=True), models.feature_rows(ctx.training.model)
         ctx.said[ITEM_ROWS] = items
 
@@ -122,19 +122,18 @@ class OwnUsers(Part):
 
 
 def over_holders(total: Tensor, counts: Tensor) -> Tensor:
-    """Σ_i n_ie Δ_ie / Σ_i n_ie from its two sums [F, …] and [F]; 0 in rows that nobody holds."""
+    """Σ_i n_ie Δ_ie / Σ_i n_ie from its two sums [F, …] and [F]; 0 in rows that no client holds."""
     rows = counts.double().view(-1, *[1] * (total.dim() - 1))
     return torch.where(rows > 0, total / rows.clamp(min=1), 0.0)
 
 
 @dataclass(frozen=True)
 class Holders(TellsExamples):
-    """Rows of embeddings are averaged over the clients that hold the entity, or the relation: E_e ← Σ_i n_ie E_ie /
-    Σ_i n_ie (Chen et al. 2021, eq. 5). A row that nobody holds stays; other weights are averaged by the number of
-    training examples. A client holds the entities of its nodes' features, which are 0 or 1.
+    """Averages rows of embeddings over the clients that hold the entity or the relation: E_e ← Σ_i n_ie E_ie / Σ_i n_ie
+    (Chen et al. 2021, eq. 5). A row that no client holds stays. Other weights are averaged by the number of training
+    examples. A client holds the entities of its nodes' features, which are 0 or 1.
 
-    count: n_ie is 1 at all holders, "uniform" as in the paper, or how many "examples" a client trains on that have the
-           entity.
+    count: n_ie: 1 at all holders, "uniform" as in the paper, or the number of training "examples" with the entity.
     """
 
     count: Count = "uniform"
@@ -144,7 +143,7 @@ class Holders(TellsExamples):
     }
 
     def check(self, training: Training) -> None:
-        """Refuse examples whose entities are not counted."""
+        """Raise a ValueError if `count` does not support the kind of examples."""
         _check(self.count, training)
 
     def report(self, ctx: Context) -> Tree:
@@ -152,11 +151,11 @@ class Holders(TellsExamples):
         return super().report(ctx) | {HELD: held_counts(ctx, self.count)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """n_i / Σ n_k, of weights that are not rows of entities or relations."""
+        """n_i / Σ n_k, for weights that are not rows of entities or relations."""
         return by_size(round)
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The means over holders, and by size."""
+        """The means of rows over holders, and of other weights by size."""
         rows, whole = held_rows(round.model), dict(leaves(round.weighted()))
         for path in (path for path in rows if path in whole):
             counts = round.replies.stack(f"{HELD}/{rows[path]}")
@@ -167,13 +166,13 @@ class Holders(TellsExamples):
 
 @dataclass(frozen=True)
 class HoldersSum(InSum):
-    """`holders` in a secure sum: every client's update covers the union of entities, with rows of zeros where it holds
-    none, and its counts are in the same sum. So the server learns neither a client's rows nor which entities it holds,
-    but how many clients, or training examples, an entity has altogether.
+    """`holders` by secure aggregation: every client's update covers all entities, with rows of zeros for entities that
+    it does not hold, and its counts are in the same sum. So the server learns neither a client's rows nor its entities,
+    but the number of clients, or training examples, of an entity over all clients.
 
     bound:    every number of n_ie Δ_ie is cut to ±bound.
-    fraction: binary digits of a word behind the point.
-    bits:     of a word, 32 or 64.
+    fraction: binary digits of a masked integer behind the point.
+    bits:     bits of a masked integer, 32 or 64.
     count:    see `holders`.
     """
 
@@ -183,12 +182,12 @@ class HoldersSum(InSum):
     count: Count = "uniform"
 
     def check(self, training: Training) -> None:
-        """Refuse examples whose entities are not counted."""
+        """Raise a ValueError if `count` does not support the kind of examples."""
         _check(self.count, training)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """What is counted, and what was cut to the bound, in the sum."""
+        """The counts, and how many numbers were cut to the bound, in the sum."""
         hidden = replace(self.masked, bits=64, fraction=0)
         of_sum = "nothing by itself; with the others' "
         return {
@@ -197,12 +196,12 @@ class HoldersSum(InSum):
         } | beyond_declaration("update", self.masked)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Refuses words that could overflow."""
+        """Raises an error if masked integers could overflow."""
         self._words.check(self.bound, len(fed.clients), "holders_sum")
         return {}
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
-        """n_ie Δ_ie of rows, n_i Δ_i of other weights."""
+        """n_ie Δ_ie for rows, n_i Δ_i for other weights."""
         rows, counts = held_rows(ctx.training.model), self._counts(ctx)
 
         def term(path: str, leaf: Tensor) -> Tensor:
@@ -217,11 +216,11 @@ class HoldersSum(InSum):
         return self._counts(ctx) | self.beyond(ctx)
 
     def weigh(self, state: Tree, round: Round) -> None:
-        """Nobody knows: it is in the sum."""
+        """None: the weights are inside the sum."""
         return None
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The means over holders, and by size."""
+        """The means of rows over holders, and of other weights by size."""
         rows, n = held_rows(round.model), round.replies.total("n")
         held, total = round.replies.total(HELD), dict(leaves(round.replies.total("update")))
 
@@ -245,13 +244,14 @@ def _check(count: Count, training: Training) -> None:
 
 @preset_of(Holders)
 class FedE:
-    """Embeddings of entities, averaged row by row over the members that hold the entity; relations' vectors stay home.
+    """Embeddings of entities, averaged row by row over the clients that hold the entity; relations' vectors stay at the
+    clients.
 
-    share:      patterns of the weights that are shared: the entities' vectors, as in the paper; "*" shares the
-                relations' as well.
-    secure_sum: rows and counts leave in a secure sum, so that the server learns neither a member's rows nor which
-                entities it holds.
-    users:      rows of users are "shared" as those of items are, or stay "home", where links lead from users to items
+    share:      patterns of the weights that clients share: the entities' vectors, as in the paper; "*" also shares the
+                relations' vectors.
+    secure_sum: whether clients send rows and counts by secure aggregation, so that the server learns neither a client's
+                rows nor its entities.
+    users:      whether rows of users are "shared" like rows of items, or stay "home", with links from users to items
                 ([data] users, items).
     """
 
@@ -260,7 +260,7 @@ class FedE:
     users: Literal["shared", "home"] = "shared"
 
     def parts(self) -> tuple[Part, ...]:
-        """The means over holders, in the clear or in a sum, of all rows or of items'."""
+        """The means over holders, with or without secure aggregation, of all rows or only of items."""
         home = (OwnUsers(),) if self.users == "home" else ()
         return (
             *home,

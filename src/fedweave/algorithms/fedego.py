@@ -4,12 +4,12 @@ algorithm 1.
 A client's model is Θ (reduction layers) followed by Φ_i (personalization layers and classifier). The server averages Θ,
 and trains its own Φ_g on mashed ego-graphs: averages of ego-graphs that its clients upload instead of data.
 
-What the paper leaves open, or where this differs:
-- Ego-graphs are sampled anew for every mini-batch (line 1 samples once), and so are the batches that are mashed, one
-  per `batch` train nodes and round, with the reduction embeddings after local training.
+Choices where the paper is open, and deviations:
+- Every mini-batch samples its ego-graphs (line 1 samples once), and so does every batch to mash, one per `batch` train
+  nodes and round, with the reduction embeddings after local training.
 - Of the labels in eq. 8 only the centers' are uploaded: the neighbors' labels are not used, and neighbors need not be
   train nodes.
-- Every client uploads the same number of mashed ego-graphs, as many as the largest client needs; a smaller client
+- Every client uploads the same number of mashed ego-graphs, the number that the largest client needs; a smaller client
   leaves the last ones zero. A last batch of fewer than `least` nodes is merged with the one before: a batch of one
   would be a raw node.
 - The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that
@@ -162,8 +162,8 @@ class FedEgo(Deployable):
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{settings: fewest train nodes of a mini-batch} at a client that is sent `message`, which may say how many
-        mini-batches an epoch has; else at least as many as the client needs."""
+        """{settings: fewest train nodes of a mini-batch} at a client. `message` may contain the number of mini-batches
+        of an epoch; otherwise the least number that the client needs."""
         if self.epoch_share is None:
             return {"FedEgo (batch)": self.egos.least(graph, self.epochs * self.batches)}
         message_epoch = message.get("epoch")
@@ -197,15 +197,15 @@ class FedEgo(Deployable):
 
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
-        """How many batches of train nodes the client has, and how many an epoch takes."""
+        """The number of the client's batches of train nodes, and the number for an epoch."""
         counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.least)}
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35, over the sampled clients that replied."""
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
-        given = self._shared(state) | sizes
-        replies = fed.map(self.train, given, clients=sample(fed, self.participation), quorum=self.quorum)
+        message = self._shared(state) | sizes
+        replies = fed.map(self.train, message, clients=sample(fed, self.participation), quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))
@@ -247,12 +247,12 @@ class FedEgo(Deployable):
             client.key,
             OPTIMIZERS[self.optimizer](self.lr, self.weight_decay),
             steps,
-            state=client.state.get("optimizer") if self._kept else None,
+            state=client.state.get("optimizer") if self._keeps_state else None,
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
         )
         w = keep_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
-        client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
+        client.state |= {"w": w} | ({"optimizer": optimizer} if self._keeps_state else {})
         theta, _ = self._parts(w)
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
         return reply | {"theta": theta} if self.share_reduction else reply
@@ -287,7 +287,7 @@ class FedEgo(Deployable):
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
         [E, C]}, and the state of its optimizer."""
         inputs = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
-        before = state.get("optimizer") if self._kept else None
+        before = state.get("optimizer") if self._keeps_state else None
         inputs |= {"optimizer": before} if before else {}
         with fed.recording() if self._server_steps(len(label)) <= _RECORDED else nullcontext():
             trained: Tree = compute_on_server(self._fit_server, inputs)
@@ -299,17 +299,17 @@ class FedEgo(Deployable):
         ways: Tree = {"state": inputs.get("optimizer"), "args": {"label": label}}
         steps = self._server_steps(len(label))
         phi, _, optimizer = fit(self._server_loss, inputs["phi"], data, inputs["key"], update_rule, steps, **ways)
-        return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
+        return {"phi": phi} | ({"optimizer": optimizer} if self._keeps_state else {})
 
     def _server_steps(self, mashed: int) -> int:
         return self.server_epochs * -(-self._in_epoch(mashed) // self.batch)
 
     def _in_epoch(self, mashed: int) -> int:
-        """How many of `mashed` ego-graphs an epoch of the server goes through."""
+        """The number of ego-graphs in an epoch of the server, of `mashed`."""
         return max(1, int(self.server_share * mashed))
 
     @property
-    def _kept(self) -> bool:
+    def _keeps_state(self) -> bool:
         return self.optimizer_state == "kept"
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -365,7 +365,7 @@ class FedEgo(Deployable):
         return state["theta"] | state["phi"] if self.share_reduction else None
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """What a round sends."""
+        """The message of a round."""
         return self._shared(state), None
 
     def used(self, client: Client, message: Tree) -> Tree:
@@ -373,7 +373,7 @@ class FedEgo(Deployable):
         return self._used(client, message)[0]
 
     def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
-        """As `_personal`, with the client's own reduction layers where these are used."""
+        """`_personal` with the client's own reduction layers, if the algorithm uses them."""
         w, measures = self._personal(client, message)
         theta = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
         return w | theta, measures

@@ -3,15 +3,15 @@ networks".
 
 Before training, the server adds up the features of each node's neighbors over all clients, and sends the sums to the
 clients that hold the node. The first convolution is then computed once over all edges, also those between clients. With
-two hops clients also get the sums of their nodes' neighbors elsewhere, and a network of two convolutions computes on
-every client's nodes exactly what it would compute on the whole graph.
+two hops clients also get the sums of their nodes' neighbors at other clients. A network of two convolutions then
+computes the same outputs on every client's nodes as on the whole graph.
 
-Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
-of them adds these nodes' features, so that each edge counts once. Sums travel in the clear, where the paper encrypts
-them, unless updates leave in a secure sum: then the exchange is of such sums, too. The whole graph is the one of the
-clients that take part: edges to nodes that none of them holds do not count. All of
-them must answer the exchange: if one does not, the run ends before any training and names the client, because without
-its sums a client that comes back later would train on other features than the rest.
+Deviations: with one hop, the second convolution takes degrees within the client. If several clients hold a node, only
+the first of them adds its features, so that each edge counts once. Clients send sums in the clear, where the paper
+encrypts them; with secure aggregation of updates, the exchange uses secure aggregation too. The whole graph is the
+union of the participating clients' graphs: edges to nodes that none of them holds do not count. All clients must answer
+the exchange. If one does not, the run ends before any training with an error that names the client: without its sums, a
+client that comes back later would train on other features than the rest.
 """
 
 from collections.abc import Mapping
@@ -59,15 +59,15 @@ _SUMS = {
     "degree": "how many neighbors each of the client's nodes has",
 }
 
-# The same in secure sums, which every client adds to for every node there is.
+# Declarations with secure aggregation, in which every client adds a term for every node.
 _HELD = {"held": "how many clients hold a node, for every node, by numbers that the server cannot tell from chance"}
 _ALL_SUMS = {
     "sum": "for every node, by such numbers, the sum of the features of all its neighbors",
     "degree": "for every node, by such numbers, how many neighbors it has",
 }
 
-PLACES, CROSSING, NUMBERED = "places", "crossing", "numbered"  # what a client's graph has besides
-_FRACTION, _BOUND = 32, 2.0**20  # of words of 64 bits: binary digits behind the point, and the most that one adds up
+PLACES, CROSSING, NUMBERED = "places", "crossing", "numbered"  # precomputed tables in a client's graph
+_FRACTION, _BOUND = 32, 2.0**20  # of masked integers of 64 bits: binary digits behind the point, and the largest sum
 
 
 class NodePlace(NamedTuple):
@@ -83,16 +83,16 @@ class NodePlace(NamedTuple):
 
     @classmethod
     def of(cls, graph: Graph) -> "NodePlace":
-        """Those of one client, on the host or where its graph is.
+        """The places of one client's nodes, on the device of its graph.
 
         Raises:
-            ValueError: nobody looked for them.
+            ValueError: the places were not precomputed.
         """
         nodes, crossing = graph.found(PLACES), graph.found(CROSSING)
         return cls(nodes[nodes >= 0], crossing[crossing[:, 0] >= 0].T)
 
     def without(self, gone: Tensor | None) -> "NodePlace":
-        """Those without edges to the nodes `gone`, int64 [g]."""
+        """The places without edges to the nodes `gone`, int64 [g]."""
         if gone is None:
             return self
         return self._replace(crossing=self.crossing[:, ~torch.isin(self.crossing[1], gone)])
@@ -100,30 +100,30 @@ class NodePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """Finds where clients' nodes stand in the graph of all, which only a simulation knows.
+    """Precomputes the places of clients' nodes in the whole graph, which only a simulation knows.
 
-    keyed: nodes have numbers that clients draw together and the server does not know, as a keyed hash of their ids
-           would be. Those of a simulation, like all its secrets, protect nobody.
+    keyed: nodes get numbers that clients draw together and the server does not know, such as a keyed hash of their ids.
+           In a simulation these numbers, like all its secrets, protect no data.
     """
 
     keyed: bool = False
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """The clients' `NodePlace`s, as tables of numbers; of keyed ones how many there are, too."""
+        """The clients' `NodePlace`s, as tables of numbers; with keyed numbers also the number of nodes."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
         places = [*zip(groups, crossing_edges(data, groups), strict=True)]
         if not self.keyed:
             return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
-        drawn = np.random.default_rng(len(groups)).permutation(data.nodes)
+        numbers = np.random.default_rng(len(groups)).permutation(data.nodes)
         tables_of = []
         for nodes, (here, other) in places:
-            tables = {PLACES: drawn[nodes], CROSSING: np.stack([here, drawn[other]], 1), NUMBERED: [data.nodes]}
+            tables = {PLACES: numbers[nodes], CROSSING: np.stack([here, numbers[other]], 1), NUMBERED: [data.nodes]}
             arrays = {name: np.asarray(table, np.int64) for name, table in tables.items()}
             tables_of.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
         return tables_of
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
-        """Nothing that is alone can know it."""
+        """Not available: one site does not know the whole graph."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
     def tables(self, found: Mapping[str, Precomputed]) -> dict[str, np.ndarray]:
@@ -133,30 +133,31 @@ class Places:
 
 @dataclass(frozen=True)
 class NeighborSums(Part):
-    """Clients' features become rows of Â X, Â = D~^-1/2 (A + I) D~^-1/2 of the graph of all clients, which the server
-    sums from the clients' shares; the first convolution then passes no further messages (algorithm 1).
+    """Replaces clients' features with rows of Â X, Â = D~^-1/2 (A + I) D~^-1/2 of the whole graph, which the server
+    adds up from the clients' shares. The first convolution then passes no further messages (algorithm 1).
 
-    hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 those of its nodes' neighbors elsewhere
-        besides, and the edges to them.
+    hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 also the rows of its nodes' neighbors at
+        other clients, and the edges to them.
     """
 
     hops: Literal[0, 1, 2] = 2
-    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
+    within: ClassVar[SecureSum | None] = None  # the form of secure aggregation; None without it
 
     @property
     def needs(self) -> Needs:
-        """Places of nodes, by keyed numbers where sums are secure."""
+        """Places of nodes, with keyed numbers for secure aggregation."""
         return Needs(ids=True, nodes=True, finder=Places(self.within is not None), classes=True)
 
     def joined(self, within: SecureSum) -> Part:
-        """With the exchange in secure sums."""
+        """The part that exchanges by secure aggregation."""
         return copied(self, within=within)
 
     def check(self, training: Training) -> None:
-        """Refuse a model whose first layer multiplies by another matrix, or needs more of it than products."""
+        """Raise a ValueError if the model's first layer multiplies by another matrix, or needs more of it than
+        products."""
         first = training.model[0]
         if self.hops and (first.operator != "gcn" or first.reads != "product"):
-            raise ValueError("the sums exchanged before training are those of a graph convolution; choose model gcn")
+            raise ValueError("the sums exchanged before training belong to a graph convolution; choose model gcn")
 
     def layers(self, model: Model, own: bool) -> Model:
         """On the clients' own data, the first layer takes the features as they are."""
@@ -191,7 +192,7 @@ class NeighborSums(Part):
         return {}
 
     def _exchanged_in_sums(self, fed: Federation, within: SecureSum) -> Tree:
-        """The exchange in three messages that all clients get alike: how many hold each node, the sums, the totals."""
+        """The exchange in three messages, the same for all clients: holders of each node, sums, totals."""
         FixedPoint.of(_words(within)).check(_BOUND, len(fed.clients), "fedgcn")
         held = fed.map(self.hold).total("held")
         totals = fed.map(self.add_to_all, {"held": held})
@@ -207,7 +208,7 @@ class NeighborSums(Part):
         in_sums = (self.hold, self.add_to_all, self.take_of_all)
         return () if not self.hops else steps if self.within is None else in_sums
 
-    # The three steps are plain ones that NumPy computes on the host; replies go back to the client's device.
+    # NumPy computes the three steps on the host; replies go back to the client's device.
 
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
@@ -217,8 +218,8 @@ class NeighborSums(Part):
 
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
-        """{"node": int64 [t], "sum": [t, d], "degree": int64 [n]}: Σ_u x_u / √d~_u over those of the client's nodes u
-        that it is to add, for each node that is one of them or their neighbor; and the degrees of its nodes."""
+        """{"node": int64 [t], "sum": [t, d], "degree": int64 [n]}: Σ_u x_u / √d~_u over the client's nodes u that it
+        must add, for each of these nodes and their neighbors; and the degrees of its nodes."""
         place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
@@ -232,18 +233,18 @@ class NeighborSums(Part):
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
-        """The rows of Â X in place of the features, and with two hops the neighbors elsewhere."""
+        """Replace the features with rows of Â X, and with two hops add the neighbors at other clients."""
         old, place = graph_arrays(client.graph), NodePlace.of(client.graph).without(message.get("gone"))
         new = old._replace(x=_scaled(message["own"], _degree(old, place)))
         if self.hops == 2:
             new = _joined(new, place, message)
         return {DATA: graph_like(client.graph, new)}
 
-    # In secure sums.
+    # The steps with secure aggregation.
 
     @on_client(sends=lambda self: _in_sum(_HELD, replace(_words(self.within), fraction=0)), ragged=True)
     def hold(self, client: Client, message: Tree) -> Tree:
-        """{"held": int64 [N]}: 1 of each node that the client holds."""
+        """{"held": int64 [N]}: 1 for each node that the client holds."""
         count = int(client.graph.found(NUMBERED)[0])
         held = torch.zeros(count, dtype=torch.int64, device=client.graph.device)
         held[NodePlace.of(client.graph).nodes] = 1
@@ -251,14 +252,15 @@ class NeighborSums(Part):
 
     @on_client(sends=lambda self: _sums_of_all(_words(self.within)), ragged=True, hears=_HELD)
     def add_to_all(self, client: Client, message: Tree) -> Tree:
-        """{"sum": words [N, d], "degree": int64 [N]}: Σ_u x_u / (m_u √d~_u) over the client's nodes u that are joined
-        to a node or are it, which m_u clients hold and add up alike; and how many neighbors its nodes have.
+        """{"sum": masked integers [N, d], "degree": int64 [N]}: for each node, Σ_u x_u / (m_u √d~_u) over the client's
+        nodes u that are the node or its neighbor; m_u clients hold u and add the same term. And the degrees of its
+        nodes.
 
         Raises:
-            DataError: a sum is too large for words.
+            DataError: a sum is too large for masked integers.
         """
         held, graph = message["held"].cpu(), client.graph
-        place, arrays = _known(graph, held), graph_arrays(graph)
+        place, arrays = _held_place(graph, held), graph_arrays(graph)
         nodes, degree = place.nodes.cpu().numpy(), _degree(arrays, place)
         target, source = _joins(arrays, place)
         scale = 1 / (np.sqrt(degree + 1) * held.numpy()[nodes])
@@ -273,7 +275,7 @@ class NeighborSums(Part):
 
     @on_client(replaces_data=True, hears=_HELD | _ALL_SUMS)
     def take_of_all(self, client: Client, message: Tree) -> Tree:
-        """What `take` makes of the client's own rows, and those of its neighbors elsewhere."""
+        """`take` with the rows of the client's own nodes and of its neighbors at other clients."""
         totals = to(message, torch.device("cpu"))
         place = NodePlace.of(client.graph)
         other = place.crossing[1].cpu().unique()
@@ -291,7 +293,7 @@ def _words(within: SecureSum | None) -> SecureSum:
 
 
 def _in_sum(meanings: Mapping[str, str], form: SecureSum) -> dict[str, Sends]:
-    """What leaves in a secure sum alone; meanings: what that tells of all clients together."""
+    """Declarations for secure aggregation; meanings: what the sum over all clients reveals."""
     return {key: Sends(f"nothing by itself; with the others' {text}", form) for key, text in meanings.items()}
 
 
@@ -300,15 +302,16 @@ def _sums_of_all(form: SecureSum) -> dict[str, Sends]:
     return whole | {"degree": replace(whole["degree"], mechanism=replace(form, fraction=0))}
 
 
-def _known(graph: Graph, held: Tensor) -> NodePlace:
-    """A client's places without edges to nodes that nobody has."""
+def _held_place(graph: Graph, held: Tensor) -> NodePlace:
+    """A client's places without edges to nodes that no client holds."""
     place = NodePlace.of(graph)
     other = place.crossing[1].unique()
     return place.without(other[held.to(other.device)[other] == 0])
 
 
 def _joins(arrays: GraphArrays, place: NodePlace) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [j] twice: which node, in the graph of all, each of a client's own is joined to, itself included."""
+    """int64 [j] twice: nodes of the whole graph that the client's own nodes are joined to, themselves included, and
+    these own nodes."""
     inside, other = place.crossing.cpu().numpy()
     here = np.arange(len(place.nodes))
     source = np.concatenate([here, arrays.edges[0], inside])
@@ -323,8 +326,8 @@ def _first(index: Tensor, count: int) -> Tensor:
 
 
 def _gone(nodes: Tensor, replies: Replies) -> dict[str, Tree]:
-    """{client: what else it is sent}: which of the nodes that its own are joined to are none of `nodes`, int64 [N];
-    nothing where no client lacks any."""
+    """{client: {"gone": its nodes' neighbors that are not among `nodes`, int64 [N]}}; {client: {}} if there are none at
+    any client."""
     gone = {
         client: replies[client]["outside"][~torch.isin(replies[client]["outside"], nodes)] for client in replies.clients
     }
@@ -342,8 +345,8 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
 
 
 def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
-    """A client's n nodes, their neighbors elsewhere with those neighbors' rows of Â X, and nodes without features
-    that stand for these neighbors' further ones, so that all degrees are those of the whole graph."""
+    """A client's n nodes, and their neighbors at other clients with rows of Â X. Nodes without features stand for the
+    further neighbors of these, so that all degrees equal the degrees in the whole graph."""
     here, other = place.crossing.cpu().numpy()
     n, index = len(arrays.y), np.unique(other, return_inverse=True)[1]
     degree = message["degree"].cpu().numpy()
@@ -363,17 +366,17 @@ def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays
 
 
 def _degree(arrays: GraphArrays, place: NodePlace) -> np.ndarray:
-    """int64 [n]: neighbors of a client's own nodes in the graph of all clients."""
+    """int64 [n]: degrees of a client's own nodes in the whole graph."""
     return np.bincount(np.concatenate([arrays.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(arrays.y))
 
 
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
-    """Rows of Â X: the sums [n, d] by √d~."""
+    """Rows of Â X: the sums [n, d] divided by √d~."""
     return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
 
 
 class _Passed:
-    """Edges whose messages were passed before (a `core.operators.MessagePassing` and its own operator)."""
+    """Edges that pass no further messages (a `core.operators.MessagePassing` and its own operator)."""
 
     shrinks = False
 
@@ -393,7 +396,7 @@ class _Passed:
 
 
 def passed_edges(nodes: int) -> MessagePassing:
-    """Edges along which nothing more is passed: each of so many nodes gets what it has itself."""
+    """Edges that pass no further messages: each of `nodes` nodes receives only its own row."""
     return _Passed(nodes)
 
 
@@ -406,8 +409,8 @@ def _without_messages(layer: Layer) -> Layer:
 
 @preset_of(NeighborSums, Uniform)
 class FedGCN:
-    """FedAvg of a graph convolutional network that knows the features of neighbors at other clients, as sums that were
-    exchanged once.
+    """FedAvg of a graph convolutional network that uses sums of the features of neighbors at other clients, exchanged
+    once.
 
     local_steps: optimizer steps per round.
     optimizer:   optimizer of the local training.

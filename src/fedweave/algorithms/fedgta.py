@@ -1,12 +1,12 @@
 """FedGTA: Li et al. 2023, "FedGTA: topology-aware averaging for federated graph learning", section 3.
 
-Clients whose predictions are distributed alike over their graphs share a model, in which they count by how certain
-their predictions are. As in the authors' script, moments are those of the last propagation step (the text says of each)
-and the certainty is taken at a temperature of 20, which leaves it nearly a weight by degrees: 2.58 for an edge's end at
-a training node and .63 elsewhere, of 7 classes. Deviations: a client is always its own neighbor (in the script at
-epsilon ≥ 1 nobody is), shares alike where no client has an edge, and weighs nothing without training examples. OpenFGL,
-whence the tables for graphs, propagates from predictions of training nodes alone, without loops at nodes and clamped to
-[0, 1]; the authors' own tables are of GAMLP with three hops.
+Clients whose predictions have similar distributions over their graphs share a model, weighted by the certainty of their
+predictions. As in the authors' script, moments come from the last propagation step (in the text from each step) and the
+certainty uses a temperature of 20, with which it is nearly a weight by degrees: 2.58 for an edge's end at a training
+node and .63 elsewhere, with 7 classes. Deviations: a client is always its own neighbor (in the script not with epsilon
+≥ 1), weights are equal if no client has an edge, and a client without training examples has the weight 0. OpenFGL, the
+source of the tables for graphs, propagates only from predictions of training nodes, without loops at nodes and clamped
+to [0, 1]; the authors' own tables are of GAMLP with three hops.
 """
 
 import math
@@ -59,7 +59,7 @@ class TopologyMix(Part):
     needs = Needs(personal=True, nodes=True, whole_graphs=True, classes=True)
 
     def check(self, training: Training) -> None:
-        """Refuse models of small graphs, whose labels no edges join."""
+        """Raise a ValueError if the model is for small graphs, whose labels no edges join."""
         if models.pools(training.model):
             raise ValueError("FedGTA spreads labels along edges, so that the examples must be nodes, not small graphs")
 
@@ -103,8 +103,8 @@ def certainty(p: Tensor, degree: Tensor) -> Tensor:
 
 
 def shares(moments: Tensor, certainty: Tensor, epsilon: float) -> Tensor:
-    """float64 [P, P]: row i is shared out over those whose moments [P, m] have a cosine above epsilon with its own, and
-    itself, by `certainty` [P]; alike where that of all of them is 0."""
+    """float64 [P, P]: row i divides 1 by `certainty` [P] over client i and the clients whose moments [P, m] have a
+    cosine above epsilon with its moments; equally if the certainties of all of these are 0."""
     unit = F.normalize(moments.double(), dim=1, eps=1e-8)
     near = (unit @ unit.T > epsilon) | torch.eye(len(unit), dtype=torch.bool, device=unit.device)
     weight = near * certainty.double()

@@ -1,7 +1,7 @@
 """FedNova: Wang et al. 2020, "Tackling the objective inconsistency problem in heterogeneous federated optimization",
 eqs. 5-8.
 
-Clients that take more steps than others would pull the joint model to their own optimum; so each update counts by how
+Clients that take more steps than others would pull the global model to their own optimum; so each update counts by how
 far its client's steps would carry a constant gradient. Deviations: mini-batches of a client are of equal size up to
 one; with the proximal term, too, τ_eff is Σ p_i ‖a_i‖₁, where the released code has Σ p_i τ_i. Adam has no such
 length, so it is refused.
@@ -32,12 +32,13 @@ _STEPS = Sends("how many steps the client takes in a round at most", within=Whol
 
 @dataclass(frozen=True)
 class NormalisedSteps(OwnCount):
-    """Clients train on mini-batches of their examples, larger ones for more steps, and update i counts
-    p_i (Σ p_k a_k) / a_i, a_i being how far its steps carry a constant gradient (‖a_i‖₁ in the paper). In a secure sum
-    clients send p_i Δ_i A / a_i and p_i a_i / A, where A is the longest reach that any of them can have.
+    """Clients train on mini-batches, so larger clients take more steps, and update i has the weight p_i (Σ p_k a_k) /
+    a_i. a_i is how far its steps carry a constant gradient (‖a_i‖₁ in the paper). With secure aggregation clients send
+    p_i Δ_i A / a_i and p_i a_i / A, where A is the largest possible a_i of any client.
 
-    batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
-    max_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
+    batch:      training examples of a mini-batch, one mini-batch per step; 0 takes all examples in each step.
+    max_local_steps: upper end of local_steps, drawn for each client and round from local_steps to this number; 0 draws
+                      nothing.
     momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
@@ -48,25 +49,27 @@ class NormalisedSteps(OwnCount):
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
         "reach": Sends(
-            "how far the client's steps carry a constant gradient, which tells their number", within=Real(0), mean=True
+            "how far the client's steps carry a constant gradient, which reveals their number",
+            within=Real(0),
+            mean=True,
         ),
     }
-    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
+    within: ClassVar[SecureSum | None] = None  # the form of secure aggregation; None without it
     client_learns = "how many steps any member takes at most"
 
     @property
     def needs(self) -> Needs:
-        """Plain steps."""
+        """Plain steps of SGD."""
         return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"), statistics="home")
 
     # --- at a client
 
     def batches(self, count: Tensor) -> Tensor:
-        """How many mini-batches `count` examples make."""
+        """Number of mini-batches for `count` examples."""
         return -(-count // self.batch) if self.batch else (count > 0).long()
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"chosen": bool [steps, e]}: in every pass over the examples each of them once."""
+        """{"chosen": bool [steps, e]}, the mini-batch of each step; a pass takes every example once."""
         train = graph.masks[TRAIN]
         among = self.batches(train.sum()).clamp(min=1)
         chosen = []
@@ -76,7 +79,7 @@ class NormalisedSteps(OwnCount):
         return {"chosen": torch.stack(chosen)}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """Of the smallest mini-batch."""
+        """The size of the smallest mini-batch."""
         count = graph.masks[TRAIN].sum()
         return int(count // self.batches(count).clamp(min=1))
 
@@ -85,20 +88,20 @@ class NormalisedSteps(OwnCount):
         return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
     def joined(self, within: SecureSum) -> Part:
-        """With the longest pass found by a sum."""
+        """The part that finds the longest pass by secure aggregation."""
         return copied(self, within=within)
 
     @on_client(sends=lambda self: {"steps": told_batches(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
-        """{"steps"}: one pass's, scalar."""
+        """{"steps": steps of one pass, scalar}."""
         return {"steps": tell_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
 
     def steps(self, ctx: Context) -> Tensor:
         """τ_i, int64 scalar."""
         least = ctx.training.local_steps
         spread = max(self.max_local_steps - least, 0) + 1
-        drawn = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
-        return (least + drawn) * self.batches(ctx.examples)
+        extra = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
+        return (least + extra) * self.batches(ctx.examples)
 
     def train(self, ctx: Context) -> Fit:
         """τ_i steps."""
@@ -125,11 +128,11 @@ class NormalisedSteps(OwnCount):
         return graph.masks[TRAIN].sum()
 
     def scaled(self, ctx: Context) -> Tensor:
-        """A / a_i; nothing counts of a client without steps."""
+        """A / a_i; a client without steps has the weight 0."""
         return self._longest(ctx) / self.reach(self.steps(ctx).clamp(min=1).double(), ctx.training.lr)
 
     def most(self, ctx: Context) -> int:
-        """The most steps that any client takes in a round."""
+        """The largest number of steps of any client in a round."""
         result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
         return result
 
@@ -147,19 +150,19 @@ class NormalisedSteps(OwnCount):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The longest round is agreed upon."""
+        """The step that finds the longest pass."""
         return (self.count,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """How many mini-batches any client has at most."""
+        """{"batches": the most mini-batches of any client}."""
         return {"batches": most_batches(fed.map(self.count), "steps", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """That."""
+        """{"batches": the most mini-batches of any client}."""
         return {"batches": state["batches"]}, {}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """p_i τ_eff / a_i with τ_eff = Σ p_k a_k, of those that train."""
+        """p_i τ_eff / a_i with τ_eff = Σ p_k a_k, for clients that train."""
         n, reach = (round.replies.stack(key).double() for key in ("n", "reach"))
         share = n / n.sum().clamp(min=1)
         return torch.where(n > 0, share * (share @ reach) / reach.clamp(min=1e-30), 0.0)
@@ -172,7 +175,7 @@ class NormalisedSteps(OwnCount):
 
 @dataclass(frozen=True)
 class ProximalSteps(NormalisedSteps):
-    """The same with FedProx's term μ/2 ‖w − w_t‖² in the objective, which shortens the way.
+    """`NormalisedSteps` with FedProx's term μ/2 ‖w − w_t‖² in the objective, which shortens a_i.
 
     mu: μ, strength of FedProx's term.
     """
@@ -185,7 +188,7 @@ class ProximalSteps(NormalisedSteps):
 
     @property
     def needs(self) -> Needs:
-        """As without the term, and steps that suit it."""
+        """The needs of `NormalisedSteps`, and a pull of strength μ."""
         return replace(super().needs, pull=self.mu)
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
@@ -201,7 +204,7 @@ class ProximalSteps(NormalisedSteps):
 class FedNova:
     """FedAvg of clients that take different numbers of steps, each update divided by how far these lead.
 
-    local_steps: passes over a client's training examples in a round, each of as many steps as it has mini-batches.
+    local_steps: passes over a client's training examples in a round, one step per mini-batch.
     optimizer:   optimizer of the local training, SGD.
     lr:          learning rate of the local training.
     mu:          μ, strength of FedProx's term; 0 is none.

@@ -76,7 +76,7 @@ class ServerAdam(Part):
 
 @dataclass(frozen=True)
 class ServerYogi(ServerAdam):
-    """The same with v ← v − (1 − β₂) Δ² sign(v − Δ²), which falls no faster than it rises."""
+    """`ServerAdam` with v ← v − (1 − β₂) Δ² sign(v − Δ²), which falls no faster than it rises."""
 
     recorded = True
 
@@ -87,10 +87,10 @@ class ServerYogi(ServerAdam):
 
 @dataclass(frozen=True)
 class ServerAdagrad(ServerAdam):
-    """The same with v ← v + Δ², without β₂ and by default without β₁.
+    """`ServerAdam` with v ← v + Δ², without β₂ and by default without β₁.
 
     beta1: decay of m.
-    beta2: of no effect.
+    beta2: has no effect.
     """
 
     beta1: float = 0.0

@@ -3,8 +3,8 @@
 Clients share no weights; each sends the mean embedding of each of its classes, and pulls its embeddings to the means
 over all clients. Deviations: every client starts from the same weights; the mean over clients is by number of examples,
 without the further factor 1 / |N_j| that is printed, which would shrink it (the released code has the plain mean, how =
-"mean"). The term is the released code's, a mean over examples and columns in which a class that nobody sent counts 0.
-OpenFGL adds up the means of all classes, and counts a class that a client lacks as a prototype of 0.
+"mean"). The term follows the released code: a mean over examples and columns in which a class without any prototype
+counts 0. OpenFGL adds up the means of all classes, and counts a class that a client lacks as a prototype of 0.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,18 @@ from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, FedweaveError
 
-_UNKNOWN = -1e9  # in the place of −∞: the logit of a class without a prototype
+_UNKNOWN = -1e9  # instead of −∞: the logit of a class without a prototype
 
 
 @dataclass(frozen=True)
 class ClassPrototypes(Part):
-    """λ times the mean of (h_v − q_(y_v))² over training examples and columns, q_j being the mean embedding of class
-    j's examples over all clients, which is all that they share.
+    """λ times the mean of (h_v − q_(y_v))² over training examples and columns, where q_j is the mean embedding of class
+    j's examples over all clients. Clients share nothing else.
 
     lam:   λ, the strength of the pull.
-    how:   clients count in q_j by "size", their number of examples of class j, or alike ("mean").
-    least: a class of fewer training examples at a client is not sent, for the mean of one is that example's embedding.
+    how:   weights of clients in q_j: "size", their number of examples of class j, or equal ("mean").
+    least: fewest training examples of a class whose prototype a client sends; the mean of one example would be its
+           embedding.
     """
 
     lam: NonNegative = 1.0
@@ -52,7 +53,7 @@ class ClassPrototypes(Part):
     }
 
     def check(self, training: Training) -> None:
-        """Refuse a model without embeddings."""
+        """Raise an error if the model has no embeddings."""
         models.check_embeds(training.model, "a prototype")
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
@@ -69,14 +70,15 @@ class ClassPrototypes(Part):
         return self.lam * torch.where(train & inputs["known"][y], away, 0.0).sum() / train.sum().clamp(min=1)
 
     def report(self, ctx: Context) -> Tree:
-        """{"prototype": [C, d], "count": int64 [C]} by the trained model, 0 for a class that is not sent."""
+        """{"prototype": [C, d], "count": int64 [C]} by the trained model, 0 for a class that the client does not
+        send."""
         *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, ctx.client.graph)
         mean, count = class_means(models.rows_of(h), ctx.client.graph, logits.shape[1])
         mask = count >= self.least
         return {"prototype": torch.where(mask[:, None], mean, 0.0), "count": torch.where(mask, count, 0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """q; that of a class which nobody sent stays."""
+        """The new q; a class that no client sent keeps its prototype."""
         sent, counts = sent_by(round)
         weight = (counts if self.how == "size" else counts > 0).double()
         mean = torch.einsum("pc,pcd->cd", weight, sent.double()) / weight.sum(0).clamp(min=1)[:, None]
@@ -88,19 +90,19 @@ class ClassPrototypes(Part):
 
 @dataclass(frozen=True)
 class NearestPrototype(ClassPrototypes):
-    """`ClassPrototypes` whose clients answer by the class of the nearest prototype, argmin_j ‖h − q_j‖₂: the last layer
-    becomes 2 q, with the bias −‖q_j‖². Before there are prototypes they answer by their own last layer."""
+    """`ClassPrototypes` whose clients predict the class of the nearest prototype, argmin_j ‖h − q_j‖₂: the last layer
+    becomes 2 q, with the bias −‖q_j‖². Before there are prototypes they predict with their own last layer."""
 
     def check(self, training: Training) -> None:
-        """Refuse a model whose last layer is not linear."""
+        """Raise a ValueError if the model's last layer is not linear."""
         super().check(training)
         if not linear(training.model[-1]):
             raise ValueError(
-                "prototypes answer with a linear last layer alone; take model.linear = true of gcn, or head = 'own'"
+                "prediction by prototypes needs a linear last layer; set model.linear = true with gcn, or head = 'own'"
             )
 
     def judged(self, ctx: Context) -> Tree:
-        """The client's own weights, the last layer made of prototypes."""
+        """The client's own weights, with the prototypes as last layer."""
         w, inputs = ctx.received, ctx.given
         if "prototype" not in inputs:
             return w
@@ -110,7 +112,7 @@ class NearestPrototype(ClassPrototypes):
 
 
 def sent_by(round: Round) -> tuple[Tensor, Tensor]:
-    """Prototypes [P, C, d], and int64 [P, C] of how many examples.
+    """Prototypes [P, C, d], and int64 [P, C], their numbers of examples.
 
     Raises:
         ConfigError: clients' models have embeddings of different widths d.
@@ -122,7 +124,7 @@ def sent_by(round: Round) -> tuple[Tensor, Tensor]:
 
 
 def class_means(h: Tensor, graph: Graph, classes: int) -> tuple[Tensor, Tensor]:
-    """([C, d] the mean of h [e, d] over each class's training examples, 0 of none; int64 [C] how many)."""
+    """([C, d], the mean of h [e, d] over each class's training examples, 0 without any; int64 [C], their number)."""
     member = (graph.y[:, None] == torch.arange(classes, device=h.device)) & graph.masks[TRAIN][:, None]
     count = member.sum(0)
     return member.to(h.dtype).T @ h / count.clamp(min=1)[:, None].to(h.dtype), count
@@ -138,7 +140,7 @@ def linear(layer: Layer) -> bool:
 class FedProto:
     """Clients share no weights but the mean embeddings of their classes, and pull their own to these.
 
-    head:  what clients answer by, their "own" last layer, or the nearest "prototype" (the paper), which needs a linear
+    head:  prediction by the client's "own" last layer, or by the nearest "prototype" (the paper), which needs a linear
            last layer.
     share: patterns of weights that are shared; none.
     """

@@ -4,7 +4,7 @@ Every client gets a mix of all clients' weights, with more of those whose models
 and masks the part of the mix that it does not need by its own mask.
 
 Deviations: the server computes the embeddings, from the weights w_i that it has anyway; masks stay at their clients, so
-these embeddings are those of w_i and not of w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
+these embeddings come from w_i and not from w_i ∘ μ_i. Biases have no mask. The penalties have gradients; in the
 authors' code they have none. But the gradient of ‖w − w̄_i‖₂ is 0 at w̄_i, where training starts: with one local step,
 the default, only the L1 norm of the masks acts.
 """
@@ -37,8 +37,8 @@ SUFFIX = "_mask"
 def masked(layer: Layer, threshold: float) -> Layer:
     """`layer` with the weights w ∘ μ, a mask μ for each of its matrices.
 
-    The mask of "weight" is the weight "weight_mask"; it starts at 1. Entries of it below `threshold` in magnitude count
-    as 0 in evaluation, where a layer gets no key.
+    The mask of "weight" is the weight "weight_mask"; it starts at 1. Its entries below `threshold` in magnitude count
+    as 0 in evaluation, when a layer gets no RNG key.
     """
 
     def init(key: Tensor) -> Tree:
@@ -61,7 +61,7 @@ def _multiplied(w: Tree, threshold: float | None) -> Tree:
 
 
 def pruned(mask: Tensor, threshold: float) -> Tensor:
-    """The mask with 0 in place of entries below `threshold` in magnitude."""
+    """The mask with entries below `threshold` in magnitude set to 0."""
     return torch.where(mask.abs() < threshold, 0, mask)
 
 
@@ -81,10 +81,10 @@ class FunctionalMix(Part):
     needs = Needs(personal=True)
 
     def check(self, training: Training) -> None:
-        """Refuse a model without weights that tell how many features there are, or without convolutions."""
+        """Raise a ValueError if the model has no weights by feature, or no convolutions."""
         if not models.feature_rows(training.model) or not convolutions(training.model):
             raise ValueError(
-                "FED-PUB compares models by what they make of a random graph; choose a model with graph convolutions "
+                "FED-PUB compares models by their outputs on a random graph; choose a model with graph convolutions "
                 "that multiplies features by a weight, such as gcn"
             )
 
@@ -118,9 +118,9 @@ def convolutions(model: Model) -> list[int]:
 def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Graph:
     """5 blocks of 100 nodes; two nodes of a block are neighbors with probability 0.1, others never; x ~ N(0, 1)."""
     n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
-    drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
+    pairs = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
     block = np.arange(n) // SIZE
-    joined = np.triu(drawn & (block[:, None] == block), 1)
+    joined = np.triu(pairs & (block[:, None] == block), 1)
     x = random.normal(random.fold(source, "x"), (n, features)).numpy()
     none = np.zeros((3, n), bool)
     graph = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
@@ -129,8 +129,9 @@ def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class SparseMasks(Part):
-    """Every client trains w ∘ μ_i with a mask μ_i of its own, which starts at 1 and never leaves, and adds
-    l1 ‖μ_i‖₁ + pull Σ ‖w − w̄_i‖₂ to its objective, the sum over tensors, w̄_i what it received (section 4.2, eq. 7).
+    """Every client trains w ∘ μ_i with its own mask μ_i, which starts at 1 and never leaves the client, and adds l1
+    ‖μ_i‖₁ + pull Σ ‖w − w̄_i‖₂ to its objective. The sum is over tensors, and w̄_i are the received weights (section
+    4.2, eq. 7).
 
     l1:        weight of the masks' L1 norm, which makes them sparse.
     pull:      weight of the distance to the received weights; none in the first round, and without effect where
@@ -177,7 +178,7 @@ class SparseMasks(Part):
 
 @preset_of(FunctionalMix, SparseMasks)
 class FedPUB:
-    """Clients whose models behave alike share more, and each uses a part of what it gets.
+    """Clients with similar models share more, and each client masks a part of the weights that it gets.
 
     The paper's model has two graph convolutions of width 128 and a linear classifier; any with convolutions will do.
 

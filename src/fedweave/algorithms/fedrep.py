@@ -1,8 +1,8 @@
 """FedRep: Collins et al. 2021, "Exploiting shared representations for personalized federated learning", algorithm 1.
 
 In a round a client first fits its head to the received body, and then takes a few steps on the body with that head.
-Deviations: full batches; heads start in common; a client without training examples is left out of the mean; models are
-judged with the head that the client trained last, and not with one trained anew for the test.
+Deviations: full batches; heads start in common; a client without training examples is left out of the mean; the
+evaluation uses the head that the client trained last, without further training.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class HeadThenBody(OwnHead):
     head_steps: StepsOrNone = 10
 
     def train(self, ctx: Context) -> Fit:
-        """Both, each with an optimizer of its own."""
+        """The steps on the head, then on the body, each with its own optimizer."""
         body = ctx.shared(ctx.start)
         paths = {path for path, _ in leaves(body)}
         head = nest({path: leaf for path, leaf in leaves(ctx.start) if path not in paths})
@@ -49,7 +49,7 @@ class HeadThenBody(OwnHead):
 
 @preset_of(HeadThenBody, UniformTrained)
 class FedRep:
-    """FedAvg of a body, to which every client fits a head of its own before it trains the body.
+    """FedAvg of a body; every client fits its own head to the body before it trains the body.
 
     local_steps: τ_b, steps on the body in a round.
     """

@@ -1,8 +1,8 @@
 """FedSage: Zhang et al. 2021, "Subgraph federated learning with missing neighbor generation", section 3.2: FedAvg of a
 GraphSAGE model that is trained on sampled neighborhoods.
 
-Deviations: mini-batches are drawn anew in every step, `local_steps` of them a round; the paper goes once through a
-client's training nodes. In evaluation a node sees all its neighbors, not a sample.
+Deviations: every step draws a new mini-batch, `local_steps` per round; the paper goes once through a client's training
+nodes. In evaluation a node sees all its neighbors, not a sample.
 """
 
 from typing import ClassVar

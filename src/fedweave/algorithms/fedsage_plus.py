@@ -2,19 +2,18 @@
 
 Before training, every client hides some neighbors from itself and trains a generator to predict how many of a node's
 neighbors are missing and what features they have. In the federated exchange other clients send gradients of the
-distance between the generated features and those of their own nodes. The client then mends its graph with generated
+distance between the generated features and their own nodes' features. The client then mends its graph with generated
 neighbors, and FedSage trains on that.
 
-What the paper leaves open, or where this differs:
-- A peer is sent the weights that generate features and, for a sample of nodes, their embeddings, already noised, and
-  how many neighbors each node misses. It returns the gradient of its matching term, and the server adds up the
-  gradients.
+Choices where the paper is open, and deviations:
+- A peer gets the weights that generate features and, for a sample of nodes, noised embeddings and the number of missing
+  neighbors. It returns the gradient of its matching term, and the server adds up the gradients.
 - In an exchange the server asks `peers` random others for each generator; the paper asks all: P (P - 1) gradients.
-- Most nodes miss less than one neighbor, so the reference code's ⌊n̂⌋ generates none (`rounding = "floor"`); by
-  default n̂ neighbors are generated on average. In local training a node uses a slot for each hidden neighbor in the
-  matching term, so that features are learnt whatever n̂ is.
-- Matching terms are means over the used slots of a sample of nodes with missing neighbors, drawn anew in every step;
-  in local training the mended graph that is classified has only these nodes' generated neighbors.
+- Most nodes miss less than one neighbor, so the reference code's ⌊n̂⌋ generates none (`rounding = "floor"`); by default
+  n̂ neighbors are generated on average. In local training a node uses a slot for each hidden neighbor in the matching
+  term, so that the features train for every n̂.
+- Matching terms are means over the used slots of a sample of nodes with missing neighbors, drawn in every step; in
+  local training the classified mended graph has only these nodes' generated neighbors.
 - The last hidden layer that generates features has 64 columns; the reference code's has 2,048, so that a generator of
   Cora's features has 15 million weights.
 - The mended graph's classifier is a separate GraphSAGE of width 64, which belongs to the generator.
@@ -58,22 +57,23 @@ from fedweave.sampling.neighborhoods import drawn
 
 _OFFERED = {
     "offers": "other members' generators of features, embeddings of some of their nodes, with noise, and how many "
-    "neighbors these miss; not whose they are"
+    "neighbors these miss, without their owners"
 }
 _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
     "client's nodes; of a generator made for that, a node's features"
 )
-_MOST_EXCHANGES = 10_000  # which a site lists before the first one; a server's word must not fill its memory
+_MOST_EXCHANGES = 10_000  # a site lists them before the first one, so a server's number must not fill its memory
 
 
 @dataclass(frozen=True)
 class MissingNeighbours(Generates):
-    """Clients' graphs get generated neighbors before the first round.
+    """Adds generated neighbors to clients' graphs before the first round.
 
-    exchanges: steps with gradients of others; 0 leaves every generator to its client (the paper's LocSage+).
-    peers:     others that each generator is sent to in an exchange; 0 is all of them.
-    sample:    nodes whose generated features are matched in a step.
+    exchanges: steps with gradients of other clients; 0 trains every generator only at its client (the paper's
+               LocSage+).
+    peers:     number of other clients that get a generator in an exchange; 0 for all.
+    sample:    number of nodes whose generated features a step matches.
     rounding:  rounding of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
     """
 
@@ -84,17 +84,17 @@ class MissingNeighbours(Generates):
     needs = Needs(nodes=True, bounds=("sample",), classes=True)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that reads what edges carry: generated ones carry nothing."""
+        """Raise a ValueError if the model reads edge attributes, which generated edges do not have."""
         if any(layer.operator in carrying.kinds() for layer in training.model):
             raise ValueError(
-                "edges to generated neighbors carry nothing; choose model sage, or gcn with weighted = false and "
+                "edges to generated neighbors have no attributes; choose model sage, or gcn with weighted = false and "
                 "directed = 'none'"
             )
 
     # --- server ------------------------------------------------------------------------------------------------------
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Generators, the exchange, and mended graphs."""
+        """Train generators, exchange gradients, and mend the clients' graphs."""
         fed.map(self.learn, {"classes": fed.classes})
         for number in range(self.exchanges if len(fed.clients) > 1 else 0):
             self._exchange(fed, random.fold(fed.key("peers"), number))
@@ -103,22 +103,23 @@ class MissingNeighbours(Generates):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """Training at home, the exchanges, and mending."""
+        """The steps for local training, the exchanges, and mending."""
         return (self.learn, *(self.offer, self.match, self.improve) * self.exchanges, self.mend)
 
     def _exchange(self, fed: Federation, key: Tensor) -> None:
         """One step of all generators, with gradients of others."""
         offers = fed.map(self.offer)
-        partners = self._asked(offers.clients, key)
+        partners = self._owners(offers.clients, key)
         replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, partners)))
         fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, partners)}))
 
-    def _asked(self, clients: Sequence[str], key: Tensor) -> Tensor:
-        """int64 [k, P]: whose generators each client is sent, all of one row different; each is sent to k others."""
+    def _owners(self, clients: Sequence[str], key: Tensor) -> Tensor:
+        """int64 [k, P]: the owners of the generators that each client gets, all different in a row; each generator goes
+        to k others."""
         others = len(clients) - 1
         member = torch.ones(others, dtype=torch.bool, device=key.device)
         shifts = 1 + random.order(key, member).argsort()[: self.peers or others]
-        by_id = sorted(range(len(clients)), key=lambda at: clients[at])  # whatever order clients have
+        by_id = sorted(range(len(clients)), key=lambda at: clients[at])  # independent of the clients' order
         ring = torch.tensor(by_id, device=key.device)
         return ring[(ring.argsort() + shifts[:, None]) % len(clients)]
 
@@ -126,7 +127,7 @@ class MissingNeighbours(Generates):
 
     @on_client(hears={"classes": "how many classes there are"})
     def learn(self, client: Client, message: Tree) -> Tree:
-        """Hide some nodes, and train a generator on what their neighbors miss then; sends nothing."""
+        """Hide some nodes, and train a generator to predict them for their neighbors; sends nothing."""
         graph, key = client.graph, client.key
         hidden = self.hides(graph, key)
         known = {"hidden": hidden, "norms": squares(graph.x)}
@@ -138,7 +139,8 @@ class MissingNeighbours(Generates):
         return {}
 
     def local_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far the number, the features and the use of generated neighbors are from the hidden ones."""
+        """The loss of the generator, scalar: errors in number and features of hidden neighbors, and the classifier's
+        loss."""
         visible = graph.real & ~args["hidden"]
         z = embeddings(w["encoder"], graph, visible)
         count = counts(w["count"], z)
@@ -156,15 +158,15 @@ class MissingNeighbours(Generates):
         return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
     def _own_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
-        """How far the generated `features` [b, slots, d] of `rows` are from their hidden neighbors'; a slot is used for
-        each of these."""
+        """The distance of the generated `features` [b, slots, d] of `rows` to the features of their hidden neighbors,
+        with a slot for each of these."""
         chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
         near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
         used = self.net.used(near.sum(0)) & real[:, None]
         return mismatch(features, used, graph.x, args["norms"], near)
 
     def rounded(self, count: Tensor, key: Tensor) -> Tensor:
-        """int64 [n] of n̂ [n]: how many slots are used."""
+        """int64 [n]: the number of used slots, from n̂ [n]."""
         if self.rounding == "nearest":
             return torch.round(count).long()
         up = random.uniform(key, tuple(count.shape)) if self.rounding == "random" else 0
@@ -179,7 +181,7 @@ class MissingNeighbours(Generates):
 
     @on_client(sends=_offers)
     def offer(self, client: Client, message: Tree) -> Tree:
-        """The generator of features, and for whom it is to make some."""
+        """The generator of features, and the nodes to generate features for."""
         memory, key = client.state["neighbours"], client.key
         slots = self.rounded(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
         visible = client.graph.real & ~memory["hidden"]
@@ -198,7 +200,8 @@ class MissingNeighbours(Generates):
         return {"gradient": scale(step.w, -1.0)}
 
     def others_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far what the offered generators make, their weights plus `change`, is from the client's own nodes."""
+        """The distance of features by the offered generators, with `change` added to their weights, to the client's own
+        nodes."""
         terms = []
         for i, offer in args["offers"].items():
             features = self.net.features(map_leaves(torch.add, offer["generator"], change[i]), offer["embedding"])
@@ -208,7 +211,8 @@ class MissingNeighbours(Generates):
 
     @on_client(hears={"gradient": "the sum of the gradients that other members returned for its generator"})
     def improve(self, client: Client, message: Tree) -> Tree:
-        """One step of the generator of features along its own gradient and that of others; sends nothing."""
+        """One step of the generator of features along its own gradient and the gradients of other clients; sends
+        nothing."""
         memory = client.state["neighbours"]
         known = {name: memory[name] for name in ("hidden", "norms", "z")} | {"gradient": message["gradient"]}
         features, _, optimizer = fit(
@@ -225,7 +229,7 @@ class MissingNeighbours(Generates):
         return {}
 
     def joint_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """The client's own matching term, and one whose gradient is what others returned."""
+        """The client's own matching term, plus a term with the gradient that other clients returned."""
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
         features = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
         others = dict(leaves(args["gradient"]))

@@ -1,14 +1,14 @@
 """FedTAD: Zhu et al. 2024, "FedTAD: topology-aware data-free knowledge distillation for subgraph federated learning",
 algorithm 1.
 
-FedAvg whose server then trains the mean on made-up graphs to answer, class by class, as those clients' models do that
-know the class best. As the text has it: a class's reliability is a share over clients, of features beside the
-probabilities that walks return. Deviations: the mean to begin from is by training examples, logits alone are compared,
-and a reliability is at least 0. The released script does not run as it is, describes nodes by the numbers of nodes that
-a walk visits, and drops out in evaluation; OpenFGL, whence the tables for graphs, takes shares over a client's own
-classes.
+FedAvg whose server then distills on generated graphs: for each class the mean model learns the predictions of the
+clients' models that are most reliable for it. As in the text, a class's reliability is a share over clients, from
+features and the probabilities that walks return. Deviations: the first mean is by training examples, only logits are
+compared, and a reliability is at least 0. The released script does not run unchanged, describes nodes by the numbers of
+nodes that a walk visits, and uses dropout in evaluation; OpenFGL, the source of the tables for graphs, takes shares
+over a client's own classes.
 
-The nodes that the server makes up are of noise, for a class each (section 4.2).
+The server generates nodes from noise, each for one class (section 4.2).
 """
 
 from dataclasses import dataclass
@@ -50,12 +50,12 @@ def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> T
     return nest({path: leaf.to(dtype) for path, leaf in leaves(weights)})
 
 
-def features(made: Tree, z: Tensor, label: Tensor) -> Tensor:
+def features(weights: Tree, z: Tensor, label: Tensor) -> Tensor:
     """[n, d] of noise z [n, 32] for nodes of the classes `label` int64 [n], by a `generator`."""
-    h = torch.cat([z, made["class"]["weight"][label]], 1)
+    h = torch.cat([z, weights["class"]["weight"][label]], 1)
     for at in range(len(WIDTHS)):
-        h = torch.tanh(h @ made[str(at)]["weight"] + made[str(at)]["bias"])
-    last = made[str(len(WIDTHS))]
+        h = torch.tanh(h @ weights[str(at)]["weight"] + weights[str(at)]["bias"])
+    last = weights[str(len(WIDTHS))]
     x: Tensor = h @ last["weight"] + last["bias"]
     return x
 
@@ -66,7 +66,7 @@ def labels(count: int, classes: int, device: torch.device | str = "cpu") -> Tens
 
 
 def alike(cosine: Tensor, near: int) -> Tensor:
-    """bool [n, n]: pairs of which one is among the `near` columns that are largest in the other's row."""
+    """bool [n, n]: pairs in which one node is among the `near` largest columns of the other's row."""
     nearest = (-cosine).argsort(dim=1, stable=True)[:, :near]
     close = torch.zeros_like(cosine, dtype=torch.bool).scatter(1, nearest, True)
     return close | close.T
@@ -85,18 +85,18 @@ WALK = 5  # steps of walks that return
 
 @dataclass(frozen=True)
 class Distilled(TellsExamples):
-    """After the mean by size w̄, `outer` times: the generator takes a step to where models and w̄ differ, classes are
-    plain and nodes are unlike, λ1 L_sem − L_dis + λ2 L_div, and then w̄ takes `inner` steps on L_dis = Σ_i Σ_c φ_ic mean
-    |f_w̄ − f_i| over the made-up nodes of class c and the logits.
+    """After the mean by size w̄, `outer` times: the generator takes a step on λ1 L_sem − L_dis + λ2 L_div, toward nodes
+    with clear classes on which models and w̄ differ, and toward diverse nodes, and then w̄ takes `inner` steps on L_dis
+    = Σ_i Σ_c φ_ic mean |f_w̄ − f_i| over the generated nodes of class c and the logits.
 
     outer:     number of distillations in a round; 0 is FedAvg.
-    inner:     steps of the joint model each time.
-    rate:      learning rate of generator and joint model, by Adam.
-    decay:     weight decay of both.
+    inner:     steps of the global model in each distillation.
+    rate:      learning rate of generator and global model, by Adam.
+    decay:     weight decay of generator and global model.
     semantic:  λ1, weight of the semantic loss.
     diversity: λ2, weight of the diversity loss.
-    pseudo:    number of made-up nodes, the same of each class.
-    near:      number of neighbors of a made-up node, itself included, by cosine.
+    pseudo:    number of generated nodes, with equal numbers per class.
+    near:      number of neighbors of a generated node by cosine, itself included.
     """
 
     outer: CountOrNone = 5
@@ -114,7 +114,7 @@ class Distilled(TellsExamples):
             raise ValueError(f"near = {self.near}: must be at most pseudo, which is {self.pseudo}")
 
     def check(self, training: Training) -> None:
-        """Refuse models whose features nobody could make up, and those of small graphs."""
+        """Raise a ValueError if features of the model cannot be generated, or its examples are small graphs."""
         if not models.feature_rows(training.model) or models.pools(training.model):
             raise ValueError(
                 "FedTAD makes up nodes with features; choose a model of nodes that multiplies features by a weight, "
@@ -125,11 +125,11 @@ class Distilled(TellsExamples):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """What clients know of classes."""
+        """The step that computes clients' reliabilities."""
         return (self.reliability,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """What clients know of classes, and the key of the generator."""
+        """The clients' reliabilities, and the RNG key of the generator."""
         known = fed.map(self.reliability, {"classes": fed.classes}).stack("reliability")
         return {"known": known, "key": fed.key("generator"), "round": torch.zeros_like(known[0, 0], dtype=torch.int64)}
 
@@ -158,7 +158,7 @@ class Distilled(TellsExamples):
         return by_size(round)
 
     def observe(self, state: Tree, round: Round) -> Tree:
-        """The generator, and by how much distillation moves the mean, as "moved"."""
+        """The generator's state, and "moved", the change of the mean by distillation."""
         start = w = add(round.w, round.replies.weighted_sum("update", by_size(round)))
         generator_weights, of_made, of_w = self._held(state, round)
         label = labels(self.pseudo, state["known"].shape[1], state["known"].device)
@@ -176,13 +176,14 @@ class Distilled(TellsExamples):
                 task.unlike, generator_weights, graph, key, adam, 1, state=of_made, args=args
             )
             graph = pseudo_graph(features(generator_weights, z, label), self.near)
-            args = inputs | {"told": task.answers(inputs["teachers"], graph)}
+            args = inputs | {"targets": task.answers(inputs["teachers"], graph)}
             w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
         after = {"made": generator_weights, "of_made": of_made, "of_mean": of_w, "round": state["round"] + 1}
         return state | after | {"moved": sub(w, start)}
 
     def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
-        """The generator, at first as torch's linear layers start, and what the optimizers of both remember."""
+        """The generator, at first initialized like torch's linear layers, and the optimizer states of generator and
+        mean."""
         if "made" in state:
             return state["made"], state["of_made"], state["of_mean"]
         w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)
@@ -191,17 +192,17 @@ class Distilled(TellsExamples):
         return generator_weights, adam.init(generator_weights), adam.init(round.w)
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The mean update and what distillation adds."""
+        """The mean update plus the change by distillation."""
         return add(round.weighted(), state["moved"])
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Without what was moved."""
+        """The state without "moved"."""
         return {key: value for key, value in state.items() if key != "moved"}
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What the server trains on nodes of the classes `label` int64 [n]."""
+    """The server's training on nodes of the classes `label` int64 [n]."""
 
     part: Distilled
     model: Model
@@ -213,9 +214,9 @@ class _Task:
         logits: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
         return logits
 
-    def unlike(self, made: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    def unlike(self, weights: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """λ1 L_sem − L_dis + λ2 L_div."""
-        x = features(made, args["z"], self.label)
+        x = features(weights, args["z"], self.label)
         graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
         teachers = self.answers(args["teachers"], graph)
         student = models.apply(self.model, args["w"], graph)[: len(x)]
@@ -227,8 +228,8 @@ class _Task:
         return result
 
     def apart(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """L_dis, with dropout in the joint model."""
-        return divergence(models.apply(self.model, w, graph, key)[: len(self.label)], args["told"], args["share"])
+        """L_dis, with dropout in the global model."""
+        return divergence(models.apply(self.model, w, graph, key)[: len(self.label)], args["targets"], args["share"])
 
 
 def reliability(graph: Graph, t: Tensor, classes: int) -> Tensor:
@@ -247,13 +248,14 @@ def shares(known: Tensor) -> Tensor:
     return torch.where(total > 0, known / total.where(total > 0, 1.0), 0.0)
 
 
-def divergence(own: Tensor, told: Tensor, share: Tensor) -> Tensor:
-    """Σ_i Σ_v share_iv mean over columns of |own_v − told_iv|: own [n, C], told [P, n, C], share [P, n]."""
-    return ((own - told).abs().mean(2) * share).sum()
+def divergence(outputs: Tensor, targets: Tensor, share: Tensor) -> Tensor:
+    """Σ_i Σ_v share_iv mean over columns of |outputs_v − targets_iv|; outputs [n, C], targets [P, n, C], share
+    [P, n]."""
+    return ((outputs - targets).abs().mean(2) * share).sum()
 
 
 @preset_of(Distilled)
 class FedTAD:
-    """FedAvg whose server distils what clients know best of each class into the joint model."""
+    """FedAvg whose server distills the clients' most reliable models of each class into the global model."""
 
     test_settings: ClassVar[Record] = {"pseudo": 20, "rate": 1e-4, "decay": 0.0}

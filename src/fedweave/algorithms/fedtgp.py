@@ -1,12 +1,12 @@
 """FedTGP: Zhang et al. 2024, "FedTGP: trainable global prototypes with adaptive-margin-enhanced contrastive learning
 for data and model heterogeneity in federated learning", algorithm 1.
 
-As FedProto, but the server trains one prototype of each class such that those that clients send lie nearer to it than
-to other classes' by a margin. Deviations: 20 full-batch steps of Adam a round (100 gave the same on Cora) in the place
-of a thousand epochs of SGD over batches of ten; the softmax is over the classes that somebody sent this round (in the
-released code over all); every client starts from the same weights; lam is 1 (in the released command 10). OpenFGL's
+FedProto whose server trains one prototype of each class, so that clients' prototypes of the class are nearer to it than
+to other classes' prototypes by a margin. Deviations: 20 full-batch steps of Adam a round (100 gave the same on Cora)
+instead of a thousand epochs of SGD over batches of ten; the softmax is over the classes with a prototype this round (in
+the released code over all); every client starts from the same weights; lam is 1 (in the released command 10). OpenFGL's
 version divides the class means by the number of clients once for each class, so that its margin is about 0, and trains
-on rows of 0 for classes that a client lacks: numbers from there are of something else.
+on rows of 0 for classes that a client lacks, so its numbers are not comparable.
 """
 
 from dataclasses import dataclass
@@ -94,8 +94,7 @@ def prototypes(w: Tree) -> Tensor:
 
 
 def margin(rows: Tensor, present: Tensor) -> Tensor:
-    """δ, scalar, of prototypes [P, C, d] of which those `present`, bool [P, C], were sent; 0 with fewer than two
-    classes."""
+    """δ, scalar, from the prototypes [P, C, d] that are `present`, bool [P, C]; 0 with fewer than two classes."""
     count = present.sum(0)
     center = (rows * present[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
     apart = torch.cdist(center, center, compute_mode="donot_use_mm_for_euclid_dist")

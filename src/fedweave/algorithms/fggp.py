@@ -1,13 +1,13 @@
 """FGGP: Wan, Huang and Ye 2024, "Federated graph learning under domain shift with generalizable prototypes".
 
-Clients train on a second view of their graph as well, whose edges two further layers draw, and pull what both views say
-of a class together; they answer by the nearest of the class centers that the server makes of everybody's prototypes.
-Read from the released code, not from the text. Deviations: the graph of nearest neighbors is made anew in every round
-(there every 20); a class is sent as that class (there by its place among the client's classes); nothing but centers
-answers (there a queue that begins with random vectors of class 0); similarities in the pull are cosines of both sides;
-the pull starts from both views in turn (there from the drawn one); nearest nodes are joined both ways (there from one
-to the other); clients count by training examples (there by nodes, or alike); clients without two nodes of a class do
-not send it. OpenFGL answers by the classifier, answer = "classifier".
+Clients also train on a second view of their graph, whose edges two further layers draw, and pull both views' prototypes
+of a class together. They predict by the nearest class centers, which the server computes from all clients' prototypes.
+This follows the released code, not the text. Deviations: every round computes the graph of nearest neighbors (there
+every 20); prototypes have the class's own index (there its place among the client's classes); only centers predict
+(there a queue that begins with random vectors of class 0); similarities in the pull are cosines of both sides; the pull
+starts from both views in turn (there from the drawn one); nearest nodes are joined both ways (there from one to the
+other); clients count by training examples (there by nodes, or equally); clients without two nodes of a class do not
+send it. OpenFGL predicts by the classifier, answer = "classifier".
 """
 
 from dataclasses import dataclass
@@ -36,20 +36,21 @@ from fedweave.models.blocks import glorot
 from fedweave.ops.linear import linear
 
 CENTER, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
-SURE, SHARPNESS = 1e-4, 0.1  # how close to 0 and 1 chances of edges come; the temperature of answers
+SURE, SHARPNESS = 1e-4, 0.1  # least distance of edge probabilities from 0 and 1; the temperature of predictions
 
 
 @dataclass(frozen=True)
 class AugmentedView(Part):
-    """augment · (cross-entropy on Ã + L_ga) + align · L_pa, where Ã draws pairs with the chance ½ L / max L + ½ A₂, L
-    being u uᵀ of two layers u on A₂, the client's edges and each node's `near` most similar ones by the received model.
+    """augment · (cross-entropy on Ã + L_ga) + align · L_pa, where Ã draws pairs with probability ½ L / max L + ½ A₂. L
+    is u uᵀ of two layers u on A₂; A₂ joins the client's edges and each node's `near` most similar nodes by the received
+    model.
 
-    L_ga is the cross-entropy of L against A₂, in which edges and other pairs count alike; L_pa contrasts the prototypes
-    of a class on both views with those of other classes.
+    L_ga is the cross-entropy of L against A₂, in which edges and other pairs have equal total weight; L_pa contrasts
+    the prototypes of a class on both views with the prototypes of other classes.
 
-    augment: strength of what Ã is trained by.
+    augment: strength of the terms on Ã.
     align:   strength of L_pa.
-    near:    how many nodes a node is joined to in A₂, by the cosine of embeddings.
+    near:    number of nodes that A₂ joins a node to, by the cosine of embeddings.
     tau:     temperature of L_pa.
     width:   width of the two layers u.
     """
@@ -62,16 +63,16 @@ class AugmentedView(Part):
     needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True, classes=True, statistics="none")
 
     def check(self, training: Training) -> None:
-        """Refuse a model that does not pass messages by GCN's matrix."""
+        """Raise a ValueError if the model does not pass messages by GCN's matrix."""
         gcn = all(layer.reads == "product" and layer.operator in (None, "gcn") for layer in training.model)
         if models.pools(training.model) or not gcn:
             raise ValueError("FGGP draws edges of its own; choose a model of nodes that takes them, such as gcn")
 
     def layers(self, model: Model, own: bool) -> Model:
-        """With the weights of the two layers beside those of the last one.
+        """The model whose last layer also has the weights of the two layers.
 
         Raises:
-            ValueError: it has no embeddings, or does not multiply features by weights.
+            ValueError: the model has no embeddings, or does not multiply features by weights.
         """
         models.check_embeds(model, "fggp")
         if not model[0].by_feature:
@@ -111,24 +112,25 @@ class AugmentedView(Part):
 
 @dataclass(frozen=True)
 class NearestCentres(Part):
-    """Clients answer by the class centers nearest to h, Σ of softmax(cos / .1) over the `nearest` ones of each class.
+    """Clients predict by the class centers nearest to h: the sum of softmax(cos / .1) over the `nearest` centers, per
+    class.
 
-    The centers of a class are the means of the groups that FINCH finds in the prototypes that clients send.
+    The centers of a class are the means of FINCH's groups of clients' prototypes.
 
-    nearest: how many centers answer.
-    least:   a class of fewer nodes at a client is not sent, for the mean of one is that node's embedding.
+    nearest: number of centers that predict.
+    least:   fewest nodes of a class whose prototype a client sends; the mean of one node would be its embedding.
     """
 
     nearest: Count = 30
     least: Count = 2
     sends: ClassVar = {
-        "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to"
+        "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to have it"
     }
     client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
     needs = Needs(judged_apart=True, nodes=True, classes=True, statistics="none")
 
     def layers(self, model: Model, own: bool) -> Model:
-        """With a last layer that answers by centers where there are any among its weights."""
+        """The model whose last layer predicts by centers if its weights contain any."""
         models.check_embeds(model, "fggp")
         last = model[-1]
 
@@ -140,22 +142,22 @@ class NearestCentres(Part):
         return (*model[:-1], last._replace(apply=apply))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The most groups of a class: none has fewer than two clients, if there are two."""
+        """{"groups": the largest number of groups of a class}; each has two clients or more, if there are two."""
         return {"groups": max(1, len(fed.clients) // 2)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """The centers [C, groups, d], rows of 0 where there are fewer; nothing before the first round."""
+        """The centers [C, groups, d], with rows of 0 for missing groups; nothing before the first round."""
         return {key: state[key] for key in (CENTER,) if key in state}, {}
 
     def report(self, ctx: Context) -> Tree:
-        """{"prototype": [C, d]} by the trained model, 0 of a class that is not sent."""
+        """{"prototype": [C, d]} by the trained model, 0 for a class that the client does not send."""
         graph = ctx.client.graph
         *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, graph)
         mean, count = prototypes(models.rows_of(h), torch.softmax(logits, 1), graph)
         return {"prototype": torch.where(count[:, None] >= self.least, mean, 0.0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The centers; those of a class that nobody sent stay."""
+        """The new centers; a class that no client sent keeps its centers."""
         sent = round.replies.stack("prototype")
         center = state.get(CENTER, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
         for c, class_rows in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
@@ -165,13 +167,13 @@ class NearestCentres(Part):
         return state | {CENTER: center}
 
     def judged(self, ctx: Context) -> Tree:
-        """The received weights, and the centers in the last layer."""
+        """The received weights, with the centers in the last layer."""
         last = str(len(ctx.training.model) - 1)
         return ctx.received | {last: ctx.received[last] | ctx.given}
 
 
 class DenseGraph:
-    """Edges with weights as a matrix [n, n], which the operator is."""
+    """Weighted edges as a matrix [n, n], which is also their operator."""
 
     shrinks = False
 
@@ -211,8 +213,8 @@ def likeness(w: Tree, graph: Graph, a: Tensor) -> Tensor:
 
 
 def drawn(pairs: Tensor, a: Tensor, real: Tensor, key: Tensor) -> Tensor:
-    """Symmetric edges [n, n], 0 or 1 with ones on the diagonal, whose gradient is that of a relaxed draw at temperature
-    1 with the chance ½ L / max L + ½ A₂."""
+    """Symmetric edges [n, n], 0 or 1 with ones on the diagonal, with the gradient of a relaxed draw at temperature 1
+    with probability ½ L / max L + ½ A₂."""
     both = real & real[:, None]
     most = torch.where(both, pairs, 0.0).amax().clamp(min=1e-12)
     chance = (0.5 * pairs / most + 0.5 * a).clamp(SURE, 1 - SURE)
@@ -236,8 +238,9 @@ def reconstruction(pairs: Tensor, a: Tensor, real: Tensor) -> Tensor:
 
 
 def prototypes(h: Tensor, p: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
-    """([C, d] the mean of h [n, d] over each class's nodes, weighted by confidence, 0 of none; int64 [C] how many): the
-    true class with confidence 1 at training nodes, elsewhere that of the largest p [n, C], with it."""
+    """([C, d], the mean of h [n, d] over each class's nodes, weighted by confidence, 0 without any; int64 [C], their
+    number). Training nodes have their true class with confidence 1, other nodes the class of the largest p [n, C] with
+    that p as confidence."""
     train, (trust, label) = graph.masks[TRAIN], p.max(1)
     label = torch.where(train, graph.y, label)
     member = (label[:, None] == torch.arange(p.shape[1], device=p.device)) & graph.real[:, None]
@@ -247,7 +250,7 @@ def prototypes(h: Tensor, p: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
 
 def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor:
     """L_pa, scalar: mean over classes known, bool [C], and views of −ln(e^s_c / (e^s_c + Σ e^s of other classes in both
-    views)), s_c being the cosine of a class's prototypes [C, d] on the two views by τ."""
+    views)), where s_c is the cosine of a class's prototypes [C, d] on the two views, divided by τ."""
     a, b = unit(first), unit(second)
     same = torch.eye(len(known), dtype=torch.bool, device=known.device)
 
@@ -289,7 +292,7 @@ def by_centers(h: Tensor, center: Tensor, nearest: int) -> Tensor:
 class FGGP:
     """FedAvg whose clients train on a second, drawn view of their graphs, and answer by the nearest class centers.
 
-    answer: what clients answer by, the nearest "centres", or the "classifier", for which nothing is exchanged besides.
+    answer: prediction by the nearest "centres", or by the "classifier", which needs no exchange of prototypes.
     """
 
     answer: Literal["centres", "classifier"] = "centres"

@@ -5,9 +5,9 @@ by node and class, and its similarities of neighbors to that model's. Neither re
 trainer overwrites the first term by one between two views of the local model, weighted 3, and never adds the second
 (variant = "authors"); OpenFGL, whence the tables for graphs, computes both contrasts, drops them, and adds .1 times a
 divergence between the softmax over columns of |h_u − h_v| of each edge (variant = "openfgl", as read there; the views
-are the text's). Deviations: cosines of all nodes of a class in one step, n × n at a client;
-those of vectors shorter than .01 are smaller; the temperature ω of the similarities, which the text leaves open, is .5;
-the text's denominator is others_only.
+are the text's). Deviations: cosines of all nodes of a class in one step, n × n at a client; cosines of vectors shorter
+than .01 are smaller; the temperature ω of the similarities, which the text leaves open, is .5; the text's denominator
+is others_only.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class SemanticStructure(Part):
     needs = Needs(received=True, whole_features=True, nodes=True, classes=True, statistics="none")
 
     def check(self, training: Training) -> None:
-        """Refuse models without embeddings, of small graphs, or that need more of a graph than products."""
+        """Raise an error if the model has no embeddings, pools small graphs, or needs more of a graph than products."""
         models.check_embeds(training.model, "fgssl")
         net = training.model
         if models.pools(net) or not net[0].by_feature or any(layer.reads != "product" for layer in net):
@@ -67,7 +67,7 @@ class SemanticStructure(Part):
 
     def recall(self, ctx: Context) -> Tree:
         """{"w": the received weights, "trains": 0 at a client without training examples, else 1, and of the text
-        "near": bool [n, n], who is next to whom or the same}."""
+        "near": bool [n, n], pairs of neighbors and each node itself}."""
         graph = ctx.client.graph
         known = {"w": ctx.received, "trains": (ctx.examples > 0).to(graph.x.dtype)}
         if self.variant != "text":
@@ -159,7 +159,7 @@ def by_columns(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
 
 @preset_of(SemanticStructure)
 class FGSSL:
-    """FedAvg whose clients pull altered views of their graphs to the joint model, by classes and by neighbors."""
+    """FedAvg whose clients pull altered views of their graphs to the global model, by classes and by neighbors."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on altered views, too"}
     test_settings: ClassVar[Record] = {"contrast": 0.1, "structure": 0.1, "lr": 0.02}

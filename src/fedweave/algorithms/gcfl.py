@@ -3,9 +3,9 @@
 Clients begin as one cluster. A cluster whose updates cancel out while single updates are still large is cut in two, and
 from then on each half learns its own model.
 
-Deviations: norms and cosines are those of the shared weights. GCFL+ takes the norm of the gradient at the trained
-weights, of one mini-batch where these are trained on; the authors' code that of the last mini-batch before its step. A
-client that misses a round keeps its model until the next.
+Deviations: norms and cosines use the shared weights. GCFL+ takes the norm of the gradient at the trained weights, on
+one mini-batch if clients train on mini-batches; the authors' code takes the last mini-batch's gradient before its step.
+A client that misses a round keeps its model until the next.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, norm
 from fedweave.core.types import Record
 
-_MOST_ROUNDS = 10_000  # of a series, each of which takes as much memory for every client
+_MOST_ROUNDS = 10_000  # of a series; every client has a series of this length in memory
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class SeriesClusters(Clusters):
     """`Clusters` cut by how alike the clients' gradients went over the last rounds: a minimum cut of max D − D, D the
-    dynamic time warping distances of the norms of their gradients (section 4.3); after a cut all series begin anew.
+    dynamic time warping distances of the norms of their gradients (section 4.3); after a cut all series start from
+    scratch.
 
     length: rounds of a series.
     """
@@ -121,7 +122,7 @@ class SeriesClusters(Clusters):
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """One cluster, and no norms yet."""
+        """One cluster, and empty series of norms."""
         state = super().init(fed, w)
         return state | self._none(state["cluster"])
 

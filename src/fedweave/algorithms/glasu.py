@@ -1,33 +1,34 @@
 """GLASU: Zhang et al. 2023, "GLASU: a communication-efficient algorithm for federated learning with vertically
 distributed graph data", algorithms 1 to 7.
 
-The clients hold the same nodes, each its own features and edges. Each has a model of its own; after K of the L layers
-that pass messages the server aggregates the clients' representations (lazy aggregation). For Q steps a client combines
-its own changing representations with the others' unchanged ones (stale updates).
+The clients hold the same nodes, but different features and edges. Each client has its own model. After K of the L
+layers that pass messages the server aggregates the clients' representations (lazy aggregation). For Q steps a client
+combines its own changing representations with the others' unchanged ones (stale updates).
 
-Which gradient it is (`backward`), without dropout and noise and with Q = 1, J being the mean of the clients' losses:
+The gradient (`backward`), without dropout and noise and with Q = 1; J is the mean of the clients' losses:
 - "frozen" is algorithm 4: a client differentiates its own loss with the others' representations as constants. For K = 1
   this is J's gradient. For K > 1 it is not: the effect of a client's early layers on the others' later layers is
   missing.
 - "exchanged" sends gradients back through every aggregation (section 3.1), K further exchanges, and is J's gradient for
   any K.
-The prediction f_m is one function kept in M copies ("the same among clients"): its copies begin equal, get the gradient
-of the loss in the one, and stay equal. With Q > 1, or "frozen" with dropout, each goes with its client's own view of
-the last aggregate.
-If only some clients have labels (appendix B.2), J is the mean of their losses, and the others train by its gradient
-with respect to the last aggregate.
 
-What the paper leaves open, or where this differs:
+The prediction f_m is one function kept in M copies ("the same among clients"): its copies begin equal, get the gradient
+of the loss with respect to f, and stay equal. With Q > 1, or "frozen" with dropout, each copy follows its client's own
+view of the last aggregate.
+If only some clients have labels (appendix B.2), J is the mean of their losses, and the others train by the gradient of
+J with respect to the last aggregate.
+
+Choices where the paper is open, and deviations:
 - Every client draws the same mini-batch from the train nodes, with a key that the server sends: the server need not
   know which nodes train. In the modified algorithm 5 client 1 would send it.
-- A client samples up to `fan_out` neighbors per node and layer (see `sampling.neighborhoods`), anew every round, and
+- A client samples up to `fan_out` neighbors per node and layer (see `sampling.neighborhoods`), drawn every round, and
   keeps the node itself. A node in several clients' lists has one sample.
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
-  exchange. Dropout is drawn anew in every step.
-- Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction: whoever
-  gets the last aggregate reads the joint prediction of each node in it. It goes only to the clients that have
-  labels: the others need the gradient with respect to it, and not what it is. Where sums are secure it goes to all, for
-  a sum opens only if all were told the same.
+  exchange. Every step draws a new dropout mask.
+- Models that end in a convolution (`gcn`, `gat`) aggregate their logits there and have no further prediction: every
+  receiver of the last aggregate reads the joint prediction of each node in it. The server sends it only to clients with
+  labels, because the others need only the gradient with respect to it. With secure aggregation the server sends it to
+  all clients, because a sum opens only if all got the same message.
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
 """
 
@@ -88,33 +89,34 @@ _log = logging.getLogger(__name__)
 class GLASU(Algorithm):
     """A graph neural network over clients with the same nodes but different features and edges.
 
-    exchanges:   K, spread evenly over the L layers that pass messages, the last one among them; 0 is none.
-    at:          the numbers 1, …, L of the layers to aggregate after, instead of K.
+    exchanges:   K, spread evenly over the L layers that pass messages and including the last one; 0 for none.
+    at:          the numbers from 1, …, L of the layers after which the server aggregates, instead of K.
     aggregation: "mean" or "concat" of the clients' representations.
-    steps:       Q local steps per round, all on the same mini-batch.
+    steps:       Q, local steps per round, all on the same mini-batch.
     batch:       train nodes per mini-batch; 0 trains on all of them with the full graph.
     fan_out:     neighbors sampled per node and layer.
-    edges:       "own", or "none": every node by itself (A = I).
+    edges:       "own" for each client's edges, or "none" for every node by itself (A = I).
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
-    optimizer:   optimizer of every party's own weights; with "adam" each party keeps its moments from round to round.
+    optimizer:   optimizer of every party's own weights; with "adam" each party keeps the optimizer state from round to
+                 round.
     lr, weight_decay: learning rate and weight decay of the optimizer; plain "sgd" needs 0.1 to 0.8.
-    decay, decay_every: the learning rate is multiplied by `decay` after every so many rounds; 0 never does.
-    sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
-                 gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
-                 Lists of nodes are not protected, nor gradients, from which labels can be reconstructed.
-    label_epsilon: the one client that has labels trains on what randomized response with this ε leaves of them, drawn
-                 once, so that gradients tell no more of a label. None trains on the labels as they are.
-    secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
-                 (`privacy.aggregation`); so do the gradients, if several clients have labels. For aggregation = "mean"
+    decay, decay_every: factor of the learning rate, applied every decay_every rounds; 0 for never.
+    sigma, clip, delta: with sigma > 0 clients clip every row of a representation to the norm `clip` and add Gaussian
+                 noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row. Lists of nodes
+                 and gradients are not protected, and labels can be reconstructed from gradients.
+    label_epsilon: ε of randomized response on the labels, drawn once at the only client with labels, so that gradients
+                 reveal no more of a label. None trains on the labels as they are.
+    secure_sum:  whether clients send representations by secure aggregation, so that the server learns only their mean
+                 (`privacy.aggregation`), and gradients too if several clients have labels. Needs aggregation = "mean"
                  and backward = "frozen".
-    class_weight: weight of classes in the loss: "none", "balanced" (n / (C n_c) by the training labels that a client
-                 sees; nothing of them leaves), a number for each class, or a table by name such as {fraud = 30.0}, 1
-                 for the others.
-    focal:       gamma of the focal loss, 0 for none.
-    logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
+    class_weight: weight of classes in the loss: "none", "balanced" (n / (C n_c) from the training labels at a client;
+                 the counts stay there), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the
+                 others.
+    focal:       gamma of the focal loss; 0 for none.
+    logit_adjustment: tau of the logit adjustment by the shares of the classes; 0 for none.
 
     Raises:
-        ValueError: a value that is out of range, or that the model's layers cannot do.
+        ValueError: a value is out of range, or the model's layers do not support it.
     """
 
     model: Model
@@ -153,12 +155,12 @@ class GLASU(Algorithm):
         aggregated = self.party.split.cuts
         if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
             raise ValueError(
-                f"backward = 'exchanged' sends gradients back through what was exchanged: it needs steps = 1 (here "
+                f"backward = 'exchanged' sends gradients back through the exchanges: it needs steps = 1 (here "
                 f"{self.steps}), sigma = 0 (here {self.sigma:g}) and an aggregated layer; or take 'frozen'"
             )
         if self.aggregation == "concat" and self.tells_predictions:
             raise ValueError(
-                "aggregation = 'concat' after the model's last layer would leave M times as many columns as classes; "
+                "aggregation = 'concat' after the model's last layer would give M columns per class; "
                 "take 'mean', a model with a classifier after its convolutions (gcnii), or `at` without the last layer"
             )
         if self.secure_sum and (self.aggregation != "mean" or self.backward != "frozen" or not aggregated):
@@ -169,7 +171,7 @@ class GLASU(Algorithm):
 
     @cached_property
     def party(self) -> PartySteps:
-        """What a client computes."""
+        """The steps of a client."""
         how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
         key = PREDICTIONS if self.tells_predictions else ROWS
@@ -185,13 +187,13 @@ class GLASU(Algorithm):
 
     @property
     def tells_predictions(self) -> bool:
-        """Whether the last aggregate is the logits, as no layer follows it: then whoever gets it, the server among
-        them, reads the joint prediction of each node."""
+        """Whether the last aggregate is the logits, because no layer follows it. Then every receiver, including the
+        server, reads the joint prediction of each node."""
         return self.cuts[-1:] == (len(self.model) - 1,)
 
     @property
     def notes(self) -> list[str]:
-        """What the parties should know before they run it."""
+        """Notes for the parties before they run it."""
         return [ENDS_THERE] if self.tells_predictions else []
 
     def _sends(self, what: str) -> Declaration:
@@ -205,17 +207,17 @@ class GLASU(Algorithm):
         return {f"{type(self).__name__} (batch)": self.party.fewest(graph)}
 
     def init(self, fed: Federation) -> Tree:
-        """W_m of every client, and who has labels.
+        """W_m of every client, and the clients with labels.
 
         Raises:
-            UserError: the clients do not hold the same nodes, or none that could train has labels.
+            UserError: the clients do not hold the same nodes, or no client that could train has labels.
         """
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
         check_same_message(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
-        # Alone, a client without labels has nothing to train for; with others it follows the gradient.
+        # A client without labels cannot train on its own; with others it follows their gradient.
         if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.party.split.followed):
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
@@ -225,8 +227,8 @@ class GLASU(Algorithm):
             )
         if self.label_epsilon is not None and len(holders) > 1:
             raise UserError(
-                f"label_epsilon bounds what one client tells of its labels, but {', '.join(holders)} all have them, "
-                "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out.",
+                f"label_epsilon bounds what one client reveals of its labels, but {', '.join(holders)} all have them, "
+                "and their draws together reveal more; set partition.labels = 'first', or leave label_epsilon out.",
                 code="user.labels-alike",
             )
         if self.label_epsilon is not None:
@@ -242,15 +244,15 @@ class GLASU(Algorithm):
 
     @on_client(sends=lambda glasu: glasu.party.labels.draws())
     def draw(self, client: Client, message: Tree) -> Tree:
-        """Randomized response on the labels, where `label_epsilon` is set: training sees none before."""
+        """Randomized response on the labels if `label_epsilon` is set, before any training."""
         return self.party.labels.draw(client)
 
     def calls(self, clients: int) -> Calls:
-        """A segment of the model after the other."""
+        """The steps for one segment of the model after the other."""
         last = self.party.split.last
         forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
-        # Where labels are drawn, one client alone has them: a sum of its gradient and the others' zeros hides nothing.
+        # With drawn labels only one client has them: a sum of its gradient and the others' zeros hides nothing.
         pull = (self.pull, self.pull_sum) if self.secure_sum and self.label_epsilon is None else (self.pull,)
         inference = (self.infer_full,) * last
         score_steps, prediction_steps = (*inference, self.score), (*inference, self.predict_proba)
@@ -274,27 +276,30 @@ class GLASU(Algorithm):
         if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
-            fed.map(self.update, *self._told(message | rate, state))  # algorithms 4 and 7
+            fed.map(self.update, *self._addressed(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
         for segment in reversed(range(split.last)):
-            replies = fed.map(self.back, *self._told(message | {"segment": segment} | ({} if segment else rate), state))
+            replies = fed.map(
+                self.back, *self._addressed(message | {"segment": segment} | ({} if segment else rate), state)
+            )
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         check_finite(sums)
         return state
 
-    def _told(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
-        """What all clients are sent, and each: the last aggregate, of which clients without labels get no row, for they
-        train by the gradient in it alone and predict nothing. Secure sums open only if all were told the same."""
+    def _addressed(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
+        """The message for all clients, and the parts for each. Clients without labels get no row of the last aggregate,
+        because they train only by the gradient with respect to it and predict nothing. With secure aggregation all get
+        the same message, otherwise a sum does not open."""
         if self.secure_sum or "h" not in message or all(state["holders"].values()):
             return message, None
         h, rest = message["h"], {key: value for key, value in message.items() if key != "h"}
         return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
 
     def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
-        """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several; and
-        the server's state after it."""
+        """The mean gradient of the label holders with respect to H[L], by secure aggregation if several hold labels;
+        and the server's state after it."""
         if self.secure_sum and len(holders) > 1:
             pulls = fed.map(self.pull_sum, message)
             gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
@@ -304,11 +309,11 @@ class GLASU(Algorithm):
         return pulls.weighted_sum("gradient", alike), state
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
+        """{"secure_sum/cut": how many numbers were cut to the bound} and related counts; {} if none was."""
         return cut_counts(state.get("cut"))
 
     def _rate(self, state: Tree) -> tuple[Tree, Tree]:
-        """The learning rate for the clients where it is not always `lr`, and the server's state after the round."""
+        """The learning rate for the clients if it is not always `lr`, and the server's state after the round."""
         if not self.decay_every:
             return {}, state
         rate = self.lr * self.decay ** (state["rounds"] // self.decay_every)
@@ -336,7 +341,7 @@ class GLASU(Algorithm):
 
     @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(SLOPE), hears=lambda glasu: glasu._hears_last())
     def pull_sum(self, client: Client, message: Tree) -> Tree:
-        """The same as a term of a secure sum of all clients, 0 without labels."""
+        """`pull` as a term of secure aggregation over all clients, 0 without labels."""
         return self.party.pull_sum(client, message)
 
     @on_client(hears=lambda glasu: glasu._hears_last())
@@ -352,7 +357,7 @@ class GLASU(Algorithm):
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
         message, sums = self._looked(fed)
-        scores = fed.map(self.score, *self._told(message, state))
+        scores = fed.map(self.score, *self._addressed(message, state))
         check_finite(sums)
         return Evaluation(scores)
 
@@ -365,18 +370,18 @@ class GLASU(Algorithm):
         fed.map(self.predict_proba, message, clients=holders)
 
     def _looked(self, fed: Federation) -> tuple[Tree, list[Tensor]]:
-        """What the clients need for their predictions on the full graph, and of it what `check_finite` reads."""
+        """The message for the clients' predictions on the full graph, and the sums for `check_finite`."""
         message: Tree = {}
         sums = list[Tensor]()
         for segment in range(self.party.split.last):
             replies = fed.map(self.infer_full, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies, sums)}
             if counts := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
-                _log.warning("note: of values for predictions, a secure sum cut %(secure_sum/cut)d", counts)
+                _log.warning("note: secure aggregation cut %(secure_sum/cut)d values for predictions", counts)
         return message, sums
 
     def _aggregate(self, fed: Federation, replies: Replies, sums: list[Tensor]) -> Tensor:
-        """H of the clients' representations, whose sum is added to `sums`."""
+        """The aggregate H of the clients' representations; adds its sum to `sums`."""
         h = self.party.how.aggregate(replies, self.party.release.key, fed.dtype)
         sums.append(h.sum(dtype=torch.float64))
         return h
@@ -391,12 +396,12 @@ class GLASU(Algorithm):
         hears=lambda glasu: glasu._hears_last(),
     )
     def score(self, client: Client, message: Tree) -> Tree:
-        """The client's prediction, where it sees labels."""
+        """Scores of the client's prediction on nodes whose labels it has."""
         graph = client.graph
         return {"own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sens)}
 
     @on_client(hears=lambda glasu: glasu._hears_last())
     def predict_proba(self, client: Client, message: Tree) -> Tree:
-        """The client's prediction, for its owner alone."""
+        """Keep the client's prediction in its state, for its owner only."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}

@@ -1,11 +1,11 @@
 """GraphFL: Wang et al. 2022, "GraphFL: a federated learning framework for semi-supervised node classification on
 graphs", its model-agnostic meta-learning to first order.
 
-The server seeks weights from which a few steps improve every client's model most. Deviations: support and query are
-drawn anew in every round; of fewer than two full sets of training nodes, each gets half. The server's optimizer is
-FedAdam's (Reddi et al. 2021: no bias correction, β₂ = .99, τ = 1e-3), not the Adam of Kingma and Ba that the paper
-names. At the same learning rate it takes shorter steps: on `experiments/fedavg-cora.toml` after 100 rounds, seeds 0 to
-2, it has a global accuracy of .844, .839 and .858, and Adam with its usual constants .826, .834 and .849.
+The server seeks weights from which a few steps improve every client's model most. Deviations: every round draws support
+and query sets; with fewer than two full sets of training nodes, each gets half. The server's optimizer is FedAdam's
+(Reddi et al. 2021: no bias correction, β₂ = .99, τ = 1e-3), not the Adam of Kingma and Ba that the paper names. At the
+same learning rate it takes shorter steps: on `experiments/fedavg-cora.toml` after 100 rounds, seeds 0 to 2, it has a
+global accuracy of .844, .839 and .858, and Adam with its usual constants .826, .834 and .849.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ from fedweave.learn import keep_trained
 @dataclass(frozen=True)
 class MetaGradient(Part):
     """Clients train on a support set of their training examples, and send the negative gradient of the loss on a query
-    set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more,
-    also on the global test: what is shared is a start, and predicts little by itself.
+    set at the trained weights, w − ∇F_support(w) lr after one step. Before an evaluation, also on the global test, they
+    train the same number of steps again: the shared weights are only a start and predict little on their own.
 
-    examples:   most examples of the support set and of the query set.
-    meta_steps: number of such steps in a round, each from weights that the last gradient moved by `meta_lr`; the sum of
-        gradients is sent. With server = "sgd" and server_lr = meta_lr the joint model is then the mean of these
+    examples:   largest number of examples of the support set and of the query set.
+    meta_steps: number of such gradients in a round, each from weights that the last gradient moved by `meta_lr`;
+        clients send their sum. With server = "sgd" and server_lr = meta_lr the global model is then the mean of these
         weights, Per-FedAvg's (Fallah et al. 2020, algorithm 1, to first order).
     meta_lr:    learning rate of the moves between these steps.
     """
@@ -45,7 +45,7 @@ class MetaGradient(Part):
 
     @property
     def protection(self) -> Protection:
-        """Gradients leave, in the place of an update."""
+        """Clients send gradients instead of an update."""
         what = "negative gradient" if self.meta_steps == 1 else "sum of negative gradients"
         return Protection(
             becomes=f"{what} of the loss on a query set of training examples, at weights trained on a support set"
@@ -60,18 +60,18 @@ class MetaGradient(Part):
         return {name: (chosen & train).expand(steps, -1) for name, chosen in sets.items()}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """Of the smaller of the two sets, unless it is empty."""
+        """The size of the smaller of the two sets, unless it is empty."""
         count = int(graph.masks[TRAIN].sum())
         support = min((count + 1) // 2, self.examples)
         return min(support, count - support) or support
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Mean cross-entropy over the support set or, where `given` says so, the query set."""
+        """Mean cross-entropy over the support set, or over the query set if `given` contains "query"."""
         chosen = outputs.drawn["query" if "query" in outputs.given else "support"]
         return outputs.cross_entropy(outputs.logits, chosen)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """−∇F_query at the trained weights, in place of the update."""
+        """−∇F_query at the trained weights, instead of the update."""
         client, sent, key, w, near = ctx.client, ctx.sent, ctx.client.key, ctx.received, ctx.trained
         query = sent | {ctx.name: {"query": torch.ones_like(key)}}
         total = ctx.objective.gradient(near, client, key, query)
@@ -91,13 +91,13 @@ class MetaGradient(Part):
 
 @preset_of(MetaGradient, Uniform, ServerAdam, without=("beta1", "beta2", "tau"))
 class GraphFL:
-    """Clients share weights from which each comes far with a few steps of its own.
+    """Clients share weights from which a few local steps improve each client's model most.
 
     local_steps:  steps on the support set.
-    optimizer:    optimizer of these steps; the method is about the gradient of a plain step.
+    optimizer:    optimizer of these steps; the method needs the gradient of a plain step.
     lr:           learning rate of these steps.
     weight_decay: weight decay of these steps.
-    server:       how the server steps along the mean, by "adam", which is FedAdam's, or by plain "sgd".
+    server:       optimizer of the server's step along the mean: "adam" as in FedAdam, or plain "sgd".
     server_lr:    learning rate of the server.
     """
 

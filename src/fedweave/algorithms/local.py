@@ -30,16 +30,17 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
 from fedweave.learn import keep_trained
 
-# Hooks that nobody asks for.
+# Hooks that local training never calls.
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
 
 
 @dataclass(frozen=True)
 class Local(LocalTraining):
-    """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
+    """Every client trains on its own, from its own initial weights; only scores leave it.
 
     quorum:          share of the clients that must reply.
-    parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
+    parts:           terms of the training loss, cross_entropy by default; other parts would have no effect and raise an
+                     error.
     """
 
     participation: ClassVar[float] = 1.0  # type: ignore[misc]
@@ -54,18 +55,18 @@ class Local(LocalTraining):
         if idle := [called(part) for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
-                "change or weigh, and parts add terms to the training loss alone; leave it out"
+                "change or weigh, so only terms of the training loss have an effect; leave it out"
             )
-        check_links(shown(self.objective.parts), self.model)  # `objective` refuses what cannot be trained
+        check_links(shown(self.objective.parts), self.model)  # `objective` checks that the model can be trained
 
     @property
     def any_models(self) -> bool:
-        """Yes."""
+        """True: clients' models may differ."""
         return True
 
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
-        """Whether a part has something to act on, a term of the training loss, and no need of anything else."""
+        """Whether a part has a term of the training loss, and needs nothing else."""
         if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.tells):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
@@ -78,12 +79,12 @@ class Local(LocalTraining):
 
     @cached_property
     def objective(self) -> Objective:
-        """What a client trains for, and how."""
+        """The local objective and its training."""
         composed = Composition.of((*self.parts, *self.paced), {}, models.example(self.model), self.batch_size)
         return Objective(composed, Training.of(self, self.model))
 
     def init(self, fed: Federation) -> Tree:
-        """The server holds nothing but what of the training's pace it has to say."""
+        """The states of the parts for the training's pace; the server holds nothing else."""
         return {type(part).__name__: part.init(fed, {}) for part in self.paced}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
@@ -92,7 +93,7 @@ class Local(LocalTraining):
         return self.after(state)
 
     def pace(self, state: Tree) -> Tree:
-        """{part: what it sends all clients} of the training's pace; {} by default."""
+        """{part: its download for all clients} of the parts for the training's pace; {} by default."""
         return {
             name: part.download(state[name], torch.zeros(0, dtype=torch.int64, device="cpu"))[0]
             for part in self.paced
@@ -105,12 +106,12 @@ class Local(LocalTraining):
         return state | {name: part.after(state[name]) for name, part in counted.items()}
 
     def calls(self, clients: int) -> Calls:
-        """What the pace of the training asks for, before the first round."""
+        """The steps of `Deployable.calls`, and before the first round the steps for the training's pace."""
         return replace(super().calls(clients), setup=tuple(step for part in self.paced for step in part.setup))
 
     @property
     def heard(self) -> dict[str, str]:
-        """What a client learns of the training's pace."""
+        """What a client learns about the training's pace."""
         learns = ((type(part).__name__, part.client_learns) for part in self.paced)
         texts = ((name, key, text) for name, says in learns if isinstance(says, Mapping) for key, text in says.items())
         return {f"{name}/{key}": text for name, key, text in texts}
@@ -124,14 +125,14 @@ class Local(LocalTraining):
     def _train(self, client: Client, init: Tensor, message: Tree) -> Tree:
         keeps_optimizer = self.optimizer_state == "kept"
         state = client.state.get("optimizer") if keeps_optimizer else None
-        start = self._own(client, init)
+        start = self._weights(client, init)
         inputs = Context(client, self.objective, message).sent
         fitted = self.objective.fit(start, client, client.key, inputs, state=state)
         w = keep_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         return w
 
-    def _own(self, client: Client, init: Tensor) -> Tree:
+    def _weights(self, client: Client, init: Tensor) -> Tree:
         """The client's weights, drawn from the key `init` before it has any."""
         return client.state["w"] if "w" in client.state else models.init(self.model, init, client.graph.x.dtype)
 
@@ -141,13 +142,13 @@ class Local(LocalTraining):
 
     @on_client(sends=PERSONAL_SCORES)
     def score(self, client: Client, message: Tree) -> Tree:
-        """The client's own model."""
+        """Scores of the client's own model."""
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: personal_score(self.model, w, client))
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's own weights."""
-        return self._own(client, random.fold(client.key, "init"))
+        return self._weights(client, random.fold(client.key, "init"))
 
 
 @preset
@@ -155,7 +156,7 @@ class Local(LocalTraining):
 class Centralized:
     """FedAvg with one client that holds the undivided graph, all edges between clients included.
 
-    Between organizations it is refused, since nobody may hold it.
+    Not supported between organizations, because no site may hold the whole graph.
     """
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)

@@ -1,9 +1,9 @@
 """MOON: Li, He and Song 2021, "Model-contrastive federated learning", eq. 3.
 
-A client's embeddings are pulled to those of the received model and away from those of its own last one. Deviations: no
-projection head, h_v is what the last layer is computed from; by default over all of a client's nodes, as in OpenFGL,
-whence the field's numbers for graphs (the paper's mini-batches are nodes = "train"). A client has no such term in its
-first training, whichever round that is.
+A loss term pulls a client's embeddings to the received model's embeddings and away from the embeddings by the weights
+that it trained last. Deviations: no projection head, h_v is the input of the last layer; by default over all of a
+client's nodes, as in OpenFGL, the source of the field's numbers for graphs (the paper's mini-batches are nodes =
+"train"). A client's first training has no such term, in any round.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,13 @@ from fedweave.core.tree import Tree
 
 @dataclass(frozen=True)
 class ModelContrast(Part):
-    """μ times the mean over examples of −log(e^(near/τ) / (e^(near/τ) + e^(far/τ))), near and far being the cosines of
-    an example's embedding with those by the received weights and by the weights that the client trained last.
+    """μ times the mean over examples of −log(e^(near/τ) / (e^(near/τ) + e^(far/τ))), where near and far are the cosines
+    of an example's embedding with its embeddings by the received weights and by the weights that the client trained
+    last.
 
     mu:    μ, strength of the contrastive term; 0 is none.
     tau:   τ, temperature of the term.
-    nodes: examples of the term: "all" of a client's nodes or graphs, or those that "train".
+    nodes: examples of the term: "all" nodes or graphs of a client, or only the training examples ("train").
     """
 
     mu: NonNegative = 1.0
@@ -36,12 +37,12 @@ class ModelContrast(Part):
     needs = Needs(received=True, whole_graphs=True)
 
     def check(self, training: Training) -> None:
-        """Refuse a model without embeddings."""
+        """Raise an error if the model has no embeddings."""
         models.check_embeds(training.model, "moon")
 
     def recall(self, ctx: Context) -> Tree:
-        """How the directions of the embeddings by the client's last weights and by the received ones differ, [e, d]: no
-        gradient, no dropout; {} before the client's first training."""
+        """{"apart": the difference [e, d] between the directions of the embeddings by the client's last weights and by
+        the received ones}, without gradient and dropout; {} before the client's first training."""
         last, model, graph = ctx.client.state.get("w"), ctx.training.model, ctx.client.graph
         if not last:
             return {}
@@ -57,16 +58,16 @@ class ModelContrast(Part):
         return self.mu * (each * counts).sum() / counts.sum().clamp(min=1)
 
     def _counts(self, graph: Graph) -> Tensor:
-        """bool [e]: the examples that the mean is over; none at a client that does not train."""
+        """bool [e]: the examples of the mean; none at a client that does not train."""
         train = graph.masks[TRAIN]
         return train if self.nodes == "train" else graph.everybody & train.any()
 
 
 def unit(h: Tensor) -> Tensor:
-    """The rows of h [e, d] divided by their norms; one below 1e-8 counts as that."""
+    """The rows of h [e, d] divided by their norms; a norm below 1e-8 counts as 1e-8."""
     return h / h.square().sum(1, keepdim=True).clamp(min=1e-16).sqrt()
 
 
 @preset_of(ModelContrast)
 class Moon:
-    """FedAvg whose clients keep embeddings close to the joint model's and away from those of their own last one."""
+    """FedAvg whose clients keep embeddings close to the global model's and away from their own last model's."""

@@ -1,10 +1,10 @@
-"""The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing
-neighbor generation", section 3.3): how many neighbors of a node are missing, and what features they have.
+"""The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing neighbor
+generation", section 3.3): the number of a node's missing neighbors, and their features.
 
-Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
-few places ("slots") for generated neighbors, of which the first are used.
+Its weights are {"encoder", "count", "features", "classifier"}; the classifier only serves to train the others. A node
+has a few places ("slots") for generated neighbors, and uses the first ones.
 
-`mended` puts what was generated beside a client's own nodes.
+`mended` adds the generated neighbors to a client's graph.
 """
 
 from dataclasses import dataclass
@@ -29,31 +29,31 @@ from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse, gather_rows
 
 
-def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
+def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
     """A client's graph with one more node, unlabeled and in no mask, for each of `owners` int64 [m], which is its only
     neighbor; features: [m, d].
 
-    Where features are stored sparse, a generated node keeps its largest ones in magnitude, as many as the client's
-    node with the most has: products with the rows of a batch take as long as its longest.
+    With sparse features, a generated node keeps only its largest ones in magnitude, at most the largest number at any
+    of the client's nodes. The longest row of a batch decides the time of a product.
     """
-    n, added = len(own.y), len(owners)
-    if sp.issparse(own.x):
-        most = int(np.diff(sp.csr_matrix(own.x).indptr).max(initial=0))
-        x = sp.vstack([own.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(own.x.dtype)
+    n, added = len(graph.y), len(owners)
+    if sp.issparse(graph.x):
+        most = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))
+        x = sp.vstack([graph.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(graph.x.dtype)
     else:
-        x = np.concatenate([own.x, features.astype(own.x.dtype)])
+        x = np.concatenate([graph.x, features.astype(graph.x.dtype)])
     links = np.stack([owners, n + np.arange(added)])
     return GraphArrays(
         x,
-        np.concatenate([own.edges, links, links[::-1]], 1),
-        np.pad(own.y, (0, added), constant_values=-1),
-        np.pad(own.masks, ((0, 0), (0, added))),
-        None if own.sens is None else np.pad(own.sens, (0, added), constant_values=-1),
+        np.concatenate([graph.edges, links, links[::-1]], 1),
+        np.pad(graph.y, (0, added), constant_values=-1),
+        np.pad(graph.masks, ((0, 0), (0, added))),
+        None if graph.sens is None else np.pad(graph.sens, (0, added), constant_values=-1),
     )
 
 
 def strongest(features: np.ndarray, most: int) -> np.ndarray:
-    """[m, d] with all but the `most` largest in magnitude of every row 0."""
+    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
     if most >= features.shape[1]:
         return features
     largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
@@ -64,23 +64,23 @@ def strongest(features: np.ndarray, most: int) -> np.ndarray:
 
 ENCODER = (32, 128)  # the widths of its two layers
 CLASSIFIER = 64  # the width of its hidden layer
-_COLUMNS = 512  # of sparse features that are dense at a time
+_COLUMNS = 512  # of sparse features that become dense at a time
 
 
 @dataclass(frozen=True)
 class Generator:
-    """What it looks like.
+    """The architecture of the generator.
 
-    slots:  P, the most neighbors that a node is given.
-    hidden: widths of the layers that make features of an embedding.
+    slots:  P, largest number of neighbors generated for a node.
+    hidden: widths of the layers from an embedding to features.
     """
 
     slots: int
     hidden: tuple[int, ...]
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, made: int = 0) -> Tree:
-        """First weights, drawn as those of the models' layers are; of "count" the magnitudes, so that no n̂ begins where
-        its ReLU has no gradient. `made` is how many columns a slot has, 0 as many as there are features."""
+        """Initial weights, drawn as in the models' layers; magnitudes for "count", so that no n̂ begins where its ReLU
+        has no gradient. made: number of columns of a slot; 0 for the number of features."""
         kinds = {
             "encoder": (gcn.convolution, (features, *ENCODER)),
             "count": (affine, (ENCODER[-1], 1)),
@@ -88,13 +88,13 @@ class Generator:
             "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
         }
 
-        def drawn(name: str) -> Tree:
+        def layers(name: str) -> Tree:
             layer, widths = kinds[name]
             pairs = enumerate(pairwise(widths))
             weights = {str(i): layer(*pair).init(random.fold(key, name, i)) for i, pair in pairs}
             return {i: {leaf: value.to(dtype) for leaf, value in tree.items()} for i, tree in weights.items()}
 
-        w = {name: drawn(name) for name in kinds}
+        w = {name: layers(name) for name in kinds}
         return w | {"count": map_leaves(torch.abs, w["count"])}
 
     def features(self, w: Tree, embedding: Tensor) -> Tensor:
@@ -115,10 +115,10 @@ class Generator:
 class Generates(Part):
     """Before the first round clients train generators on neighbors that they hide from themselves.
 
-    slots:  P, the most neighbors that a node is given.
+    slots:  P, largest number of neighbors generated for a node.
     hide:   share of a client's nodes in neither the training nor the test set that it hides to learn from.
     epochs: steps of the local training of a generator, each on the whole graph.
-    hidden: widths of the layers that make features of an embedding.
+    hidden: widths of the layers from an embedding to features.
     """
 
     slots: Count = 5
@@ -134,7 +134,7 @@ class Generates(Part):
 
     @cached_property
     def update_rule(self) -> Adam:
-        """Of generators."""
+        """The optimizer of generators."""
         return Adam(1e-3, 1e-4)
 
     def hides(self, graph: Graph, key: Tensor) -> Tensor:
@@ -195,39 +195,43 @@ def squares(x: "Tensor | Sparse") -> Tensor:
     return total
 
 
-def mismatch(made: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tensor, candidates: Tensor) -> Tensor:
+def mismatch(generated: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tensor, candidates: Tensor) -> Tensor:
     """Mean over the used slots of the mean squared difference of their features to the nearest candidate's; scalar, 0
     without any.
 
     made: [b, slots, d]. used: bool [b, slots]. x: [n, d]. norms: its `squares`. candidates: bool [n, b], the nodes that
     a row may stand for; a row without any is left out.
     """
-    flat = made.flatten(0, 1)
+    flat = generated.flatten(0, 1)
     distance = (flat * flat).sum(1) - 2 * linear(x, flat.mT.contiguous()) + norms[:, None]
-    distance = distance.unflatten(1, (-1, made.shape[1]))  # [n, b, slots]
+    distance = distance.unflatten(1, (-1, generated.shape[1]))  # [n, b, slots]
     far = torch.finfo(distance.dtype).max
-    nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / made.shape[2]
+    nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / generated.shape[2]
     counted = used & candidates.any(0)[:, None]
     return torch.where(counted, nearest, 0).sum() / counted.sum().clamp(min=1)
 
 
-def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: Tensor, used: Tensor) -> Tensor:
+def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, generated: Tensor, used: Tensor) -> Tensor:
     """Mean cross-entropy over the visible training nodes of a GraphSAGE classifier on the mended graph, scalar.
 
-    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated
-    neighbors, of which `used` bool [b, slots] are there. w: the weights "classifier".
+    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated neighbors.
+    used: bool [b, slots], the slots with a neighbor. w: the weights "classifier".
     """
-    a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
-    owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
-    degree = (a @ there + linear(owner, kept.sum(1))).clamp(min=1)
-    own: Hidden = graph.x
-    new = made.flatten(0, 1)
+    a, there, mask = (
+        graph.edges.operator("sum"),
+        visible[:, None].to(generated.dtype),
+        used[..., None].to(generated.dtype),
+    )
+    owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(generated.dtype)
+    degree = (a @ there + linear(owner, mask.sum(1))).clamp(min=1)
+    h_own: Hidden = graph.x
+    new = generated.flatten(0, 1)
     for i in range(2):
         layer = w[str(i)]
-        messages, root = linear(own, layer["neigh"]), linear(own, layer["root"])
-        of_new = (kept * linear(new, layer["neigh"]).unflatten(0, made.shape[:2])).sum(1)
+        messages, root = linear(h_own, layer["neigh"]), linear(h_own, layer["root"])
+        of_new = (mask * linear(new, layer["neigh"]).unflatten(0, generated.shape[:2])).sum(1)
         h = root + (a @ (there * messages) + linear(owner, of_new)) / degree + layer["bias"]
         if i == 0:
-            spread = gather_rows(messages, rows)[:, None].expand(-1, made.shape[1], -1).flatten(0, 1)
-            own, new = torch.relu(h), torch.relu(linear(new, layer["root"]) + spread + layer["bias"])
+            spread = gather_rows(messages, rows)[:, None].expand(-1, generated.shape[1], -1).flatten(0, 1)
+            h_own, new = torch.relu(h), torch.relu(linear(new, layer["root"]) + spread + layer["bias"])
     return cross_entropy(h, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(h.dtype))

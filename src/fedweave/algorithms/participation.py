@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""The choice of the clients of a round."""
 
 import re
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from fedweave.core.federation import Federation
 
 
 def sample(fed: Federation, share: float) -> list[str]:
-    """round(share · P) clients, at least one, without replacement, in client order. Who they are depends on clients'
-    names, and not on the order in which these are listed."""
+    """round(share · P) clients, at least one, without replacement, in client order. The draw depends on clients' names,
+    and not on their order."""
     return drawn(fed.clients, fed.key("participation"), max(1, round(share * len(fed.clients))))
 
 
 def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
-    """So many of them, likewise."""
+    """`count` random clients, in the order of `clients`; the draw does not depend on that order."""
     if count == len(clients):
-        return list(clients)  # nobody waits for a draw
+        return list(clients)  # without waiting for a draw
     named = in_order(clients)
     first = torch.topk(random.bits(key, len(named)), count, largest=False, sorted=False).indices
     return [clients[at] for at in named[first.cpu()].sort().values.tolist()]

@@ -1,9 +1,9 @@
 """pFedMe: Dinh, Tran and Nguyen 2020, "Personalized federated learning with Moreau envelopes", algorithm 1.
 
 A client's own model θ_i solves its problem near weights w_i, which go towards it, and from which the joint ones are
-made: unlike Ditto's, the joint model moves by what personal ones do. Deviations: full batches; a client without
+made: unlike Ditto's, the global model moves by what personal ones do. Deviations: full batches; a client without
 training examples is left out of the mean. Defaults are not the paper's λ = 15, η = .005 and 20 times of 5 steps, by
-which the joint model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
+which the global model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
 """
 
 from dataclasses import dataclass
@@ -74,10 +74,10 @@ class MoreauEnvelope(Part):
 
 @preset_of(MoreauEnvelope, UniformTrained)
 class PFedMe:
-    """A joint model from which every client's own is near.
+    """A global model that is near to every client's personal model.
 
-    local_steps: R, number of times in a round that a client looks for its own model.
-    optimizer:   optimizer that looks for a client's own model.
+    local_steps: R, number of times in a round that a client fits its personal model.
+    optimizer:   optimizer of the fit of a client's personal model.
     lr:          learning rate of that optimizer.
     """
 

@@ -34,10 +34,10 @@ class PaperSettings(Protocol):
 
 @runtime_checkable
 class StatesLimits(Protocol):
-    """A part that can say what its protection does not stop."""
+    """A part that states the limits of its protection."""
 
     def remaining(self) -> tuple[str, ...]:
-        """Sentences."""
+        """The limits, as sentences."""
         ...
 
 
@@ -95,7 +95,7 @@ class Preset:
         return note(FedAvg(model, **arguments | {"parts": listed}), by)
 
     def _check_model(self, model: Model, values: Values) -> None:
-        """Refuse another model than the one whose weights the paper shares by their names, unless others are shared."""
+        """Raise an error if the paper shares weights by name that only its model has, and the model is another one."""
         maker, usual = maker_of(model), self.fields["share"].default
         if not (wanted := self.capabilities.model) or maker is None or tuple(values.get("share", usual)) != usual:
             return
@@ -110,13 +110,13 @@ class Preset:
         return self.paper(**{name: value for name, value in values.items() if name in paper_fields})
 
     def remaining(self, values: Values) -> tuple[str, ...]:
-        """Sentences on what the parts' protection does not stop with these `values` of its fields and others."""
+        """The limits of the parts' protection with these `values` of settings, as sentences."""
         parts = self._paper(values).parts()
         return tuple(sentence for part in parts if isinstance(part, StatesLimits) for sentence in part.remaining())
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the paper's dataclass declares, else what FedAvg does."""
+        """The capabilities of the paper's dataclass, or else FedAvg's."""
         declared: Capabilities = getattr(self.paper, "capabilities", FedAvg.capabilities)
         return declared
 
@@ -137,13 +137,13 @@ class Preset:
 
     @property
     def documents(self) -> tuple[type, ...]:
-        """The classes whose docstrings say what the fields mean, the most particular first."""
+        """The classes whose docstrings describe the fields, the most specific first."""
         parts = (kind for part in self.made_of for kind in part.__mro__ if kind not in (Part, object))
         return *self.paper.__mro__[:-1], *parts, *FedAvg.__mro__[:-1]
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """What the paper's dataclass says, and what every setting means."""
+        """The description of the paper's dataclass, and the help of every setting."""
         about = inspect.cleandoc(self.paper.__doc__ or "").partition("\n\n")[0]
         texts = meanings(self.documents)
         lines = (f"{name}: {texts[name]}" for name in self.fields if name in texts)
@@ -180,11 +180,11 @@ preset = Preset
 
 
 def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[type], Preset]:
-    """A decorator that makes a preset of parts: a class gets their fields, with their defaults and meanings, and is
-    made a dataclass. A field that it has itself takes the place of theirs, such as for another default; its docstring
-    need tell the meanings of those alone. Unless it has a `parts` of its own, these are all of `kinds`, in order.
+    """A decorator that makes a preset of parts: a class gets their fields, with defaults and help, and becomes a
+    dataclass. A field of the class itself replaces a part's field, such as for another default; its docstring describes
+    only its own fields. Unless the class defines `parts`, these are all of `kinds`, in order.
 
-    without: fields of the parts that are no settings of the preset, so that the parts' defaults hold.
+    without: fields of the parts that are no settings of the preset and keep the parts' defaults.
     """
 
     def made(paper: type) -> Preset:
@@ -204,7 +204,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
 
 
 def part_of(paper: object, kind: type[P], **values: object) -> P:
-    """A part with the values of its paper's fields of the same names, but for those given here."""
+    """A part with the values of its paper's fields of the same names; values: replace some of them."""
     settings = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**settings | values)
 

@@ -19,11 +19,11 @@ from fedweave.core.tree import Tree
 
 
 def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
-    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. For other optimizers L is
+    """Check that L is the reciprocal of the learning rate of plain gradient descent. For other optimizers L is
     undefined.
 
     Raises:
-        ValueError: names what it is to be.
+        ValueError: it is not; the message contains the right value.
     """
     if training.optimizer == "sgd" and not math.isclose(lipschitz * training.lr, 1.0, rel_tol=1e-6):
         raise ValueError(
@@ -52,7 +52,7 @@ class FairByLoss(Part):
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:
-        """Refuse another L than that of the learning rate."""
+        """Raise an error if L is not the reciprocal of the learning rate."""
         check_lipschitz("fair_by_loss", self.lipschitz, training)
 
     def report(self, ctx: Context) -> Tree:

@@ -22,10 +22,10 @@ from fedweave.core.tree import Tree
 @dataclass(frozen=True)
 class Reputation(Part):
     """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalized to sum 1, u_N = Σ r_i u_i. After `wait` rounds
-    whoever falls below 1 / (3 |R|), R being those that remain, is out for good: its updates count nothing.
+    a client below 1 / (3 |R|) is excluded for good, and its updates count 0; R are the remaining clients.
 
     alpha: how much of the last values goes on.
-    wait:  rounds in which nobody is dropped.
+    wait:  rounds in which no client is excluded.
     """
 
     alpha: float = 0.95
@@ -44,7 +44,7 @@ class Reputation(Part):
         return torch.where(r.sum() > 0, r / r.sum(), inside / inside.sum().clamp(min=1))
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """r after the round, of its clients; 0 of those that are out."""
+        """r of the round's clients after it; 0 for excluded clients."""
         inside: Tensor = state["inside"][round.at]
         last: Tensor = state["r"][round.at]
         phi = F.cosine_similarity(round.updates, (round.weights @ round.updates)[None], eps=1e-30)
@@ -54,7 +54,7 @@ class Reputation(Part):
         return torch.where(r.sum() > 0, remain / remain.sum() * last.sum(), last)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Values, and who remains."""
+        """The values, and the remaining clients."""
         inside = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
         return {
             "r": state["r"].index_copy(0, round.at, round.value),
@@ -73,8 +73,8 @@ class Reputation(Part):
 
 @dataclass(frozen=True)
 class ReputationReward(SparseUpdates):
-    """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = r_i /
-    max_j r_j, and adds them to the weights that it trained: its own update stays."""
+    """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, with q_i = r_i / max_j
+    r_j. It adds them to the weights that it trained, so its own update stays."""
 
     recorded = True
 

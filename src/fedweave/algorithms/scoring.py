@@ -1,4 +1,4 @@
-"""How models are judged, shared by all algorithms."""
+"""Evaluation of models, shared by all algorithms."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -26,7 +26,7 @@ from fedweave.privacy.secure_sum import FixedPoint
 
 
 def _of_numbers(key: str, model: str, where: str) -> Declaration:
-    """What a client that predicts numbers declares besides errors."""
+    """The declarations of a client that predicts numbers, in addition to errors."""
     return {
         f"{key}/moments": Sends(
             f"sums over {where} of the numbers and of what {model} predicts, of their squares and of their products",
@@ -83,7 +83,8 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
     AUC and, where there are two classes and a sensitive attribute, with what `metrics.groups.counts` adds.
 
-    members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
+    members: see `core.federation.Client`; if there are any, the result is [M, 3, 2, …], the pairs on each member's own
+             examples.
     """
     logits = models.judged(model, w, graph)
     ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if whole else {}
@@ -109,8 +110,8 @@ def pairs_of(
     whole: bool = True,
     scale: Tensor | None = None,
 ) -> Tree:
-    """The pairs of `measure` of a model's outputs, by what `y` says is predicted: logits [n, c] or [n, t]; masks: bool
-    [S, n]; scale: see `core.graph.Graph`."""
+    """The pairs of `measure` from a model's outputs, for the kind of targets in `y`: logits [n, c] or [n, t]; masks:
+    bool [S, n]; scale: see `core.graph.Graph`."""
     if (target := kind_of(y)) != CLASS:
         if target == NUMBER:
             return numbers.counts(logits, y, masks, scale, sens, whole)
@@ -125,7 +126,8 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, re
     """{"own": pairs} of `w` on the client's own examples, and {"trained": pairs} there of its model right after its own
     training, by default `client.state["w"]`, without AUC and groups; all zero if it was never called to train.
 
-    remembered: whether that is what a client without training examples has received, too; else that is `w`."""
+    remembered: whether `trained` also holds the received weights at a client without training examples; otherwise these
+                are `w`."""
     pairs = measure(model, w, client.graph, members=client.members)
     trained = client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
@@ -176,25 +178,25 @@ class _Measuring:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scores of which nobody learns more than their sum over clients: what is measured is additive anyway, and so are
-# means over clients, histograms of what orders examples, and the hits of models that all clients try
+# Scores whose sums over clients are all that the server learns. Measurements are additive, and so are means over
+# clients, histograms of the values that order examples, and hits of models that all clients try
 # (`parts.part.TriesModels`).
 
 
-# What is added up below "own", by the binary digits behind the point; whole numbers, or halves, unless it is here.
+# Binary digits behind the point of the values that are added up under "own"; others are whole numbers or halves.
 MEAN, HISTOGRAM = "mean", "histogram"
-# Sums of numbers in the data's units, of any size, in two words: multiples of 256, and what is left.
+# Sums of numbers in the data's units, of any size, in two integers: multiples of 256, and the rest.
 HIGH, LOW, RESIDUALS, _STEP = "high", "low", "histogram/residuals", 256.0
 _FRACTIONS = {"": 1, "loss": 30, **dict.fromkeys(OF_SCORES, 30), MEAN: 30}
 _FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0, RESIDUALS: 0, HIGH: 0, LOW: 48}
 _FRACTIONS |= dict.fromkeys(OF_RANKS, 30)
-_MOST = 2.0**56  # a sum of losses of 67 million, of each of 127 members; words of 64 bits hold that
-SUM = "own"  # the key of what is added up
+_MOST = 2.0**56  # 64 bits hold a sum of losses of 67 million from each of 127 members
+SUM = "own"  # the key of the sums
 
 
 def summed(everyone: bool, of_links: bool = False) -> Declaration:
-    """What `sum_score` declares; everyone: whether it is of all clients in any case. of_links: whether links are the
-    examples, which are ranked."""
+    """The declaration of `sum_score`; everyone: whether the sum always covers all clients. of_links: whether the
+    examples are links, which are also ranked."""
     reveals = {
         "": "how many of all members' examples are classified right and wrong, by class and group",
         "loss": "the loss of all members' examples",
@@ -205,26 +207,26 @@ def summed(everyone: bool, of_links: bool = False) -> Declaration:
         LOW: "the errors of all members' numbers, and the means over members of what is measured on each one's",
     }
 
-    def own(name: str) -> Sends:
+    def declaration(name: str) -> Sends:
         what = reveals.get(name) or reveals.get(
             name.partition("/")[0], f"{name.replace('_', ' ')} of all members together"
         )
         mechanism = SecureSum(2, everyone, _words(name).bits, _words(name).fraction, 0 if everyone else 1)
         return Sends(f"nothing by itself; with the others' {what}", mechanism)
 
-    return {f"{SUM}/{name}".rstrip("/"): own(name) for name in _FRACTIONS if of_links or name not in OF_RANKS}
+    return {f"{SUM}/{name}".rstrip("/"): declaration(name) for name in _FRACTIONS if of_links or name not in OF_RANKS}
 
 
 def _words(name: str) -> FixedPoint:
-    """Of what is called so below "own"."""
+    """The fixed-point form of the value `name` under "own"."""
     while name not in _FRACTIONS:
         name = name.rpartition("/")[0]
     return FixedPoint(32 if name.endswith((MARGINS, RESIDUALS)) else 64, _FRACTIONS[name])
 
 
 def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
-    """{"own": words} of what `measure` says of `w`, of its values on the client's own examples ("mean"), and of
-    histograms of its scores ("histogram"), to be added up over clients."""
+    """{"own": masked integers} to be added up over clients: the pairs of `measure` for `w`, the client's values
+    ("mean"), and histograms of its scores ("histogram")."""
     logits = models.judged(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, scale=graph.scale)
     pairs |= links.added(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
@@ -240,12 +242,12 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
 
 
 def _most(path: str) -> float:
-    """The largest word."""
+    """The bound of a value."""
     return _MOST if _words(path).bits == 64 else 2.0**24
 
 
 def totals(replies: Replies) -> Tree:
-    """Undo `sum_score` for the sum: float64."""
+    """The sums of `sum_score` over clients, decoded: float64."""
     sums = leaves(replies.total(SUM))
     total = nest({path: _words(path).decode(words, torch.float64) for path, words in sums})
     if HIGH not in total:
@@ -255,7 +257,7 @@ def totals(replies: Replies) -> Tree:
 
 
 class SumsScores:
-    """What an algorithm has whose clients may all be judged by one model, in sums of their scores."""
+    """A base of algorithms that can evaluate one model at all clients by sums of their scores."""
 
     scores: Literal["each", "sum"]
     quorum: float
@@ -266,10 +268,10 @@ class SumsScores:
         raise NotImplementedError
 
     def check_scores(self, one_model: bool) -> None:
-        """Refuse sums unless there is `one_model` that clients use, on data that does not change.
+        """Check that sums have `one_model` that all clients use, on data that does not change.
 
         Raises:
-            ValueError: there is none.
+            ValueError: they have none.
         """
         if self.scores == "sum" and not one_model:
             raise ValueError(
@@ -278,7 +280,7 @@ class SumsScores:
             )
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that a client uses, from what it was told."""
+        """The weights that a client uses, from the server's message."""
         raise NotImplementedError
 
     @on_client(
@@ -287,7 +289,7 @@ class SumsScores:
         apart=True,
     )
     def score_sum(self, client: Client, message: Tree) -> Tree:
-        """The joint model on the client's own nodes, in words of a sum."""
+        """Scores of the global model on the client's own nodes, as masked integers."""
         return sum_score(self.net, self.used(client, message), client.graph)
 
 
@@ -306,13 +308,14 @@ TOLD = {"models": "models that other members' updates have gone into, of some of
 
 
 def messages(models: int) -> int:
-    """How many messages at most have so many models tried, some at first and the rest after their values are known."""
+    """The largest number of messages for clients to try `models` models, some at first and the rest after the first
+    values are known."""
     return -(-models // AT_ONCE) + 1 if models else 0
 
 
 def hits(model: Model, many: Tree, client: Client) -> Tree:
-    """How many of the client's test examples models with the weights `many`, leaves [c, …], get right, int64 [c], and
-    how many there are."""
+    """{"tried": int64 [c], "examples"}: the number of the client's test examples that models with the weights `many`,
+    leaves [c, …], get right, and their number."""
     graph = client.graph.at(TEST)
     mask = graph.masks[TEST]
 
@@ -320,21 +323,21 @@ def hits(model: Model, many: Tree, client: Client) -> Tree:
         right: Tensor = models.judged_as_seen(model, w, graph).argmax(-1) == graph.y
         return (right & mask).sum()
 
-    count = len(next(iter(leaves(many)))[1])  # one after the other: clients are stacked already
+    count = len(next(iter(leaves(many)))[1])  # one model after the other, because clients are already stacked
     hit_counts = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
     return {TRIED: torch.stack(hit_counts), "examples": mask.sum()}
 
 
 class Hits(NamedTuple):
-    """What all clients count of models that they try: how many test examples each gets `right`, int64 [c], and how many
-    `examples` they say to have, int64 [m], once in each message."""
+    """Counts over all clients of models that they try: the test examples that each model gets `right`, int64 [c], and
+    the reported number of `examples`, int64 [m], once per message."""
 
     right: Tensor
     examples: Tensor
 
 
 def count_right(fed: Federation, step: Step, many: Tree) -> Hits:
-    """Have all clients try models with the weights `many`, leaves [c, …]; step: the one that gives `hits`."""
+    """Let all clients try models with the weights `many`, leaves [c, …]; step: the client step that returns `hits`."""
     count, right, examples = len(next(iter(leaves(many)))[1]), list[Tensor](), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         some = map_leaves(lambda leaf, at=first: leaf[at : at + AT_ONCE], many)

@@ -1,6 +1,6 @@
 """FairGraphFL: Pan et al. 2024, "Towards fair graph federated learning via incentive mechanisms".
 
-A round, as its parts do it (`i` is an agent, u_i its update, r_i its value, d_i its diversity):
+A round by its parts (`i` is an agent, u_i its update, r_i its value, d_i its diversity):
 
     1. agent    starts from its last start plus its reward, trains with the pull of prototypes, sends u_i and c_ik
     2. server   u_N = Σ ReLU(r_i) u_i / Σ ReLU(r_i)                       AgentValue.weigh   (Eq. 13)
@@ -10,11 +10,11 @@ A round, as its parts do it (`i` is an agent, u_i its update, r_i its value, d_i
     6.          payoff_i from r_i and the values before                   Payoff             (Eqs. 5 to 7)
     7.          agent i is to get the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ largest entries of u_N   ValueReward (Eq. 4)
 
-Deviations: u_N is weighted with the values before the round, since those after it need u_N. Where the new values do not
-sum to more than zero, the round leaves them as they are, and a note is logged. An agent that misses a round earns no
-reward and no payoff in it, and its value counts neither alignment nor diversity; what it had earned before it gets when
-it is called again. Cross-entropy and pull take all training graphs at once; the
-paper's batch of 128 holds more than any of its agents has.
+Deviations: u_N is weighted with the values before the round, since the values after it need u_N. If the new values do
+not sum to more than zero, the round leaves them as they are, and logs a note. An agent that misses a round earns no
+reward and no payoff in it, and its value counts neither alignment nor diversity; it gets its earlier reward when it is
+called again. Cross-entropy and pull take all training graphs at once; the paper's batch of 128 is larger than any
+agent's data.
 """
 
 from collections.abc import Mapping
@@ -59,19 +59,20 @@ LISTED = {
 class MotifPrototypes(Part):
     """λ times the distance of the agent's prototypes to the global ones, a term of its loss (Eq. 14).
 
-    Prototype c_ik is the mean embedding of the agent's training graphs with motif k (Eq. 11), a graph's embedding being
-    what the model's pooling gives; the global one is the mean of the agents' with weights ReLU(r_i) (Eq. 12).
+    Prototype c_ik is the mean embedding of the agent's training graphs with motif k (Eq. 11); a graph's embedding is
+    the output of the model's pooling. The global prototype is the mean of the agents' prototypes with weights ReLU(r_i)
+    (Eq. 12).
 
     lam:      λ, the strength of the pull to the prototypes.
-    distance: "relative" is Σ_k ‖c_ik − c_k‖² / Σ_k ‖c_k‖² over the agent's motifs, whatever the size of embeddings;
-              "mean_square" the mean of (c_ik − c_k)² over these and the entries of a prototype; "as_printed"
-              Σ_k ‖c_ik − c_k‖₂. The latter two grow with the nodes of graphs where embeddings are sums over them, and
-              then leave nothing of cross-entropy (docs/fairgraphfl.md).
-    max_ring: vertices of the longest ring that is looked for.
-    keep:     share of its motifs that an agent keeps, those of highest TF-IDF.
+    distance: "relative" is Σ_k ‖c_ik − c_k‖² / Σ_k ‖c_k‖² over the agent's motifs, independent of the size of
+              embeddings; "mean_square" the mean of (c_ik − c_k)² over these and the entries of a prototype;
+              "as_printed" Σ_k ‖c_ik − c_k‖₂. "mean_square" and "as_printed" grow with the number of nodes if embeddings
+              are sums over nodes, and can then dominate the cross-entropy (docs/fairgraphfl.md).
+    max_ring: number of vertices of the longest ring motif.
+    keep:     share of its motifs that an agent keeps, by highest TF-IDF.
 
-    Deviations: all training graphs make one step; prototypes that are sent are those of the trained model without
-    dropout. A motif that no agent of positive value has sent has no effect.
+    Deviations: all training graphs make one step; agents send prototypes of the trained model without dropout. A motif
+    that no agent of positive value has sent has no effect.
     """
 
     lam: NonNegative = 0.1
@@ -88,9 +89,9 @@ class MotifPrototypes(Part):
         return Needs(decided=("value",), finder=Vocabulary(self.max_ring, self.keep))
 
     def check(self, training: Training) -> None:
-        """Refuse a model without embeddings of graphs."""
+        """Raise a ValueError if the model has no embeddings of graphs."""
         if not models.pools(training.model):
-            raise ValueError("prototypes are of embeddings of small graphs; set model.pool = 'sum' or 'mean'")
+            raise ValueError("prototypes need embeddings of small graphs; set model.pool = 'sum' or 'mean'")
 
     # --- client ---
 
@@ -105,14 +106,14 @@ class MotifPrototypes(Part):
             prototypes, inputs["prototype"][: len(prototypes)], inputs["known"][: len(prototypes)]
         )
 
-    def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
-        """The distance of prototypes [K, h] to the global ones, over those that are `known`, bool [K]; 0 of none."""
-        squared = torch.where(known[:, None], own - whole, 0.0).square().sum(1)
+    def away(self, local: Tensor, whole: Tensor, known: Tensor) -> Tensor:
+        """The distance of prototypes [K, h] to the global ones, over the `known` ones, bool [K]; 0 if none is known."""
+        squared = torch.where(known[:, None], local - whole, 0.0).square().sum(1)
         if self.distance == "relative":
             size = torch.where(known[:, None], whole, 0.0).square().sum()
             return squared.sum() / torch.where(size > 0, size, 1.0)
         if self.distance == "mean_square":
-            return squared.sum() / (known.sum() * own.shape[1]).clamp(min=1)
+            return squared.sum() / (known.sum() * local.shape[1]).clamp(min=1)
         apart = squared > 0  # elsewhere the square root has no gradient
         return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0).sum()
 
@@ -125,7 +126,7 @@ class MotifPrototypes(Part):
     # --- server ---
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No motif is known."""
+        """{"motif": no motif of any agent}."""
         return {"motif": torch.full((len(fed.clients), 0), -1, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
@@ -139,7 +140,7 @@ class MotifPrototypes(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Global prototypes `mean` [K, h] of the motifs `number` int64 [K] (`shapley.distinct`), and which are `known`;
-        `motif` int64 [N, …] is what each agent listed."""
+        `motif` int64 [N, …] are each agent's motifs."""
         held, motif = listed(state, round), lists(round)
         number, prototypes = distinct(held), round.replies.stack("prototype", padding=0)
         share = round.value.relu()[:, None, None]
@@ -155,24 +156,24 @@ class MotifPrototypes(Part):
 
 
 def embedding(model: Model) -> int:
-    """How many layers lead to the embeddings of small graphs: those up to the pooling."""
+    """Number of layers up to the pooling, which gives the embeddings of small graphs."""
     return 1 + next(i for i, layer in enumerate(model) if layer.operator in POOLS)
 
 
 def once(motif: Tensor) -> Tensor:
-    """int64 [P, K]: the lists with −1 in place of each motif that stood in its list before, which would count twice."""
+    """int64 [P, K]: the lists with −1 for each repeated motif, which would count twice."""
     ordered, at = motif.sort(dim=1, stable=True)
     again = torch.zeros_like(motif, dtype=torch.bool).scatter(1, at[:, 1:], ordered[:, 1:] == ordered[:, :-1])
     return torch.where(again, -1, motif)
 
 
 def lists(round: Round) -> Tensor:
-    """The motifs that each of the round's P agents listed, each once, int64 [P, …] with -1 elsewhere."""
+    """The motifs of each of the round's P agents, each once, int64 [P, …] with -1 elsewhere."""
     return once(round.replies.stack("motif", padding=-1))
 
 
 def listed(state: Tree, round: Round) -> Tensor:
-    """The motifs that each of N agents listed when it replied last, int64 [N, …] padded with -1."""
+    """The motifs in the last reply of each of N agents, int64 [N, …] padded with -1."""
     before, now = state["motif"], lists(round)
     most = max(before.shape[1], now.shape[1])
     wide, rows = (torch.nn.functional.pad(motif, (0, most - motif.shape[1]), value=-1) for motif in (before, now))
@@ -184,14 +185,14 @@ class AgentValue(Part):
     """Values r_i ← r_i + α1 (φ_i + α2 d_i), normalized to sum 1, with the alignment φ_i = cos(u_i, u_N) and the
     diversity d_i, the agent's share of all agents' motifs (Eqs. 9 and 10); r_i⁰ = 1/N. Updates count by ReLU(r_i).
 
-    alpha1:    α1, how much a round counts in a value.
-    alpha2:    α2, how much diversity counts; 0 leaves it out, and then agents tell of no motifs.
+    alpha1:    α1, weight of a round in a value.
+    alpha2:    α2, weight of diversity; with 0 agents send no motifs.
     alignment: whether alignment counts.
-    weights:   what updates count by, "value", ReLU(r_i) (Eq. 13), or "size", number of training examples.
-    one_norm:  whether alignments are those of updates scaled to one norm, so that a long update pulls the joint one no
-               more than others; the model is of updates as they are sent.
-    max_ring:  vertices of the longest ring that is looked for.
-    keep:      share of its motifs that an agent keeps, those of highest TF-IDF.
+    weights:   weights of updates: "value", ReLU(r_i) (Eq. 13), or "size", the number of training examples.
+    one_norm:  whether alignments use updates scaled to one norm, so that a long update does not pull the joint one more
+               than others; the model uses updates without this scaling.
+    max_ring:  number of vertices of the longest ring motif.
+    keep:      share of its motifs that an agent keeps, by highest TF-IDF.
     """
 
     alpha1: Positive = 0.05
@@ -209,23 +210,23 @@ class AgentValue(Part):
 
     @property
     def needs(self) -> Needs:
-        """The motifs that make an agent diverse."""
+        """The precomputed motifs, for diversity."""
         return Needs(finder=Vocabulary(self.max_ring, self.keep) if self.alpha2 else None)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """What values and weights take besides the updates."""
+        """The values and weights need these replies in addition to the updates."""
         return (LISTED if self.alpha2 else {}) | (EXAMPLES if self.weights == "size" else {})
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """All are worth the same, nobody was heard, and no motif is known."""
+        """Equal values, and neither replies nor motifs."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         motif = nothing.new_full((len(fed.clients), 0), -1, dtype=torch.int64)
         known = {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0}
         return known | {"motif": motif, "changed": torch.ones_like(nothing[0], dtype=torch.bool)}
 
     def report(self, ctx: Context) -> Tree:
-        """{"motif": int64 [K], -1 at padding} and {"n": training examples}, as far as they count."""
+        """{"motif": int64 [K], -1 at padding} and {"n": training examples}, if they count."""
         motif = {"motif": ctx.client.graph.found(MOTIFS)} if self.alpha2 else {}
         return motif | ({"n": ctx.examples} if self.weights == "size" else {})
 
@@ -243,8 +244,8 @@ class AgentValue(Part):
         return r[round.at]
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Values r, alignment phi and diversity d of all agents, float64 [N], who was `heard`, and whether values have
-        `changed`."""
+        """Values r, alignment phi and diversity d of all agents, float64 [N], the agents that were `heard`, and whether
+        values `changed`."""
         nothing = torch.zeros_like(state["r"])
         updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
         whole = round.weights.to(updates.dtype) @ updates
@@ -257,24 +258,24 @@ class AgentValue(Part):
         return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif, "changed": changed}
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
-        """Where values stay."""
+        """A warning if values stay unchanged."""
         sentence = "the agents' new values do not sum to more than 0, so that this round leaves them unchanged"
         return {sentence: ~state["changed"]}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"value": r, "alignment": φ, "diversity": d}; no alignment of those who were not heard."""
+        """{"value": r, "alignment": φ, "diversity": d}; NaN as alignment of agents that did not reply."""
         result = {"value": state["r"], "alignment": state["phi"].where(state["heard"], torch.nan)}
         return result | ({"diversity": state["d"]} if self.alpha2 else {})
 
 
 @dataclass(frozen=True)
 class ValueReward(OwedReward):
-    """Agent i gets, of all D entries of u_N together, the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ of largest magnitude and
-    none where r_i ≤ 0 (Eq. 4). The server keeps a global model, which gets all of u_N.
+    """Agent i gets the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ entries of largest magnitude of all D entries of u_N, and
+    none if r_i ≤ 0 (Eq. 4). The server keeps a global model, which gets all of u_N.
 
     beta: β, how evenly rewards are spread; the larger, the more alike.
-    base: what a reward is added to: the weights "before" the agent's training, so that its own update is discarded
-          (as in CGSV), or "after" it.
+    base: weights to which a reward is added: "before" the agent's training, which discards its own update (as in CGSV),
+          or "after" it.
     """
 
     beta: Positive = 1.0
@@ -282,20 +283,20 @@ class ValueReward(OwedReward):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Nothing is owed to anybody yet."""
+        """No rewards, and densities of 0."""
         return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def receive(self, ctx: Context) -> Tree:
-        """The base and the reward; what is not shared is the agent's own."""
+        """The base plus the reward; leaves that are not shared are the agent's own."""
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
-        """Nothing; the base of the next reward is kept."""
+        """Keep the base of the next reward; sends nothing."""
         ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})
         return {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """What is owed to all agents, and the share of u_N's entries that those of the round have earned."""
+        """The rewards of all agents, and the share of u_N's entries that the round's agents earned."""
         whole = ravel(round.delta)
         quota = shapley.quota(round.value, len(whole), self.beta)
         earned = unravel(shapley.reward(whole, quota), round.delta)
@@ -310,11 +311,10 @@ class ValueReward(OwedReward):
 
 @dataclass(frozen=True)
 class Payoff(Part):
-    """A budget B per round is divided by value, with fines for values below 0 and a compensation for those who were
-    worth less before (Eqs. 5 to 7).
+    """Divides a budget B per round by value, with fines for values below 0 and a compensation for agents whose earlier
+    values were lower (Eqs. 5 to 7).
 
-    budget:   B, what all payoffs of a round sum to.
-    currency: currency of the budget; for statements (`fedweave statement`).
+    budget:   B, sum of all payoffs of a round. currency: currency of the budget; for statements (`fedweave statement`).
     """
 
     budget: float = 1.0
@@ -323,10 +323,10 @@ class Payoff(Part):
     recorded = True
 
     def __post_init__(self) -> None:
-        Terms(self.budget, self.currency)  # refuses a budget that no statement could divide into cents
+        Terms(self.budget, self.currency)  # raises an error if the budget cannot be divided into cents
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Nobody was paid yet."""
+        """The state before any payoff."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         return {"sum": nothing, "rounds": nothing, "pay": nothing, "late": nothing, "heard": nothing > 0}
 
@@ -345,12 +345,13 @@ class Payoff(Part):
         }
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
-        """Where nobody is paid."""
-        sentence = "the values of the agents that replied do not sum to more than 0, so that nobody is paid"
+        """A warning if no agent is paid."""
+        sentence = "the values of the agents that replied do not sum to more than 0, so that no agent is paid"
         return {sentence: ~state["pay"].any()} if self.budget else {}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"payoff": of the round, "compensation": the part of it for late contributions}; of those who were heard."""
+        """{"payoff": payoff of the round, "compensation": its part for late contributions}; NaN for agents that did not
+        reply."""
         names = {"payoff": "pay", "compensation": "late"}
         return {name: state[key].where(state["heard"], torch.nan) for name, key in names.items()}
 
@@ -359,13 +360,13 @@ class Payoff(Part):
 class FairGraphFL:
     """Agents with small graphs are valued by alignment and diversity, rewarded with a part of the joint update, paid or
     fined, and pulled to common prototypes. The paper's ablations: alignment = false, alpha2 = 0, rewards = false,
-    weights = "size", prototypes = false. Of a GIN, share = ["1/*", "2/*", "3/*"] shares the convolutions alone.
+    weights = "size", prototypes = false. With a GIN, share = ["1/*", "2/*", "3/*"] shares only the convolutions.
 
-    one_norm:    whether alignments are of updates scaled to one norm: "always", "never" as in the paper, or "money",
-                 where the budget is another number than 1.
-    budget:      B, what all payoffs of a round sum to.
-    norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
-    rewards:     whether agents get by value; otherwise all get the global model.
+    one_norm:    whether alignments use updates scaled to one norm: "always", "never" as in the paper, or "money", only
+                 with a budget other than 1.
+    budget:      B, sum of all payoffs of a round.
+    norm:        Γ, norm to which agents scale updates before they send them; 0 for no scaling.
+    rewards:     whether agents get rewards by value; otherwise all get the global model.
     prototypes:  whether agents exchange prototypes.
     local_steps: optimizer steps per round, each on all of an agent's training graphs.
     lr:          learning rate of the local training.
@@ -384,7 +385,7 @@ class FairGraphFL:
     test_settings: ClassVar[Record] = {"lr": 0.01, "max_ring": 4}
 
     def parts(self) -> tuple[Part, ...]:
-        """Those that are not ablated."""
+        """All parts without the ablated ones."""
         one_norm = self.one_norm == "always" or (self.one_norm == "money" and self.budget != 1)
         return (
             *([Normalised(self.norm)] if self.norm else []),

@@ -1,5 +1,5 @@
-"""Which motifs of its small graphs an agent knows (FairGraphFL, appendix A.2), as its steps see it; the motifs of
-graphs that were searched before are in files.
+"""The motifs of an agent's small graphs (FairGraphFL, appendix A.2); motifs of graphs that were searched before are in
+files.
 """
 
 import hashlib
@@ -48,12 +48,12 @@ class Adjacency(NamedTuple):
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are, n."""
+        """n, the number of vertices."""
         return len(self.start) - 1
 
     @property
     def edges(self) -> int:
-        """How many edges there are, m."""
+        """m, the number of edges."""
         return len(self.edge) // 2
 
 
@@ -132,7 +132,7 @@ class Cycles(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What the search has reached at one depth, an entry per root and vertex.
+    """The vertices that the search reached at one depth, an entry per root and vertex.
 
     root, vertex, edge (the last on the path), parent (the place in the level before of the vertex before), first (the
     path's first vertex after the root; two paths from one root meet only there if these differ): int64 [s].
@@ -166,7 +166,7 @@ def rings(graph: Adjacency, forest: Forest, longest: int) -> list[np.ndarray]:
 
 
 def candidates(graph: Adjacency, longest: int) -> list[Cycles]:
-    """Cycles among which there are those of a minimum cycle basis, by length from 3 to `longest`; an entry each."""
+    """Cycles that include a minimum cycle basis, one entry per length from 3 to `longest`."""
     block = max(1, BLOCK // max(1, graph.vertices, 2 * graph.edges))
     by_length: list[list[Cycles]] = [[] for _ in range(3, longest + 1)]
     for low in range(0, graph.vertices, block):
@@ -244,7 +244,7 @@ def _path(levels: list[Level], entry: np.ndarray) -> Cycles:
 
 
 def _independent(cycles: np.ndarray, coordinates: list[int], wanted: int) -> list[int]:
-    """Which of `cycles` [c, l] are independent over GF(2) of those before, `wanted` at most.
+    """The rows of `cycles` [c, l] that are independent over GF(2) of the rows before, `wanted` at most.
 
     `coordinates` holds a bit vector per edge, such that a cycle's sum is zero where the cycle depends on those chosen
     in earlier calls; it is brought up to date.
@@ -278,7 +278,7 @@ def _project(coordinates: list[int], pivots: dict[int, int]) -> None:
 
 
 def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
-    """`vector` with each bit of `mask` replaced by what `rest` says that it equals."""
+    """`vector` with each bit of `mask` replaced by its equal in `rest`."""
     while hit := vector & mask:
         bit = hit.bit_length()
         vector ^= rest[bit] ^ 1 << (bit - 1)
@@ -289,15 +289,15 @@ def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
 # Motifs of labeled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022).
 
 
-BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
+BATCH = 512  # vertices of small graphs searched together, which saves most of the time
 
 
 class Motif(NamedTuple):
-    """What a motif is known by, the same at every agent: tuples of plain integers, equal where the motifs are.
+    """The identity of a motif, the same at every agent: tuples of plain integers, equal for equal motifs.
 
-    labels: of its vertices. Two make a bond, in ascending order; more make a ring, in that rotation and reflection of
-            their cyclic order that comes first.
-    edge:   the label of a bond's edge, where edges have labels.
+    labels: labels of its vertices. Two make a bond, in ascending order; more make a ring, in the first rotation and
+            reflection of their cyclic order.
+    edge:   the label of a bond's edge, if edges have labels.
     """
 
     labels: tuple[int, ...]
@@ -324,8 +324,8 @@ def extract(
 ) -> Motifs:
     """All motifs of a set of graphs.
 
-    A bond is a bridge, an edge on no cycle, whatever the basis. A ring is a cycle of at most `max_ring` vertices in a
-    minimum cycle basis: the one that the order of the vertices leads to, where a graph has several.
+    A bond is a bridge, an edge on no cycle of any basis. A ring is a cycle of at most `max_ring` vertices in a minimum
+    cycle basis; if a graph has several, the order of the vertices decides.
 
     edges:       int64 [2, E] vertices, undirected: a direction may be missing, repetitions and loops are not looked at.
     graph_of:    int64 [n], the graph of each vertex, ascending from 0.
@@ -397,7 +397,7 @@ def _search(pairs: np.ndarray, graph_of: np.ndarray, max_ring: int) -> tuple[np.
 
 
 def _batches(graph_of: np.ndarray) -> list[tuple[int, int]]:
-    """Ranges of vertices that hold whole graphs, as many as there are in about `BATCH` vertices."""
+    """Ranges of vertices of whole graphs, each with about `BATCH` vertices."""
     ends = np.flatnonzero(np.diff(graph_of, append=graph_of[-1:] + 1)) + 1
     out, low = [], 0
     for high in ends.tolist():
@@ -415,7 +415,7 @@ def _bonds(
 
 
 def _canonical(cycles: np.ndarray) -> np.ndarray:
-    """Each row [l] of labels in that of its l rotations and their reflections that comes first."""
+    """Each row [l] of labels as the first, in lexical order, of its l rotations and their reflections."""
     count, length = cycles.shape
     turns = (np.arange(length) + np.arange(length)[:, None]) % length
     views = cycles[:, np.concatenate([turns, turns[:, ::-1]])]
@@ -554,10 +554,10 @@ Ring: TypeAlias = Annotated[int, Field(ge=3, le=100)]  # vertices of the longest
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
+    """The motifs of a client: the bonds and rings of highest TF-IDF (FairGraphFL, appendix A.2).
 
-    max_ring: vertices of the longest ring that is looked for.
-    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
+    max_ring: number of vertices of the longest ring.
+    keep:     share of its motifs that a client keeps, by highest TF-IDF.
     """
 
     max_ring: int = 7
@@ -578,11 +578,11 @@ class Vocabulary:
         ]
 
     def alone(self, data: Dataset, folder: Path | None = None) -> Precomputed:
-        """The motifs of a client's training graphs, looked for in these alone."""
+        """The motifs of a client's training graphs, from only these graphs."""
         return self.table(self.found(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
 
     def tables(self, found: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
-        """The motifs of each client that the most of its training graphs have: client, motif, graphs."""
+        """The most frequent motifs of each client's training graphs: client, motif, graphs."""
         rows = []
         for client, entry in found.items():
             names = entry.words[MOTIFS]
@@ -592,8 +592,8 @@ class Vocabulary:
         return {MOTIFS: pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))}
 
     def found(self, data: Dataset, folder: Path | None = None) -> Motifs:
-        """The motifs of all small graphs of `data`, read from `folder`, by default the cache, where they have been
-        looked for before."""
+        """The motifs of all small graphs of `data`; read from `folder`, by default the cache, if they were searched
+        before."""
         if data.graph_of is None:
             raise ConfigError(
                 f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose "
@@ -604,7 +604,7 @@ class Vocabulary:
         return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, path)
 
     def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
-        """What one client keeps of `motifs`, counted over its training graphs alone.
+        """The motifs that one client keeps, counted over only its training graphs.
 
         graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
         """
@@ -629,7 +629,7 @@ def motif_mean(edges: EdgeList) -> sp.csr_matrix:
 
 
 def numbers(keys: Sequence[Motif]) -> np.ndarray:
-    """int64 [k]: what stands for each motif, the same at every client that has it, whoever found it."""
+    """int64 [k]: a hash of each motif, the same at every client."""
     return np.array([random.word(str(key)) for key in keys], np.int64)
 
 
@@ -649,7 +649,7 @@ def tf_idf(counts: sp.csr_array) -> np.ndarray:
 def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
     """int64, ascending: the floor(keep V) columns of highest `tf_idf` of the V that the agent's graphs have at all.
 
-    Of equal values that of the lower column is the higher.
+    Among equal values the lower column comes first.
 
     Raises:
         UserError: keep is not in (0, 1].

@@ -1,4 +1,4 @@
-"""An ordered list of parts as one: their names, and who decides what."""
+"""An ordered list of parts as one: their names, and which part decides which hook."""
 
 import logging
 from collections import Counter
@@ -44,7 +44,7 @@ from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
 
 UPDATE = "change of the model weights by local training"
-GLOBAL = "the joint model's weights, which all members' updates have gone into"
+GLOBAL = "the global model's weights, computed from all members' updates"
 MIXED = "weights that the server mixed for this client from several members'"
 INIT = "a random number, from which all clients draw the same first weights"
 REPLIED = "client that replied"
@@ -53,15 +53,15 @@ _log = logging.getLogger(__name__)
 
 
 class Composition(dict[str, Part]):
-    """{name in messages and states: part}: the class's name, numbered if a class has several parts.
+    """{name in messages and states: part}: the class name, numbered if a class has several parts.
 
     Raises:
-        ValueError: they do not go together (`conflicts.check`).
+        ValueError: the parts cannot be combined (`conflicts.check`).
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
-        self._noted: set[str] = set()  # parts whose weights were noted to be more than a mean
+        self._noted: set[str] = set()  # parts with a note that their weights sum to more than 1
         for part in parts:
             name, count = type(part).__name__, sum(type(other) is type(part) for other in self.values())
             self[f"{name}{count + 1}" if count else name] = part
@@ -71,19 +71,19 @@ class Composition(dict[str, Part]):
     def of(
         cls, parts: Sequence[Part], defaults: Mapping[str, Part], example: str = "node", batch: int = 0
     ) -> "Composition":
-        """`parts`, and for each of the hooks `defaults` that none of them has, its part; unless one of them trains on
-        the examples' classes, the cross-entropy, of a `batch` of examples if that is not 0, or, where the `example` is
-        a "link", what draws pairs that are none.
+        """`parts` and the default parts that they lack: a part for each hook in `defaults` that no part has, and a loss
+        unless a part trains on the examples' classes. The loss is the cross-entropy, on a `batch` of examples if that
+        is not 0, or `LinkPrediction` if the `example` is a "link".
 
         Raises:
-            ValueError: a batch is asked for, and another part says what a step is of.
+            ValueError: `batch` is not 0, but another part decides the examples of a step.
         """
         teachers = [part for part in parts if part.needs.supervised]
         whole: Part = LinkPrediction() if example == "link" else CrossEntropy()
         usual = BatchCrossEntropy(batch) if batch else whole
         if batch and (teachers or example == "link"):
             name = called((*teachers, whole)[0])
-            raise ValueError(f"batch_size is {batch}, and {name} says what a step is of; leave batch_size out")
+            raise ValueError(f"batch_size is {batch}, but {name} decides the examples of a step; leave batch_size out")
         supervised = () if teachers else (usual,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
@@ -96,15 +96,15 @@ class Composition(dict[str, Part]):
         """{part: its state} before the first round.
 
         Raises:
-            ConfigError: a part gives no tree.
+            ConfigError: a part returns no tree.
         """
         return {name: objective.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
 
     def remembered(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
-        """{part: its state} as a hook of the server leaves it; memory: as it was.
+        """{part: its state} after a hook of the server; memory: the states before.
 
         Raises:
-            ConfigError: a part gives no tree.
+            ConfigError: a part returns no tree.
         """
         return {
             name: objective.state_of(
@@ -114,11 +114,10 @@ class Composition(dict[str, Part]):
         }
 
     def joint(self, memory: Tree, round: Round) -> Tree:
-        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum; {} where no
-        weights are shared.
+        """The joint update, from the owner of `aggregate` or as the weighted sum; {} if no weights are shared.
 
         Raises:
-            ConfigError: its owner gives something else than a change of the weights.
+            ConfigError: its owner returns something else than a change of the weights.
         """
         if not round.w:
             return {}
@@ -129,22 +128,22 @@ class Composition(dict[str, Part]):
         return objective.alike(f"{owner}.aggregate", "the joint update", update, round.w)
 
     def value(self, memory: Tree, round: Round) -> Tensor | None:
-        """What each client's update is worth, float64 [P]; None if no part decides it.
+        """The value of each client's update, float64 [P]; None if no part decides it.
 
         Raises:
-            ConfigError: its owner gives something else.
+            ConfigError: its owner returns something else.
         """
         if not (owner := self.owner("value")):
             return None
         return objective.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
 
     def weights(self, memory: Tree, round: Round) -> Tensor | None:
-        """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
-        makes the joint update knows them. Notes, once, if the weights of a user's own part sum to more than a mean's.
+        """The updates' weights, float64 [P] or [P, P], from the owner of `weigh`; None if only the owner of `aggregate`
+        knows them. Logs a note, once, if the weights of a user's own part sum to more than 1.
 
         Raises:
-            FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
-                shape; names the part.
+            FedweaveError: a client sent values that are not finite. ConfigError: the weights are no finite numbers of
+                that shape.
         """
         if self.sums or not (owner := self.owner("weigh")):
             return None
@@ -161,7 +160,7 @@ class Composition(dict[str, Part]):
         return weights
 
     def check_finite(self, weights: Tensor, replies: Replies, waiting: bool = False) -> None:
-        """Refuse weights that are not finite, as `weights` does; after all is decided, where that is `recorded`."""
+        """Raise the errors of `weights` if weights are not finite; with traced hooks, after the whole round."""
         if objective.odd(weights, waiting):
             self._refuse_diverged(replies)
             self._refuse_weights(self.owner("weigh"), len(replies))
@@ -171,7 +170,7 @@ class Composition(dict[str, Part]):
         raise ConfigError(message, code="config.weighing")
 
     def _refuse_diverged(self, replies: Replies) -> None:
-        """Name the client whose update is not finite or, where updates are, the part whose report is not."""
+        """Raise an error with the client whose update is not finite, or with the part whose report is not finite."""
         odd = {client: path for client in replies.clients if (path := not_finite(replies[client]))}
         for client, path in sorted(odd.items(), key=lambda item: not item[1].startswith("update")):
             for name, part in self.items():
@@ -184,7 +183,7 @@ class Composition(dict[str, Part]):
         """Factors of the updates before aggregation, float64 [P]; None if no part limits them.
 
         Raises:
-            ConfigError: a part gives something else.
+            ConfigError: a part returns something else.
         """
         limits = [
             objective.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
@@ -196,17 +195,17 @@ class Composition(dict[str, Part]):
     def of_client(
         self, hook: Literal["receive", "start", "judged"], ctx: Context, default: Callable[[Context], Tree]
     ) -> Tree:
-        """The weights that the owner of a hook of the client decides."""
+        """The weights from the owner of a hook at the client, or from `default`."""
         if not (owner := self.owner(hook)):
             return default(ctx)
         part = self[owner]
         return {"receive": part.receive, "start": part.start, "judged": part.judged}[hook](ctx.at(owner))
 
     def trained(self, ctx: Context) -> Fit:
-        """What local training leaves: what the owner of `train` makes of it, else `local_steps` steps.
+        """The result of local training, by the owner of `train` or with `local_steps` steps.
 
         Raises:
-            ConfigError: its owner gives something else.
+            ConfigError: its owner returns something else.
         """
         owner = self.owner("train")
         if not isinstance(part := self.get(owner), Trains):
@@ -220,15 +219,15 @@ class Composition(dict[str, Part]):
         objective.alike(f"{owner}.train", "the trained weights", result.w, ctx.start)
         return result
 
-    def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
-        """({part: what all clients get}, {part: what each gets, [P, …]}, {"w": each one's reward}) of those parts that
-        are `asked`, without those that send nothing (see `Part.download`).
+    def downloads(self, memory: Tree, at: Tensor, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """({part: tree for all clients}, {part: tree with a row for each, [P, …]}, {"w": each client's weights}) of the
+        parts in `names`, without empty trees (see `Part.download`).
 
         Raises:
-            ConfigError: a part sends something else.
+            ConfigError: a part's download has another form.
         """
         shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
-        for name in (name for name in self if name in asked):
+        for name in (name for name in self if name in names):
             result, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
             to_all, to_each, *reward = objective.download(f"{name}.download", result, len(at), rewarded)
             shared |= {name: to_all} if to_all else {}
@@ -237,7 +236,7 @@ class Composition(dict[str, Part]):
         return shared, each, rewards
 
     def apply_release(self, name: str, ctx: Context, update: Tree) -> Tree:
-        """An update as a part's `release` leaves it.
+        """An update after a part's `release`.
 
         Raises:
             ConfigError: it has other leaves or shapes.
@@ -245,10 +244,10 @@ class Composition(dict[str, Part]):
         if not has(self[name], "release"):
             return update
         result = self[name].release(ctx.at(name), update)
-        return objective.alike(f"{name}.release", "the update", result, update, dtypes=False)  # words are integers
+        return objective.alike(f"{name}.release", "the update", result, update, dtypes=False)  # or integers
 
     def reports(self, ctx: Context) -> Tree:
-        """What all parts report; in a secure sum, that in words."""
+        """The reports of all parts; with secure aggregation, as masked integers."""
         reply, sums = Tree(), self.sums
         for name, part in self.items():
             report = {} if name == sums else self._reported(name, ctx)
@@ -258,7 +257,7 @@ class Composition(dict[str, Part]):
 
     @property
     def sums(self) -> str:
-        """The name of the part that adds up what leaves in a secure sum; "" if there is none."""
+        """The name of the `SecureSum` part; "" if there is none."""
         return next((name for name, part in self.items() if isinstance(part, SecureSum)), "")
 
     @property
@@ -266,14 +265,14 @@ class Composition(dict[str, Part]):
         return next(part for part in self.values() if isinstance(part, SecureSum))
 
     def opened(self, memory: Tree, round: Round) -> Tree:
-        """What a secure sum says besides the joint update; {} without one."""
+        """The results of secure aggregation other than the joint update; {} without it."""
         if not self.sums:
             return {}
         declared = {key: sends for part in self.values() for key, sends in self._sum.declared(part).items()}
         return self._sum.opened(memory[self.sums], round, declared)
 
     def _reported(self, name: str, ctx: Context) -> Tree:
-        """What a part reports.
+        """A part's report.
 
         Raises:
             ConfigError: it is no tree.
@@ -284,10 +283,10 @@ class Composition(dict[str, Part]):
         return report
 
     def changed(self, ctx: Context) -> GraphArrays:
-        """The client's data as the parts that change it leave it, and all parts told of it.
+        """The client's data after all parts that change it; notifies the parts that follow its changes.
 
         Raises:
-            ValueError: a part adds nodes or takes some away.
+            ValueError: a part changes the number of nodes.
         """
         data = graph_arrays(ctx.client.graph)
         nodes = np.zeros(data.x.shape[0], bool)
@@ -296,7 +295,7 @@ class Composition(dict[str, Part]):
                 continue
             data, now = part.changes(ctx.at(name), data)
             if data.x.shape[0] != len(nodes) or now.shape != nodes.shape:
-                raise ValueError(f"{name} changes the number of nodes; parts may change what nodes have alone")
+                raise ValueError(f"{name} changes the number of nodes; parts may only change the nodes' data")
             nodes = nodes | now
         missing = ctx.client.graph.nodes - len(nodes)
         padded = torch.from_numpy(np.pad(nodes, (0, missing))).to(ctx.client.graph.device)
@@ -306,55 +305,55 @@ class Composition(dict[str, Part]):
         return data
 
     def check_forgotten(self, state: Tree) -> None:
-        """Refuse a part that keeps something at a client where a part's updates are to be `stateless`.
+        """Check that no part keeps values at a client if another part needs `stateless` updates.
 
         Raises:
-            ConfigError: names both.
+            ConfigError: a part does; the message contains both.
         """
         forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
         if forgetful and (keeps := [name for name in self if name in state]):
             raise ConfigError(
-                f"parts: {called(self[keeps[0]])} keeps something at clients, and {called(self[forgetful])} with "
-                "everyone = false is of what they make of the present message alone; set everyone = true"
+                f"parts: {called(self[keeps[0]])} keeps values at clients, but {called(self[forgetful])} with "
+                "everyone = false needs updates from the present message only; set everyone = true"
                 + of_algorithm(self, (keeps[0], forgetful))
             )
 
     @cached_property
     def recorded(self) -> bool:
-        """Whether all that parts decide at the server is recorded as one (`Part.recorded`), where that is more than one
-        weighted mean."""
+        """Whether all hooks at the server are traced as one (`Part.recorded`); False if they are only one weighted
+        mean."""
         more = self.personal or any(has(part, hook) for part in self.values() for hook in ("update", "step"))
         return more and all(map(is_recorded, self.values()))
 
     @property
     def teller(self) -> str:
-        """The part by which clients tell each other something of each new model; "" if none does."""
+        """The name of the part with which clients send each other values for each new model; "" if there is none."""
         return next((name for name, part in self.items() if isinstance(part, TellsPeers)), "")
 
     @property
     def tells(self) -> dict[str, Sends | str]:
-        """What peers learn by it."""
+        """The declarations of the values that clients send to peers."""
         part = self.get(self.teller)
         return dict(part.tells) if isinstance(part, TellsPeers) else {}
 
     def parcels(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """What each peer of the client gets."""
+        """The client's messages to its peers."""
         part = self[self.teller]
         return part.tell(ctx.at(self.teller), model, w) if isinstance(part, TellsPeers) else {}
 
     def heard(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
-        """Have the part keep what peers sent."""
+        """Let the part keep the peers' messages."""
         if isinstance(part := self[self.teller], TellsPeers):
             part.hear(ctx.at(self.teller), received, present)
 
     @property
     def score_sends(self) -> dict[str, Sends | str]:
-        """What else is told where models are judged."""
+        """The declarations of the parts' additional measurements in an evaluation."""
         scorers = (part for part in self.values() if isinstance(part, ScoresMore))
         return {key: meaning for part in scorers for key, meaning in part.score_sends.items()}
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """What parts have measured of the weights that the client uses."""
+        """The parts' additional measurements of the weights that the client uses."""
         scorers = ((name, part) for name, part in self.items() if isinstance(part, ScoresMore))
         return {k: v for name, part in scorers for k, v in part.more_scores(ctx.at(name), model, w).items()}
 
@@ -364,10 +363,11 @@ class Composition(dict[str, Part]):
         return any(isinstance(part, ChangesData) for part in self.values())
 
     def measures(self, memory: Tree, clients: int) -> dict[str, Tensor]:
-        """What the parts know about each client, by name; a name that several parts use is prefixed by the part's.
+        """{name: a value per client} from the parts' measures; a name that several parts use gets the part's name as
+        prefix.
 
         Raises:
-            ConfigError: a part has not one number of each.
+            ConfigError: a part does not have one number per client.
         """
         by_part = {
             name: objective.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
@@ -381,26 +381,26 @@ class Composition(dict[str, Part]):
         }
 
     def counts(self, memory: Tree) -> dict[str, float]:
-        """What the parts know about all clients together, by name."""
+        """{name: number for all clients together} from the parts' measures."""
         items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
         return {key: number for key, number in items if not isinstance(number, Tensor)}
 
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
-        """What the parts know of every two clients, by name."""
+        """{name: values for every two clients} from the parts' measures."""
         items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
         return {key: matrix for key, matrix in items if isinstance(matrix, Tensor) and matrix.dim() == 2}
 
     def layers(self, model: Model, own: bool = True) -> Model:
-        """The model as the parts have it used (see `Part.layers`)."""
+        """The model's layers after all parts (see `Part.layers`)."""
         for part in self.values():
             model = part.layers(model, own)
         return model
 
     @property
     def judging(self) -> list[str]:
-        """The parts that must send clients their `download` to have models judged or used: those that themselves decide
-        which model that is, and all where it is trained for use (`Needs.tunes`). What is for training does not go down
-        again."""
+        """The parts that must send their `download` before clients evaluate or use models: the parts that decide which
+        model a client uses, or all parts if clients train it for use (`Needs.tunes`). Downloads for training are not
+        sent again."""
         if self.tunes:
             return list(self)
         return [name for name in self if name in (self.owner("receive"), self.owner("judged") or self.owner("start"))]
@@ -413,7 +413,8 @@ class Composition(dict[str, Part]):
 
     @property
     def judges_received(self) -> bool:
-        """Whether they use the received weights, trained anew or as they are, as far as the parts decide."""
+        """Whether clients use the received weights, as they are or after further training, as far as the parts
+        decide."""
         return self.uses_received or self.tunes
 
     @property
@@ -428,11 +429,12 @@ class Composition(dict[str, Part]):
         return tuple(step for part in self.values() for step in part.setup)
 
     def tried(self, memory: Tree, round: Round, try_out: "TryOut") -> Tree:
-        """{part: its state} once those that have clients try models have done so."""
+        """{part: its state} after clients tried models."""
         return memory | {name: part.tried(memory[name], round, try_out) for name, part in self._trying}
 
     def queries(self, clients: int, rounds: Sequence[int] | None = None) -> int:
-        """How many models clients try at most in these rounds, counted from 1; None: in the one with most."""
+        """The largest number of models that clients try in these rounds, counted from 1; None: in the round with the
+        most."""
         trials = [(part.due, part.queries(clients)) for _, part in self._trying]
         return sum(count * (1 if rounds is None else sum(map(due, rounds))) for due, count in trials)
 
@@ -442,7 +444,7 @@ class Composition(dict[str, Part]):
 
     @property
     def most_rounds(self) -> int | None:
-        """How many rounds a run may have; None if no part limits them."""
+        """The largest number of rounds of a run; None if no part limits it."""
         known = [most for part in self.values() if (most := part.protection.most_rounds) is not None]
         return min(known, default=None)
 
@@ -453,7 +455,7 @@ class Composition(dict[str, Part]):
 
     @cached_property
     def personal(self) -> bool:
-        """Whether every client has weights of its own, so that there is no global model."""
+        """Whether every client gets different weights, so that there is no global model."""
         return any(part.needs.personal for part in self.values())
 
     def _note_large(self, owner: str, total: float) -> None:
@@ -468,12 +470,12 @@ class Composition(dict[str, Part]):
 
     @property
     def finders(self) -> tuple[Precompute, ...]:
-        """What looks for what parts ask for, each once."""
+        """The precomputations of client features that parts need, each once."""
         return tuple(dict.fromkeys(finder for part in self.values() if (finder := part.needs.finder)))
 
     @property
     def sends(self) -> dict[str, Sends | str]:
-        """What the parts report, and what it reveals."""
+        """{key of the parts' reports: what it reveals}."""
         others = [part for name, part in self.items() if name != self.sums]
         by_part = [self._sum.declared(part) if self.sums else part.sends for part in others]
         by_part += [self._sum.sends] if self.sums else []
@@ -481,7 +483,7 @@ class Composition(dict[str, Part]):
 
     @property
     def client_learns(self) -> dict[str, str]:
-        """What a client learns from what a round sends it."""
+        """{key of a round's message: what a client learns from it}."""
         reward = self.owner("receive")
         whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
         texts = {
@@ -492,7 +494,7 @@ class Composition(dict[str, Part]):
 
     @property
     def released(self) -> dict[str, Sends]:
-        """What leaves a client as its update, and how that is protected."""
+        """The declaration of a client's update, with its protection."""
         reveals = next((text for part in self.values() if (text := part.protection.becomes)), UPDATE)
         if any(part.protection.hides for part in self.values()):
             reveals = f"nothing by itself; with the others' the mean of: {reveals}"
@@ -500,12 +502,12 @@ class Composition(dict[str, Part]):
 
     @cached_property
     def packing(self) -> Packing | None:
-        """How updates travel; None as they are."""
+        """The form in which clients send updates; None for plain updates."""
         return packing_of(self)
 
     @property
     def mechanism(self) -> tuple[Mechanism, ...]:
-        """What protects an update, in the order in which it is applied."""
+        """The mechanisms that protect an update, in the order of their application."""
         return tuple(mechanism for part in self.values() for mechanism in mechanisms(part))
 
 
@@ -517,7 +519,7 @@ def _of_keys(name: str, part: Part) -> dict[str, str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the server of the FedAvg family makes of a round's replies, as its parts decide.
+# The server of the FedAvg family: from a round's replies to its new state, by the hooks of the parts.
 
 
 TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
@@ -525,21 +527,21 @@ TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
 
 @dataclass(frozen=True, eq=False)
 class ServerHooks:
-    """The parts' hooks at the server, in the order of a round; of parts that say so they are recorded as one."""
+    """The parts' hooks at the server, in the order of a round; traced as one if all parts support it."""
 
     composed: Composition
     model: Model
 
-    def downloads(self, state: Tree, at: Tensor, fed: Federation, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
-        """What the clients at these places get of the parts that are `asked` (`Composition.downloads`)."""
+    def downloads(self, state: Tree, at: Tensor, fed: Federation, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """The downloads of the parts in `names` for the clients at these places (`Composition.downloads`)."""
         inputs: Tree = {
-            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in asked}
+            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in names}
         }
-        if not (self.composed.recorded and asked and self.composed.owner("receive")):  # other parts send what they have
-            return self.composed.downloads(inputs["parts"], at, asked)
+        if not (self.composed.recorded and names and self.composed.owner("receive")):  # other parts need no trace
+            return self.composed.downloads(inputs["parts"], at, names)
         with fed.recording():
             result: tuple[Tree, Tree, Tree] = compute_on_server(
-                self._downloads, inputs | {"at": at}, names=tuple(asked)
+                self._downloads, inputs | {"at": at}, names=tuple(names)
             )
         return result
 
@@ -547,7 +549,7 @@ class ServerHooks:
         return self.composed.downloads(inputs["parts"], inputs["at"], inputs["parts"])
 
     def after(self, state: Tree, replies: Replies, fed: Federation, try_out: TryOut) -> Tree:
-        """What a round changes of the server's state: {"w" or "own": weights, "parts": the parts' states}."""
+        """The entries of the server's state that a round changes: {"w" or "own": weights, "parts": states}."""
         at, here = places(fed, replies.clients), replies.here() if self.composed.recorded else None
         if here is None:
             after, _ = self._decided(state, replies, at, fed.held, try_out)
@@ -572,7 +574,7 @@ class ServerHooks:
         held: Mapping[str, Graph] | None = None,
         try_out: TryOut | None = None,
     ) -> tuple[Tree, Round]:
-        """`after`, and the round as parts saw it; at: the places of those who replied."""
+        """`after`, and the round as the parts read it; at: the places of the clients that replied."""
         parts, memory = self.composed, memory_of(self.composed, state)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
         round = Round(replies, at, w, self.model, held or {})
@@ -589,10 +591,10 @@ class ServerHooks:
         return after | {"parts": memory}, round
 
     def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
-        """The weights after a round, and the parts' states with that of the server's optimizer.
+        """The weights after a round, and the parts' states with the server optimizer's state.
 
         Raises:
-            ConfigError: its owner gives something else.
+            ConfigError: its owner returns something else.
         """
         if self.composed.personal:
             return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
@@ -601,18 +603,18 @@ class ServerHooks:
             return {"w": add(round.w, round.delta)}, memory
         result = self.composed[owner].step(memory[owner], round.w, round.delta)
         if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(tree, dict) for tree in result)):
-            message = "is to give two trees, the new weights and its memory for the next round"
+            message = "is to return two trees, the new weights and its memory for the next round"
             raise ConfigError(f"{owner}.step: {message}", code="config.step")
         shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (result[0], round.w)]
         if shapes[0] != shapes[1]:
-            message = "the new weights are to have the leaves and shapes of those that it gets"
+            message = "the new weights are to have the leaves and shapes of the weights before"
             raise ConfigError(f"{owner}.step: {message}", code="config.step")
-        mean = dict(leaves(add(round.w, round.delta)))  # where running statistics go, whatever the server's optimizer
+        mean = dict(leaves(add(round.w, round.delta)))  # also with a server optimizer, statistics follow the mean
         w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
         return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
 
     def _warn(self, memory: Tree) -> None:
-        """Warn of what parts say after a round; a device is waited for once."""
+        """Log the parts' warnings after a round; waits for the device once."""
         parts = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
         flags = {
             sentence: there for name, part in parts.items() for sentence, there in part.warns(memory[name]).items()
@@ -623,5 +625,5 @@ class ServerHooks:
 
 
 def memory_of(parts: Composition, state: Tree) -> Tree:
-    """{part: its state} in the server's."""
+    """{part: its state} in the server's state."""
     return {name: state.get("parts", {}).get(name, {}) for name in parts}

@@ -1,4 +1,4 @@
-"""Which parts can be combined: what is refused before training, naming the parts and what to do."""
+"""Rules for combinations of parts. Errors before training name the parts and the remedy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,24 +32,24 @@ from fedweave.core.settings import nearest
 from fedweave.errors import ConfigError, SettingError
 
 # ----------------------------------------------------------------------------------------------------
-# What parts are called: in settings, from which they are made, and in messages.
+# Names of parts in settings and in messages.
 
 
 def made(parts: object) -> tuple[Part, ...]:
-    """Parts from what a user lists: parts, their names, or tables of a name and settings; one of these by itself too.
+    """Parts from a user's list, or from a single item. An item is a part, its name, or a table of a name and settings.
 
     Raises:
-        SettingError: there is no such part, or it is none.
+        SettingError: there is no part of this name, or the item is no part.
     """
-    return tuple(_part(own) for own in (parts if isinstance(parts, list | tuple) else [parts]))
+    return tuple(_part(item) for item in (parts if isinstance(parts, list | tuple) else [parts]))
 
 
-def _part(own: object) -> Part:
-    if isinstance(own, Part):
-        return own
-    if isinstance(own, type) and issubclass(own, Part):
-        raise SettingError(f"parts: {own.__name__} is a class. Write {own.__name__}(…).", code="config.value")
-    name, values = (own.get("name"), {**own}) if isinstance(own, dict) else (own, {})
+def _part(item: object) -> Part:
+    if isinstance(item, Part):
+        return item
+    if isinstance(item, type) and issubclass(item, Part):
+        raise SettingError(f"parts: {item.__name__} is a class. Write {item.__name__}(…).", code="config.value")
+    name, values = (item.get("name"), {**item}) if isinstance(item, dict) else (item, {})
     values.pop("name", None)
     if plugins.is_file(name):
         kind = plugins.load(str(name))
@@ -66,35 +66,35 @@ def _part(own: object) -> Part:
 
 
 def called(part: Part) -> str:
-    """What messages call a part: its name in settings; the class of a user's own."""
+    """A part's name in messages: its name in settings, or the class name of a user's own part."""
     names = {kind: name for name, kind in _registered().items()}
     return names.get(type(part), type(part).__name__)
 
 
 def shown(parts: Mapping[str, Part]) -> dict[str, Part]:
-    """The parts by what messages call them, in their order."""
-    found: dict[str, Part] = {}
+    """{name in messages: part}, in the parts' order."""
+    named: dict[str, Part] = {}
     for part in parts.values():
-        name, again = called(part), sum(type(own) is type(part) for own in found.values())
-        found[f"{name} ({again + 1})" if again else name] = part
-    return found
+        name, again = called(part), sum(type(other) is type(part) for other in named.values())
+        named[f"{name} ({again + 1})" if again else name] = part
+    return named
 
 
 def of_algorithm(parts: Mapping[str, Part], names: Sequence[str]) -> str:
-    """What to add to a sentence on some parts if one of them is an algorithm's own, so that a user never wrote it."""
-    said = [f"; {name} is a part of {algorithm} itself" for name in names if (algorithm := _maker(parts[name]))]
-    return "".join(said) if len(said) < len(names) else ""
+    """An addition to a message about parts if an algorithm adds one of them, so that the user did not list it."""
+    notes = [f"; {name} is a part of {algorithm} itself" for name in names if (algorithm := _maker(parts[name]))]
+    return "".join(notes) if len(notes) < len(names) else ""
 
 
 def _maker(part: Part) -> str:
-    """The name of the algorithm that has a part by itself; "" of one that the user has listed."""
+    """The name of the algorithm that adds a part; "" for a part that the user listed."""
     if (maker := maker_of(part)) is None:
         return ""
-    own = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
-    return next(iter(own), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
+    names = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
+    return next(iter(names), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
 
 
-# What `fedweave.algorithms` registers, which imports this: filled there.
+# Registries that `fedweave.algorithms` fills; it imports this module.
 ALGORITHMS: dict[str, object] = {}
 PARTS: dict[str, type[Part]] = {}
 
@@ -114,9 +114,9 @@ DECIDES = {
     "train": "how a client trains",
     "judged": "which model a client uses",
 }
-SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
-OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks without a use where no weights are shared
-LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
+SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # examples of parts that decide a hook
+OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks that have no use if no weights are shared
+LOOKS = ("observe", "limit", "value")  # server hooks of any number of parts that read single clients' replies
 
 Parts = Mapping[str, Part]  # in their order
 Test = Callable[[Part], bool]
@@ -124,16 +124,16 @@ Test = Callable[[Part], bool]
 
 @dataclass(frozen=True)
 class Combination:
-    """What parts are combined with besides other parts.
+    """The settings of an algorithm that its parts must suit.
 
-    share:         whether a share of the weights alone leaves the clients. own_weights: whether they train from weights
-                   that the server does not send them. remembers: what else they train from than what they are told, as
-                   the setting that says so; "" if nothing.
-    participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
-                   that is one step, from the received weights. pace: {setting: value} of what makes local training
-                   something else than local_steps steps at the rate lr (`part.Needs.excludes`).
-    statistics:    where running statistics of batch norm are, as `part.Needs.statistics` has it: "home", or "any" where
-                   they are shared; "none" if there are none.
+    share: whether clients send only a share of the weights. own_weights: whether clients train from weights that the
+                   server does not send. remembers: the setting that lets clients train from values of earlier messages;
+                   "" if none.
+    participation: the share of the clients that a round calls. optimizer, lr: settings of the local training. one_step:
+                   whether it is one step from the received weights. pace: {setting: value} of the settings that change
+                   the number of steps or the learning rate (`part.Needs.excludes`).
+    statistics:    place of running statistics of batch norm, as in `part.Needs.statistics`: "home", "any" if clients
+                   share them, or "none" if there are none.
     """
 
     share: bool
@@ -147,16 +147,16 @@ class Combination:
     statistics: Literal["any", "home", "none"] = "none"
 
     def excluded(self, part: Part) -> str:
-        """The setting that a part cannot go with, and its value; "" if there is none."""
+        """The setting that a part does not support, and its value; "" if there is none."""
         return next((f"{name} = {self.pace[name]!r}" for name in part.needs.excludes if name in self.pace), "")
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
-    """How a part's `release` protects an update, in the order in which it does."""
+    """The mechanisms of a part's `release`, in the order in which it applies them."""
     return Sends("", part.protection.mechanism).mechanisms
 
 
-# --- what the tables below ask of a part -----------------------------------------------------------------------------
+# --- properties of parts for the tables below ------------------------------------------------------------------------
 
 
 def _has(*hooks: str) -> Test:
@@ -200,7 +200,7 @@ def _adds_up(part: Part) -> bool:
 
 
 def _looks_beyond_means(part: Part) -> bool:
-    """Whether the server looks at more than means, and how updates count."""
+    """Whether the server reads more of the part's reports than means and updates' weights."""
     alone = (sends for sends in part.sends.values() if not (isinstance(sends, Sends) and sends.mean))
     return (not counts_itself(part) and any(alone)) or _looks_beyond_sends(part)
 
@@ -248,31 +248,31 @@ def _adds_to_the_loss(part: Part) -> bool:
 # --- the tables ------------------------------------------------------------------------------------------------------
 
 Order = Literal["any", "first behind", "first before"]
-# A first part, a second one, which of them is listed first, and why they do not go together.
+# A first part, a second part, their order in the list, and why they cannot be combined.
 BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
     (
         _adds_up,
         _weighs_otherwise,
         "any",
-        "{other} decides how updates count by what the server sees of each, which {one} hides; leave out one of them",
+        "{other} weights updates by their values at the server, which {one} hides; leave out one of them",
     ),
     (
         _tries,
         _has("step", "aggregate"),
         "any",
-        "{one} values clients' parts in a mean of updates, and {other} makes another model; leave out one of them",
+        "{one} computes clients' shares in a mean of updates, but {other} replaces the mean; leave out one of them",
     ),
     (
         lambda part: part.needs.supervised,
         lambda part: part.needs.supervised,
         "first before",
-        "{one} and {other} both train on the examples' classes, which would count twice; keep one",
+        "{one} and {other} both train on the examples' classes, so these would count twice; keep one",
     ),
     (
         _becomes,
         _becomes,
         "first before",
-        "{one} and {other} both send something else than an update; keep one of them",
+        "{one} and {other} both replace the update; keep one of them",
     ),
     (
         lambda part: part.needs.personal,
@@ -284,7 +284,7 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         lambda part: part.protection.plain_loss,
         _adds_to_the_loss,
         "any",
-        "{one} sends a step on the cross-entropy of single examples alone, and {other} would add to the loss in vain; "
+        "{one} sends a step on the cross-entropy of single examples, so {other} would have no effect on it; "
         "leave out one of them",
     ),
     (
@@ -297,41 +297,41 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         _adds_up,
         _looks_beyond_means,
         "any",
-        "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
+        "{other} reads each client's reply, which {one} hides; leave out one of them",
     ),
     (
         lambda part: _hides(part) and not _adds_up(part),
         _looks,
         "any",
-        "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
+        "{other} reads each client's reply, which {one} hides; leave out one of them",
     ),
     (
         lambda part: part.needs.tells_gradients,
         lambda part: bool(mechanisms(part)) and not _adds_up(part),
         "any",
-        "{one} sends gradients besides the update, which {other} does not protect; leave out one of them, or "
+        "{one} also sends gradients, which {other} does not protect; leave out one of them, or "
         "set option = 2 of scaffold, which sends none",
     ),
     (
         _of_the_message_alone,
         lambda part: _has("start")(part) or _changes(part),
         "any",
-        "{other} has clients train from more than the present message, and {one} with everyone = false is of that "
-        "alone; set everyone = true",
+        "{other} lets clients train from more than the present message, and {one} with everyone = false forbids that; "
+        "set everyone = true",
     ),
     (
         _of_the_message_alone,
         _remakes_data,
         "any",
-        "{other} has clients train on data of an earlier message, and {one} with everyone = false is of the present "
-        "one alone; set everyone = true",
+        "{other} lets clients train on data of an earlier message, and {one} with everyone = false forbids that; "
+        "set everyone = true",
     ),
     (
         _hides,
         _joins_no_sum,
         "any",
-        "{other} changes clients' data by what each of them is told, and {one} is of what all are told alike; leave "
-        "out one of them",
+        "{other} changes clients' data by messages that differ between clients, and {one} needs the same message for "
+        "all; leave out one of them",
     ),
     (
         _hides,
@@ -343,34 +343,32 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         lambda part: _becomes(part) and bool(mechanisms(part)),
         _has("release"),
         "first behind",
-        "{one} sends something else in the place of an update, so that {other} before it would do nothing; leave one "
-        "of them out",
+        "{one} replaces the update, so {other} before it would have no effect; leave out one of them",
     ),
     (
         _becomes,
         _has("release"),
         "first behind",
-        "{one} sends something else in the place of an update, so that {other} before it would do nothing; list {one} "
-        "first",
+        "{one} replaces the update, so {other} before it would have no effect; list {one} first",
     ),
     (
         _remakes_data,
         _changes,
         "any",
-        "{one} makes other data of the clients' before the first round, and {other} would change those in place of "
-        "what the clients hold; leave out one of them",
+        "{one} replaces clients' data before the first round, so {other} would change the replacement instead of the "
+        "clients' data; leave out one of them",
     ),
     (
         _bounds,
         _remakes_updates,
         "first before",
-        "{other} would make something else of an update after {one} has protected it; list {one} last",
+        "{other} would change an update after {one} has protected it; list {one} last",
     ),
     (
         _packs,
         _has("receive"),
         "any",
-        "{one} packs a change of weights that the server knows, and {other} sends clients others; leave one out",
+        "{one} packs a change of weights that the server knows, but {other} sends clients other weights; leave one out",
     ),
     (
         _packs,
@@ -394,107 +392,107 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         _packs,
         lambda part: _has("release")(part) and not _packs(part) and not _clips(part),
         "any",
-        "{one} packs updates that have few different numbers, and {other} makes others of them; leave out one of them",
+        "{one} packs updates that have few different numbers, and {other} changes these numbers; leave out one of them",
     ),
     (
         _of_single_examples,
         _changes,
         "any",
-        "{one} bounds what one example tells through its own gradient, but {other} copies data between examples",
+        "{one} bounds what one example reveals through its own gradient, but {other} copies data between examples",
     ),
 )
 
-# A part, settings, and why they do not go together.
+# A part, settings, and why they cannot be combined.
 WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: part.needs.whole_models,
         lambda part, given: given.share,
-        "{one} has the server judge whole models, of which it gets a share alone",
+        "{one} lets the server evaluate whole models, but clients send only a share of the weights",
     ),
     (
         lambda part: part.protection.stateless,
         lambda part, given: given.remembers,
-        "{one} with everyone = false is of what clients make of the present message alone, and {given.remembers} is of "
-        "earlier ones; change that, or set everyone = true",
+        "{one} with everyone = false needs updates from the present message only, but {given.remembers} uses earlier "
+        "ones; change that, or set everyone = true",
     ),
     (
         lambda part: part.needs.everyone,
         lambda part, given: given.participation < 1,
-        "{one} is of all clients, and participation is {given.participation:g}; set participation = 1.0",
+        "{one} needs all clients, and participation is {given.participation:g}; set participation = 1.0",
     ),
     (
         _of_all,
         lambda part, given: given.participation < 1,
-        "{one} with everyone = true is of all clients, and participation is {given.participation:g}; set participation "
+        "{one} with everyone = true needs all clients, and participation is {given.participation:g}; set participation "
         "= 1.0, or everyone = false",
     ),
     (
         _of_single_examples,
         lambda part, given: given.own_weights,
-        "{one} bounds what one example tells through its own gradient, but weights that clients keep of their own come "
+        "{one} bounds what one example reveals through its own gradient, but weights that stay at clients come "
         "from all examples (set share = ['*'], and no reward)",
     ),
     (
         lambda part: part.needs.optimizer is not None,
         lambda part, given: given.optimizer != part.needs.optimizer,
-        "{one} takes updates for sums of gradients, which those of {given.optimizer} are not; set optimizer = "
+        "{one} treats updates as sums of gradients, and updates by {given.optimizer} are no such sums; set optimizer = "
         "'{part.needs.optimizer}'",
     ),
     (
         lambda part: part.needs.optimizer == "sgd",
         lambda part, settings: "local_momentum" in settings.pace,
-        "{one} takes updates for sums of gradients, which those of momentum are not; set local_momentum = 0",
+        "{one} treats updates as sums of gradients, and updates with momentum are no such sums; set local_momentum = 0",
     ),
     (
         lambda part: bool(part.needs.excludes),
         lambda part, settings: settings.excluded(part),
-        "{one} counts on local_steps steps at the rate lr in every round; leave out {excluded}",
+        "{one} needs local_steps steps at the rate lr in every round; leave out {excluded}",
     ),
     (
         lambda part: part.needs.statistics == "home",
         lambda part, settings: settings.statistics == "any",
-        "{one} makes something else of updates than their mean, which running statistics of batch norm cannot be in; "
+        "{one} does not average updates, so running statistics of batch norm cannot be in them; "
         "add the part own_norms, so that they stay at their client, or set model.norm = 'layer'",
     ),
     (
         lambda part: part.needs.statistics == "none",
         lambda part, settings: settings.statistics != "none",
-        "{one} computes with weights, of which running statistics of batch norm are none; set model.norm = 'layer'",
+        "{one} computes with weights, and running statistics of batch norm are no weights; set model.norm = 'layer'",
     ),
 )
 
 
 def check(parts: Parts) -> None:
-    """Refuse parts that do not go together.
+    """Check that the parts can be combined.
 
     Raises:
-        ValueError: a part declares something in another form; two parts decide the same thing, report the same key with
-            different meanings, look for different things in the data, or are in the table; a part lacks another that it
-            needs; or somebody's own part has a method that nothing calls.
+        ValueError: a part's declarations have the wrong form; two parts decide the same hook, report the same key with
+            different meanings, precompute different features, or are in the table; a part lacks another that it needs;
+            or a user's own part has a method that no hook calls.
     """
     for faults in (_declaring, _deciding, _meanings, _between, _uncalled, _incomplete):
         if sentence := next(faults(parts), ""):
             raise ValueError(f"parts: {sentence}")
 
 
-def check_settings(parts: Parts, given: Combination) -> None:
-    """Refuse parts that do not suit what they are combined with.
+def check_settings(parts: Parts, settings: Combination) -> None:
+    """Check that the parts suit the algorithm's settings.
 
     Raises:
-        ValueError: says what to set.
+        ValueError: they do not; the message contains the remedy.
     """
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
-            if concerned(part) and conflicting(part, given):
-                words = {"one": name, "part": part, "given": given, "excluded": given.excluded(part)}
+            if concerned(part) and conflicting(part, settings):
+                words = {"one": name, "part": part, "given": settings, "excluded": settings.excluded(part)}
                 raise ValueError("parts: " + sentence.format(**words))
 
 
 def check_links(parts: Parts, model: Model) -> None:
-    """Refuse parts that are about classes or nodes, where links are the examples.
+    """Check that no part needs classes or nodes if the examples are links.
 
     Raises:
-        ConfigError: names the first, and what to set.
+        ConfigError: a part does; the message contains the first one and the remedy.
     """
     if models.example(model) != "link":
         return
@@ -510,15 +508,15 @@ def check_links(parts: Parts, model: Model) -> None:
 
 
 def check_exchange(parts: Parts) -> None:
-    """Refuse clients that share no weights unless a part exchanges something else, and parts that are about updates.
+    """Check parts without shared weights: one of them must exchange other values, and none may need updates.
 
     Raises:
-        ValueError: says what to set.
+        ValueError: they do not; the message contains the remedy.
     """
     if not any(has(part, "report") and part.sends for part in parts.values()):
         raise ValueError(
-            "share is empty, and no part has clients report anything, so that nothing would be learnt together: choose "
-            "the algorithm local for that, or a part with `report` and `download`"
+            "share is empty, and clients report nothing to any part, so they would learn nothing from each other: "
+            "choose the algorithm local for that, or a part with `report` and `download`"
         )
     for name, part in parts.items():
         if about := next((hook for hook in OF_UPDATES if has(part, hook)), ""):
@@ -528,11 +526,11 @@ def check_exchange(parts: Parts) -> None:
 
 
 def _declaring(parts: Parts) -> Iterator[str]:
-    """A user's own part whose `sends` or `client_learns` is of another form."""
+    """User's own parts whose `sends` or `client_learns` has the wrong form."""
     for name, part in parts.items():
         sends, learns = part.sends, part.client_learns
         if not isinstance(sends, Mapping) or not all(isinstance(value, str | Sends) for value in sends.values()):
-            yield f"{name}.sends is to be {{key of its report: what that tells, a str or Sends}}"
+            yield f"{name}.sends is to be {{key of its report: what that reveals, a str or Sends}}"
         texts = list(learns.values()) if isinstance(learns, Mapping) else [learns]
         if not all(isinstance(value, str) for value in texts):
             yield f"{name}.client_learns is to be a str, or {{key of its download: a str}}"
@@ -559,7 +557,7 @@ def _deciding(parts: Parts) -> Iterator[str]:
 
 
 def _meanings(parts: Parts) -> Iterator[str]:
-    """A key, or what is looked for in the data, in two senses; of a sum, others' keys are in it or refused."""
+    """Keys with two meanings, or two ways to precompute a feature. A `SecureSum` also holds other parts' keys."""
     parts = {name: part for name, part in parts.items() if not _adds_up(part)}
     for key in {key: None for part in parts.values() for key in part.sends}:
         meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
@@ -570,11 +568,11 @@ def _meanings(parts: Parts) -> Iterator[str]:
         unlike = [finder for finder in wanted if type(finder) is kind]
         if len(unlike) > 1:
             names, settings = ([wanted[finder] for finder in unlike], list(vars(unlike[0])))
-            yield f"{' and '.join(names)} look for other things in the data; set {' and '.join(settings)} alike"
+            yield f"{' and '.join(names)} precompute different features; set {' and '.join(settings)} alike"
 
 
 def _uncalled(parts: Parts) -> Iterator[str]:
-    """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
+    """Methods of a user's own part with nearly a hook's name, which no hook would call."""
     kinds = (Part, OwnCount, JoinsSum, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name
@@ -601,11 +599,10 @@ def _incomplete(parts: Parts) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Settings that parts cannot live with: what is noted before training, naming the part and what to do. What is wrong
-# is refused (`conflicts`).
+# Notes before training on settings that do not suit a part. They name the part and the remedy.
 
 
-# A part, settings, and what is noted where both are given: nothing of it is wrong, but it does nothing, or no good.
+# A part, settings, and a note for both together: the combination runs, but has no effect or a bad one.
 NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: bool(part.needs.several_steps),
@@ -615,21 +612,21 @@ NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: part.needs.suits is not None,
         lambda part, given: given.optimizer != part.needs.suits,
-        "{one} is made for steps of {part.needs.suits}, and those of {given.optimizer} are as long however flat the "
-        "objective is; set optimizer = '{part.needs.suits}'",
+        "{one} is made for steps of {part.needs.suits}; steps of {given.optimizer} do not get shorter on a flat "
+        "objective. Set optimizer = '{part.needs.suits}'",
     ),
     (
         lambda part: part.needs.pull > 0,
         lambda part, given: given.optimizer == "sgd" and given.lr * part.needs.pull > 2,
-        "{one}: a step of lr = {given.lr:g} along a pull of strength {part.needs.pull:g} goes beyond where it leads, "
-        "and the next ones further; take lr · strength below 2",
+        "{one}: steps of lr = {given.lr:g} along a pull of strength {part.needs.pull:g} overshoot and diverge. "
+        "Set lr · strength below 2",
     ),
 )
 
 
-def noted(parts: Parts, given: Combination) -> Iterator[str]:
-    """What is worth a note, by parts."""
+def noted(parts: Parts, settings: Combination) -> Iterator[str]:
+    """The notes on parts and settings."""
     for name, part in parts.items():
         for concerned, condition, sentence in NOTED:
-            if concerned(part) and condition(part, given):
-                yield sentence.format(one=name, part=part, given=given)
+            if concerned(part) and condition(part, settings):
+                yield sentence.format(one=name, part=part, given=settings)

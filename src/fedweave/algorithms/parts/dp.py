@@ -1,4 +1,4 @@
-"""What protects an update before it leaves: bounded norms, and differential privacy of each member by noise."""
+"""Parts that protect an update before it leaves: bounded norms, and differential privacy by noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from fedweave.sampling.graphs import GraphBatches
 
 @dataclass(frozen=True)
 class Clip(Part):
-    """The update Δ scaled down to L2 norm `norm` at most, so that no client moves the model further.
+    """Scales the update Δ down to L2 norm `norm` at most, so that no client moves the model further.
 
     The first half of McMahan et al. 2018, algorithm 1; without noise it gives no privacy guarantee.
 
@@ -38,7 +38,7 @@ class Clip(Part):
 
     @property
     def protection(self) -> Protection:
-        """As the ledger names it."""
+        """The clipping, as ledgers list it."""
         return Protection(Clipped(self.norm))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
@@ -48,9 +48,9 @@ class Clip(Part):
 
 @dataclass(frozen=True)
 class Normalised(Part):
-    """The update Δ scaled to L2 norm `gamma`, so that its direction alone counts (Xu et al. 2021, section 3.1).
+    """Scales the update Δ to L2 norm `gamma`, so that only its direction counts (Xu et al. 2021, section 3.1).
 
-    gamma: Γ, norm of the updates that clients send.
+    gamma: Γ, norm of each client's update.
     """
 
     gamma: Positive = 0.5
@@ -58,29 +58,29 @@ class Normalised(Part):
 
     @property
     def protection(self) -> Protection:
-        """As the ledger names it."""
+        """The clipping, as ledgers list it."""
         return Protection(Clipped(self.gamma))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """Γ Δ / ‖Δ‖₂, 0 where Δ is."""
+        """Γ Δ / ‖Δ‖₂, 0 if Δ is 0."""
         return scale(update, self.gamma / norm(update).clamp(min=1e-12))
 
 
 @dataclass(frozen=True)
 class MemberNoise(Part):
-    """Clips the update Δ to an L2 norm and adds Gaussian noise to it at the member, so that nobody need trust the
+    """Clips the update Δ to an L2 norm and adds Gaussian noise to it at the client, so that clients need not trust the
     server (McMahan et al. 2018, algorithm 1, with the noise where the data is).
 
-    A record is the whole member: a receiver can hardly distinguish the member's data from any other. Two clipped
-    updates are at most 2 · clip apart, so a round is μ-Gaussian differentially private with μ = 2 / sigma and T rounds
-    with √T μ. Calling only a sample of the members does not lower ε: the sample is drawn from the run's seed, which the
-    server and all members know.
+    A record is all data of a client: a receiver can hardly distinguish the client's data from any other. Two clipped
+    updates differ by at most 2 · clip, so a round is μ-Gaussian differentially private with μ = 2 / sigma, and T rounds
+    with √T μ. A sample of the clients in each round does not lower ε: the sample follows from the run's seed, which the
+    server and all clients know.
 
-    clip:     norm of an update at most. One that is not finite counts as 0.
-    sigma:    the noise of each weight has the standard deviation sigma · clip; 1 where no target is given.
-    epsilon, target_rounds: a target instead: the least noise with which so many rounds have this ε. A run of more
-              rounds is refused.
-    delta:    δ of that ε and of the one that ledgers state.
+    clip:     largest norm of an update; an update that is not finite counts as 0.
+    sigma:    noise multiplier: each weight's noise has the standard deviation sigma · clip; 1 without a target.
+    epsilon, target_rounds: a target instead of sigma: the least noise with which target_rounds rounds have this ε.
+              Longer runs raise an error.
+    delta:    δ of the target's ε and of the ε in ledgers.
 
     Raises:
         ValueError: a value is out of range, or sigma and epsilon are both given, or epsilon without target_rounds.
@@ -101,14 +101,14 @@ class MemberNoise(Part):
 
     @cached_property
     def multiplier(self) -> float:
-        """Sigma, as given or as the target needs it."""
+        """Sigma, from its setting or from the target."""
         if self.epsilon is not None and self.target_rounds is not None:
             return 2 * noise_multiplier(self.epsilon, self.delta, self.target_rounds)
         return 1.0 if self.sigma is None else self.sigma
 
     @property
     def protection(self) -> Protection:
-        """As ledgers name it and policies count it, for as many rounds as the target is for."""
+        """The mechanism for ledgers and policies, and the rounds of the target."""
         noised = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
         return Protection((Clipped(self.clip), noised), most_rounds=self.target_rounds)
 
@@ -117,7 +117,8 @@ class MemberNoise(Part):
         return map_leaves(lambda leaf, like: leaf.to(like.dtype), self.noised(ctx, self.clipped(update)), update)
 
     def noised(self, ctx: Context, tree: Tree) -> Tree:
-        """Float64 leaves; every number has noise of standard deviation sigma · clip, drawn from the client's secret."""
+        """The tree with noise of standard deviation sigma · clip in every number, drawn from the client's secret;
+        float64."""
         key, deviation = random.fold(ctx.client.secret, "update"), self.multiplier * self.clip
 
         def with_noise(path: str, leaf: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class MemberNoise(Part):
         return nest({path: with_noise(path, leaf) for path, leaf in leaves(tree)})
 
     def clipped(self, update: Tree) -> Tree:
-        """The value that noise is added to, float64: of norm at most `clip`, whatever the update.
+        """The update clipped to norm `clip`, float64.
 
         Training that diverges only with some data would reveal which data it was, so a diverged update counts as 0.
         """
@@ -139,47 +140,47 @@ class MemberNoise(Part):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Differential privacy of each example: gradients that are clipped one by one, and noise on their sum.
+# Differential privacy of each example: clip the gradient of every example, and add noise to the sum.
 
 
-_AT_ONCE = 64  # examples whose gradients are held at the same time
+_AT_ONCE = 64  # examples whose gradients are in memory at the same time
 Loss = Callable[[Tree, Tree], Tensor]
 
 
 @dataclass(frozen=True)
 class ExampleNoise(MemberNoise):
-    """Sends, in place of the update, one step of noised gradient descent: every training example's gradient is clipped
-    to an L2 norm, and their sum gets Gaussian noise at the member (Abadi et al. 2016, algorithm 1, of all examples and
+    """Sends one step of noised gradient descent instead of the update. The client clips every training example's
+    gradient to an L2 norm and adds Gaussian noise to their sum (Abadi et al. 2016, algorithm 1, of all examples and
     without a sample).
 
     A record is a labeled node or, if small graphs are the examples, a whole graph: a receiver can hardly distinguish
-    one example from any other in its place. That holds only if an example's loss depends on no other example, so a node
-    model may pass no messages between nodes. A member's number of training examples is taken as known. Replacing one
-    example changes the sum by at most 2 · clip, so a round is μ-Gaussian differentially private with μ = 2 / sigma and
-    T rounds with √T μ.
+    one example from any other. That holds only if an example's loss depends on no other example, so a node model may
+    pass no messages between nodes. The number of a client's training examples counts as known. Replacing one example
+    changes the sum by at most 2 · clip, so a round is μ-Gaussian differentially private with μ = 2 / sigma, and T
+    rounds with √T μ.
 
-    clip:     norm of one example's gradient at most. One that is not finite counts as 0.
-    sigma:    the sum's noise has the standard deviation sigma · clip; 1 unless `epsilon` and `target_rounds` are given
-              in its place, as of `MemberNoise`.
-    examples: what the sum is divided by: a public guess of how many examples a member has.
-    lr:       the step's length. What a member trains besides never leaves it; local_steps = 1 saves time.
+    clip:     largest norm of one example's gradient; a gradient that is not finite counts as 0.
+    sigma:    noise multiplier: the sum's noise has the standard deviation sigma · clip; 1 without a target (see
+              `MemberNoise`).
+    examples: divisor of the sum: a public guess of the number of a client's examples.
+    lr:       length of the step. The client's local training does not leave it; local_steps = 1 saves time.
     """
 
     examples: Count = 100
     lr: Positive = 0.1
 
     def check(self, training: Training) -> None:
-        """Refuse a model that passes messages between examples."""
+        """Raise a ValueError if the model passes messages between examples."""
         passing = models.needs_graph(training.model) or any(layer.operator is not None for layer in training.model)
         if passing and not models.pools(training.model):
             raise ValueError(
-                "dp_examples bounds what one example tells, but with message passing a node is in its neighbors' "
+                "dp_examples bounds what one example reveals, but with message passing a node is in its neighbors' "
                 "losses; take a model without it (mlp), small graphs as examples, or the part dp of whole members"
             )
 
     @property
     def protection(self) -> Protection:
-        """As ledgers name it and policies count it, for as many rounds as the target is for."""
+        """The mechanism for ledgers and policies, and the rounds of the target."""
         one = self.lr * self.clip / self.examples
         noised = Gaussian(self.multiplier * one, 2 * one, "example", self.delta)
         step = "one noised step of gradient descent on the training examples"
@@ -208,7 +209,8 @@ def _some(start: int, leaf: Tensor) -> Tensor:
 
 
 def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
-    """The loss of one example at weights, 0 of one that does not train; and all examples, leaves [e, …]."""
+    """The loss of one example as a function of the weights, 0 for an example that does not train; and all examples,
+    leaves [e, …]."""
     if graph.graph_of is not None:
         each = GraphBatches(1)
         count = len(graph.y)

@@ -1,8 +1,8 @@
-"""Links between members: a client trains on pairs of which another member holds one end, with what that member's model
-makes of it.
+"""Links between clients: a client trains on pairs with one end at another client, whose model computes the embedding of
+that end.
 
-For h_u of its own node and h_v, which the holder of v sends once a round, the score is the decoder's s(h_u, h_v). No
-gradient goes back to the holder.
+The score of a pair is the decoder's s(h_u, h_v). h_u is the embedding of the client's own node, and h_v the embedding
+that the holder of v sends once a round. No gradient goes back to the holder.
 """
 
 import logging
@@ -53,23 +53,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ForeignEnds(LinkPrediction):
-    """A client's training links to other members' nodes, against pairs with other foreign nodes that it has links to
-    (`[data] external = "predict"`). The holder of a foreign node sends what its model makes of it, once a round.
+    """The loss of a client's training links to other clients' nodes, against pairs with other foreign nodes that it has
+    links to (`[data] external = "predict"`). The holder of a foreign node sends its embedding once a round.
 
-    Before the first round each client asks all others for its foreign nodes, by keyed hashes of their names, each with
-    that of a pair. A holder answers only if its own records have the pair, unless `unrecorded`.
+    Before the first round each client asks all others for its foreign nodes: it sends keyed hashes of their names, and
+    with each name the hash of a pair. A holder answers only if its own records have the pair, unless `unrecorded`.
 
     negatives, loss, margin, temperature, batch: see `LinkPrediction`.
     weight:        factor of this term of the objective.
-    neighbors:     whether the row of a foreign node has, added to it, the mean of the client's own rows that training
-                   links join to it, without the link that is scored; of a node without such links the mean over all.
-    unrecorded:    whether a holder also tells of nodes of which its own records have no such pair, and the demand alone
-                   says that there is one.
-    clip:          norm to which each row that is sent is scaled down; 0 leaves rows as they are.
-    sigma:         noise of each number that is sent, in units of clip; 0 for none.
-    epsilon, target_rounds: a target instead: the least noise with which a run of so many rounds has this ε for each
-                   node's row. A run of more rounds is refused.
-    delta:         δ of that ε and of the one that ledgers state.
+    neighbors:     whether to add to a foreign node's row the mean of the client's own rows that training links join to
+                   it, without the scored link; a node without such links gets the mean over all.
+    unrecorded:    whether a holder also answers for nodes without such a pair in its own records, so that only the
+                   demand claims that there is one.
+    clip:          largest norm of each row that a holder sends; 0 leaves rows as they are.
+    sigma:         standard deviation of the noise of each number that a holder sends, in units of clip; 0 for none.
+    epsilon, target_rounds: a target instead of sigma: the least noise with which a run of target_rounds rounds has this
+                   ε for each node's row. Longer runs raise an error.
+    delta:         δ of the target's ε and of the ε in ledgers.
     """
 
     weight: Positive = 1.0
@@ -90,26 +90,26 @@ class ForeignEnds(LinkPrediction):
         if (self.sigma or self.epsilon is not None) and not self.clip:
             raise ValueError(f"clip = {self.clip}: noise needs a positive norm that rows are clipped to. Set it")
         if self.clip:
-            self.rows  # noqa: B018  refuses what is out of range
+            self.rows  # noqa: B018  raises an error if a value is out of range
 
     @cached_property
     def rows(self) -> GaussianRows:
-        """How rows are noised."""
+        """The clipping and the noise of rows."""
         sigma = self.sigma
-        if self.epsilon is not None and self.target_rounds is not None:  # one release more than rounds
+        if self.epsilon is not None and self.target_rounds is not None:  # rows are sent once more than there are rounds
             sigma = 2 * noise_multiplier(self.epsilon, self.delta, self.target_rounds + 1)
         return GaussianRows(self.clip or 1.0, sigma, self.delta)
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """What is done to each row before it is sent."""
+        """The protection of each row that a holder sends."""
         if not self.clip:
             return ()
         return self.rows.mechanisms or (Clipped(self.clip),)
 
     @property
     def protection(self) -> Protection:
-        """For how many rounds the target is; updates leave as they are."""
+        """The rounds of the target; updates leave as they are."""
         return Protection(most_rounds=self.target_rounds)
 
     # --- before the first round: who holds whose foreign ends ---
@@ -120,7 +120,7 @@ class ForeignEnds(LinkPrediction):
         return self.ask, self.match
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"refused": how many of each client's demands were refused, int64 [N]}, which is also logged.
+        """{"refused": the number of each client's rejected demands, int64 [N]}; logs them too.
 
         Raises:
             ConfigError: there is one client.
@@ -138,8 +138,8 @@ class ForeignEnds(LinkPrediction):
                 refused[peer] += count
                 if count:
                     _log.warning(
-                        "note: %s asked %s for %d nodes that it has no link to by the records of %s, which tells "
-                        "nothing of them",
+                        "note: %s asked %s for %d nodes that it has no link to by the records of %s, which "
+                        "sends nothing for them",
                         peer,
                         client,
                         count,
@@ -148,12 +148,12 @@ class ForeignEnds(LinkPrediction):
         return {"refused": torch.tensor(list(refused.values()), device=fed.device)}
 
     def measures(self, state: Tree) -> dict[str, Tensor | float]:
-        """How many of each client's demands were refused."""
+        """{"refused_demands": the number of each client's rejected demands}."""
         return {"refused_demands": state["refused"].double()}
 
     @on_client(
         sends={
-            "names": "keyed hashes of the names of all foreign nodes that it has links to, to whoever has the key",
+            "names": "keyed hashes of the names of all foreign nodes that it has links to; the key reveals the names",
             "evidence": "for each of them, a keyed hash of a pair with one of its own nodes",
         },
         peers=True,
@@ -165,15 +165,15 @@ class ForeignEnds(LinkPrediction):
 
     @on_client(sends={"refused": Sends("how many nodes each peer asked it for that it has no link to", within=Whole())})
     def match(self, client: Client, message: Tree) -> Tree:
-        """Keep, for each of P peers, which of the client's nodes it is told of, "rows" int64 [P, m], and which of its
-        foreign nodes that are, "places" int64 [P, m]; both -1 at padding."""
-        graph, demands = client.graph, _in_order(message["received"])
+        """Keep, for each of P peers, the client's nodes whose rows the peer gets, "rows" int64 [P, m], and their places
+        among the peer's foreign nodes, "places" int64 [P, m]; both -1 at padding."""
+        graph, received = client.graph, message["received"]
         room, key = graph.found(ROOM).shape[0], type(self).__name__
         names = torch.where(graph.real, graph.found(NODE_NAMES)[:, 0], -1)
         order = names.argsort()
         (records, at), ends = graph.found(RECORDS)[:, 0].sort(), graph.found(RECORDS)[:, 1]
         rows, places, refused = list[Tensor](), list[Tensor](), list[Tensor]()
-        for demand in demands:
+        for demand in (received[str(peer)] for peer in range(len(received))):
             mine, there = _member(names.gather(0, order), demand["names"])
             mine = order.gather(0, mine)
             record, recorded = _member(records, demand["evidence"])
@@ -186,20 +186,20 @@ class ForeignEnds(LinkPrediction):
         client.state[key] = {"rows": torch.stack(rows), "places": torch.stack(places)}
         return {"refused": torch.stack(refused)}
 
-    # --- after each round: what the holders' models make of them ---
+    # --- after each round: holders send rows of their models ---
 
     @property
     def tells(self) -> Declaration:
         """See `TellsPeers`."""
-        what = "what the holder's model makes of the nodes that the peer asked for, by their features and neighbors"
+        what = "the embeddings by the holder's model of the nodes that the peer asked for, from features and neighbors"
         return {
             "h": Sends(what, self.mechanisms),
             "places": "which of the nodes that the peer asked for the holder has",
         }
 
     def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """{peer: {"h": [m, k], "places": int64 [m]}}: the rows that the decoder reads of the nodes that a peer asked
-        for, by the client's messages of training."""
+        """{peer: {"h": [m, k], "places": int64 [m]}}: the decoder's input rows of the nodes that a peer asked for,
+        computed along the client's training links."""
         h = models.embedded(model, w, ctx.client.graph.at(TRAIN))
         if self.rows.sigma:
             h = self.rows.apply(h, random.fold(ctx.client.secret, "foreign ends"))
@@ -208,7 +208,7 @@ class ForeignEnds(LinkPrediction):
         return self.parcels(ctx.memory, h)
 
     def parcels(self, memory: Tree, h: Tensor) -> Tree:
-        """{peer: {"h": [m, k], "places": int64 [m]}}: of h [n, k] the rows that a peer asked for, 0 at padding."""
+        """{peer: {"h": [m, k], "places": int64 [m]}}: the rows of h [n, k] that a peer asked for, 0 at padding."""
         parcels = Tree()
         for peer in range(len(memory["rows"])):
             rows = memory["rows"][peer]
@@ -217,8 +217,8 @@ class ForeignEnds(LinkPrediction):
         return parcels
 
     def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
-        """Keep what each foreign node's holder sent, "h" [F, k] and "there" bool [F]: the last time that it did. A node
-        that two peers say to hold is taken from neither."""
+        """Keep the last row of each foreign node from its holder, "h" [F, k], and "there" bool [F], whether there is
+        one. If two peers claim the same node, the client takes neither row."""
         memory, size = ctx.memory, ctx.client.graph.found(FOREIGN_NODES).shape[0]
         h = received[0]["h"].new_zeros(size + 1, received[0]["h"].shape[1])
         claims = torch.zeros(size + 1, dtype=torch.int64, device=h.device)
@@ -236,12 +236,12 @@ class ForeignEnds(LinkPrediction):
     # --- training and scores ---
 
     def recall(self, ctx: Context) -> Tree:
-        """What the holders sent last."""
+        """The rows that the holders sent last."""
         return {"h": ctx.memory["h"], "there": ctx.memory["there"]}
 
     def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
-        """The rows [F, k] of foreign nodes, as the decoder reads them; h: those of the client's own nodes [n, k], where
-        they are known."""
+        """The decoder's input rows [F, k] of foreign nodes; h: the rows of the client's own nodes [n, k], if already
+        computed."""
         rows = self.sent(memory)
         if not self.neighbors:
             return rows
@@ -249,13 +249,13 @@ class ForeignEnds(LinkPrediction):
         return rows + torch.where(counts > 0, sums / counts.clamp(min=1), sums.sum(0) / counts.sum().clamp(min=1))
 
     def sent(self, memory: Tree) -> Tensor:
-        """What the holders of foreign nodes sent last, [F, k]."""
+        """The rows that the holders of foreign nodes sent last, [F, k]."""
         rows: Tensor = memory["h"]
         return rows
 
     def _joined(self, graph: Graph, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each foreign node the sum of the rows h [n, k] that training links join to it, and their number: [F, k]
-        and [F, 1]."""
+        """The sum [F, k] of the rows of h [n, k] that training links join to each foreign node, and their number [F,
+        1]."""
         links, real = self.links(graph)
         size, there = graph.found(FOREIGN_NODES).shape[0], real[:, None].to(h.dtype)
         place, near = places_of(graph, links), links[:2].amin(0)
@@ -263,7 +263,7 @@ class ForeignEnds(LinkPrediction):
         return sums, h.new_zeros(size, 1).index_add(0, place, there)
 
     def _without(self, graph: Graph, h: Tensor, memory: Tree, links: Tensor, real: Tensor) -> Tensor:
-        """`foreign` of the end of each of some training links, int64 [3, t], as if that link were not known: [t, k]."""
+        """The `foreign` rows [t, k] of the ends of training links, int64 [3, t], each computed without its own link."""
         sums, counts = self._joined(graph, h)
         place, mine = places_of(graph, links), gather_rows(h, links[:2].amin(0)) * real[:, None].to(h.dtype)
         left, rest = gather_rows(counts, place) - 1, gather_rows(sums, place) - mine
@@ -276,9 +276,9 @@ class ForeignEnds(LinkPrediction):
         return ends_of(graph).gather(1, trained.clamp(min=0).expand(3, -1)), trained >= 0
 
     def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """For each of `links` int64 [3, m] a pair of any of the client's nodes and the foreign end of any of its
-        training links, which is no link that it knows, and bool [m] where one was drawn in `TRIES`. Of several
-        relations the foreign end alone is drawn."""
+        """For each of `links` int64 [3, m] a pair of a client's node and the foreign end of a training link that is
+        none of its known links, and bool [m], whether one was drawn in `TRIES`. With several relations only the foreign
+        end is drawn."""
         trained = graph.found(FOREIGN_TRAINED)[:, 0]
         ends, total = (
             graph.found(FOREIGN_PAIRS)[:, 1].gather(0, trained.clamp(min=0)),
@@ -303,13 +303,13 @@ class ForeignEnds(LinkPrediction):
         return torch.stack([torch.where(leads, near, far), torch.where(leads, far, near), relation]), ~bad
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Scalar; 0 at a client that knows no link to a node that somebody told it of."""
+        """Scalar; 0 at a client without links to foreign nodes whose rows it received."""
         graph, drawn, there = outputs.graph, outputs.drawn, outputs.given["there"]
         links, real = self._chosen(graph, drawn)
         pairs, count = torch.cat([links, drawn["pairs"]], 1), len(real)
         known = there.gather(0, places_of(graph, pairs))
         foreign = self.foreign(outputs.model, outputs.w, graph, outputs.given, outputs.embedding)
-        if self.neighbors:  # each link gets a row of its own, which it is not in
+        if self.neighbors:  # each link gets a row that is computed without it
             apart = self._without(graph, outputs.embedding, outputs.given, links, real)
             at = graph.nodes + len(foreign) + torch.arange(count, device=links.device)
             ends = [torch.where(end < graph.nodes, end, at) for end in links[:2]]
@@ -328,15 +328,15 @@ class ForeignEnds(LinkPrediction):
         return {CROSSING: Sends(what, within=Pairs()), f"{CROSSING}/classes": Sends(what, within=Whole())}
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """{"crossing": pairs [3, 2, …] as `metrics.classification.counts` has them} of links to foreign nodes that
-        somebody told of, and pairs that are none, in each split."""
+        """{"crossing": [3, 2, …] as in `metrics.classification.counts`} of links to foreign nodes whose rows the client
+        received, and of pairs that are no links, in each split."""
         graph = with_foreign(self, model, w, ctx.client.graph, ctx.memory)
         return {CROSSING: counts(models.judged(model, w, graph), graph.y, graph.masks)}
 
 
 def with_foreign(part: ForeignEnds, model: Model, w: Tree, graph: Graph, memory: Tree) -> Graph:
-    """A client's graph with pairs that have a foreign end as its examples, those that can be scored in their splits;
-    memory: what the part keeps at the client."""
+    """A client's graph whose examples are the pairs with a foreign end; pairs that can be scored are in their splits;
+    memory: the part's memory at the client."""
     table, pairs = graph.found(FOREIGN_PAIRS), ends_of(graph)
     known = memory["there"].gather(0, places_of(graph, pairs)) & (table[:, _Y] >= 0)
     masks = (table[:, _SPLIT] == torch.arange(3, device=table.device)[:, None]) & known
@@ -358,17 +358,12 @@ def others(clients: Sequence[str]) -> dict[str, list[str]]:
 
 
 def places_of(graph: Graph, pairs: Tensor) -> Tensor:
-    """int64 [m]: which foreign node each of the pairs [3, m] has."""
+    """int64 [m]: the foreign node of each of the pairs [3, m]."""
     return pairs[:2].amax(0) - graph.nodes
 
 
-def _in_order(received: Tree) -> list[Tree]:
-    """What peers sent, in their order."""
-    return [received[str(at)] for at in range(len(received))]
-
-
 def _member(values: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The place of each of `wanted` int64 [m] among rising `values` int64 [v], and bool [m] whether it is there; -1
+    """The place of each of `wanted` int64 [m] among rising `values` int64 [v], and bool [m], whether it is there; -1
     never is."""
     at = torch.searchsorted(values, wanted).clamp(max=values.shape[0] - 1)
     return at, (values.gather(0, at) == wanted) & (wanted != -1)

@@ -1,4 +1,4 @@
-"""Training on links: each step a client's training links against pairs of its nodes that are none, drawn anew."""
+"""Training on links: each step compares a client's training links with pairs of its nodes that are no links."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,14 +15,14 @@ from fedweave.core.graph import ITEMS, KNOWN, RELATION, SOURCE, TARGET, TRAINED,
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 
-TRIES = 6  # to find a pair that is no link; one that is none still counts for nothing
+TRIES = 6  # to draw a pair that is no link; a pair that is still a link does not count
 
 
 @dataclass(frozen=True)
 class LinkPrediction(Part):
-    """A client's training links against pairs that are no links.
+    """The loss of a client's training links against pairs that are no links.
 
-    negatives:   pairs that are none, drawn anew in each step for each link.
+    negatives:   pairs that are no links, drawn in each step for each link.
     loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "margin", max(0, γ +
                  s⁻ − s⁺) (Bordes et al. 2013); "self_adversarial", −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p =
                  softmax(α s⁻) and no gradient through it (Sun et al. 2019, eq. 5 and 6).
@@ -39,27 +39,27 @@ class LinkPrediction(Part):
     needs = Needs(supervised=True, links=True)
 
     def check(self, training: Training) -> None:
-        """Refuse models of other examples, and weights of classes."""
+        """Raise a ValueError if the model's examples are no links, or classes have weights."""
         if models.example(training.model) != "link":
-            raise ValueError("link_prediction is of links, and the model has no decoder; set [data] task = 'links'")
+            raise ValueError("link_prediction needs links, but the model has no decoder; set data.task = 'links'")
         if not training.loss.plain:
             raise ValueError(
-                "link_prediction weighs no classes: of links and pairs that are none there are as many as it draws. "
+                "link_prediction weighs no classes: it draws the pairs that are no links itself. "
                 "Leave out class_weight, focal and logit_adjustment"
             )
 
     def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
-        """What is trained on: `training_links`."""
+        """The links to train on: `training_links`."""
         return training_links(graph)
 
     def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """What that is compared with: `no_links`."""
+        """Pairs to compare these links with: `no_links`."""
         return no_links(graph, links, key)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"pairs": int64 [steps, 3, k negatives] that are no links, those of the first of k training links first, and
-        "there": bool [steps, k, negatives], where one was found; "links": int64 [steps, k], places of the training
-        links, where these are a batch}."""
+        """{"pairs": int64 [steps, 3, k negatives] that are no links, in the order of the k training links; "there":
+        bool [steps, k, negatives], whether a pair was found; "links": int64 [steps, k], places of the training links if
+        a step takes a batch of them}."""
         keys, batches = random.fold(key, torch.arange(steps, device=key.device)), dict[str, Tensor]()
         if self.batch:
             total = self.links(graph)[1].sum().clamp(min=1)
@@ -75,7 +75,7 @@ class LinkPrediction(Part):
         return batches | {"pairs": pairs, "there": there}
 
     def _chosen(self, graph: Graph, drawn: Tree) -> tuple[Tensor, Tensor]:
-        """`links` of a step."""
+        """The training links of a step, as `links` returns them."""
         links, real = self.links(graph)
         if not self.batch:
             return links, real
@@ -89,8 +89,8 @@ class LinkPrediction(Part):
         return self.compared(scores[: len(real)], second, real, outputs.drawn["there"])
 
     def compared(self, first: Tensor, second: Tensor, real: Tensor, there: Tensor) -> Tensor:
-        """The loss of links with the scores `first` [k], those that are `real`, bool [k], against pairs that are none,
-        of scores `second` [k, negatives], where these are `there`: scalar, 0 without any."""
+        """The loss of links with the scores `first` [k] against pairs that are no links with the scores `second` [k,
+        negatives]: scalar, 0 without any. Only links that are `real`, bool [k], and pairs that are `there` count."""
         if self.loss == "cross_entropy":
             total = (F.softplus(-first) * real).sum() + (F.softplus(second) * there).sum()
             count = real.sum() + there.sum()
@@ -104,13 +104,13 @@ class LinkPrediction(Part):
         return mean
 
     def _adversarial(self, first: Tensor, second: Tensor, there: Tensor) -> Tensor:
-        """Of each link of score `first` [k], against pairs of scores `second` [k, negatives]."""
+        """The loss [k] of each link with score `first` [k] against pairs with scores `second` [k, negatives]."""
         weight = torch.softmax(torch.where(there, self.temperature * second.detach(), -torch.inf), 1).nan_to_num()
         return F.softplus(-self.margin - first) + (weight * F.softplus(self.margin + second)).sum(1)
 
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:
-    """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k] which of them are real."""
+    """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k], which of them are real."""
     rows = graph.found(TRAINED)
     if graph.pairs is None:
         raise ValueError("these examples are no links")
@@ -118,10 +118,10 @@ def training_links(graph: Graph) -> tuple[Tensor, Tensor]:
 
 
 def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """For each of `links` int64 [3, m] a pair of the client's nodes that is no link that it knows, int64 [3, m], and
-    bool [m] where one was found in `TRIES`.
+    """A pair of the client's nodes for each of `links` int64 [3, m] that is none of its known links, int64 [3, m], and
+    bool [m], whether one was found in `TRIES`.
 
-    Both ends are drawn; of links of several relations one, head or tail; of those to items the item.
+    Both ends are drawn; with several relations only the head or the tail; with items only the item.
     """
     nodes, known = graph.real.sum(), graph.found(KNOWN)
     source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
@@ -131,7 +131,7 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     head = random.bits(random.fold(key, "head"), links.shape[1]) & 1 == 0
     for attempt in range(TRIES):
         words = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
-        first, second = words.view(-1, 2).unbind(1)  # of a link by its place alone, however many there are
+        first, second = words.view(-1, 2).unbind(1)  # each link's draw depends only on its place
         first = first % nodes
         second = second % nodes if items is None else items.gather(0, second % (items >= 0).sum().clamp(min=1)).clamp(0)
         if items is not None:

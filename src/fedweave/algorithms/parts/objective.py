@@ -1,4 +1,4 @@
-"""What a client trains for: the terms of its objective, and the training of it."""
+"""The local objective: the terms that a client's parts add up, and how the client trains on them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,12 +35,12 @@ from fedweave.ops.touched import Sparsified, TouchedRows
 from fedweave.sampling.graphs import GraphBatches
 
 # ----------------------------------------------------------------------------------------------------
-# What the hooks of parts give, checked where it is taken, so that a slip in somebody's own part is told by the part's
-# and the hook's name. Only forms are looked at, no values, so that steps can be recorded.
+# Checks of what the hooks of parts return, so that an error in a user's own part names the part and the hook. They look
+# only at shapes and types, not at values, so that steps can be traced.
 
 
 def tree_of(where: str, what: str, value: object) -> Tree:
-    """`value`, which the hook `where` gives as `what`.
+    """The `value` of the hook `where`, checked to be a tree; what: its meaning, for the error.
 
     Raises:
         ConfigError: it is no tree.
@@ -51,18 +51,18 @@ def tree_of(where: str, what: str, value: object) -> Tree:
         raise ConfigError(str(refused), code="config.hook") from refused
 
 
-def state_of(where: str, found: object) -> Tree:
+def state_of(where: str, value: object) -> Tree:
     """A part's state (see `tree_of`)."""
-    return tree_of(where, "the part's state", found)
+    return tree_of(where, "the part's state", value)
 
 
-def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True) -> Tree:
+def alike(where: str, what: str, value: object, like: Tree, dtypes: bool = True) -> Tree:
     """A tree with the leaves and shapes of another, and its dtypes unless these may differ.
 
     Raises:
-        ConfigError: names the first leaf that is something else.
+        ConfigError: a leaf differs; the message names the first.
     """
-    tree = tree_of(where, what, found)
+    tree = tree_of(where, what, value)
     there, due = dict(leaves(tree)), dict(leaves(like))
     faults = [f"{path!r} is missing" for path in due if path not in there]
     faults += [f"{path!r} is not among the weights" for path in there if path not in due]
@@ -78,41 +78,41 @@ def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True)
     return tree
 
 
-def numbers(where: str, found: object, count: int, whose: str) -> Tensor:
+def numbers(where: str, value: object, count: int, whose: str) -> Tensor:
     """A tensor [count].
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, Tensor) or found.shape != (count,):
+    if not isinstance(value, Tensor) or value.shape != (count,):
         due = f"a tensor of {count} numbers, one of each {whose}"
-        raise ConfigError(f"{where}: is to give {due}; it gives {_form(found)}", code="config.hook")
-    return found
+        raise ConfigError(f"{where}: is to give {due}; it gives {_form(value)}", code="config.hook")
+    return value
 
 
-def term(where: str, found: object) -> Tensor | float:
+def term(where: str, value: object) -> Tensor | float:
     """A term of what a client trains for: a scalar, or a plain number.
 
     Raises:
-        ConfigError: it is something else, such as one loss of each node, which a batch of clients would add up, padding
-            and other splits included.
+        ConfigError: it is something else, such as one loss per node. A batch of clients would add these up over padding
+            and other splits.
     """
-    if isinstance(found, Tensor) and found.dim():
+    if isinstance(value, Tensor) and value.dim():
         remedy = ". Add it up (.sum()), or take the mean over the training examples"
-    elif isinstance(found, Tensor | float | int):
-        return found
+    elif isinstance(value, Tensor | float | int):
+        return value
     else:
         remedy = ""
-    raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(found)}{remedy}")
+    raise ConfigError(f"{where}: is to give a term of the training loss, a scalar; it gives {_form(value)}{remedy}")
 
 
-def rows(where: str, found: object, count: int) -> Tree:
-    """A tree for `count` clients, of which each gets its row.
+def rows(where: str, value: object, count: int) -> Tree:
+    """A tree for `count` clients, one row for each.
 
     Raises:
-        ConfigError: it is no tree, or a leaf has not one row for each.
+        ConfigError: it is no tree, or a leaf does not have one row per client.
     """
-    tree = tree_of(where, "what each client gets", found)
+    tree = tree_of(where, "what each client gets", value)
     for path, leaf in leaves(tree):
         if not isinstance(leaf, Tensor | Sparsified) or leaf.shape[:1] != (count,):
             raise ConfigError(
@@ -123,36 +123,36 @@ def rows(where: str, found: object, count: int) -> Tree:
     return tree
 
 
-def download(where: str, found: object, count: int, weights: bool) -> tuple[Tree, ...]:
-    """What all called clients get, and what each of them does; and what each gets in the place of the global weights,
-    if that (`weights`) is the part's to say (`Part.download`).
+def download(where: str, value: object, count: int, weights: bool) -> tuple[Tree, ...]:
+    """A part's download: a tree for all called clients, and a tree with a row for each; with `weights`, also each
+    client's weights instead of the global ones (`Part.download`).
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, tuple) or len(found) != 2 + weights:
-        besides = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
+    if not isinstance(value, tuple) or len(value) != 2 + weights:
+        third = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
         raise ConfigError(
             f"{where}: is to give {2 + weights} trees, what all clients get and what each does ({{}} if nothing)"
-            f"{besides}; it gives {_form(found)}",
+            f"{third}; it gives {_form(value)}",
             code="config.hook",
         )
-    return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
+    return tree_of(where, "what all clients get", value[0]), *(rows(where, each, count) for each in value[1:])
 
 
-def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
-    """{name: a number of each client} of what a part measures (`Part.measures`), not what is of every two or all.
+def of_clients(where: str, value: object, count: int) -> dict[str, Tensor]:
+    """{name: a number per client} among a part's measures (`Part.measures`), without values per pair or for all.
 
     Raises:
         ConfigError: it is something else.
     """
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ConfigError(
-            f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}", code="config.hook"
+            f"{where}: is to give {{name: a number of each client}}; it gives {_form(value)}", code="config.hook"
         )
-    of_all = {name for name, known in found.items() if isinstance(known, int | float)}
-    pairs = {name for name, known in found.items() if isinstance(known, Tensor) and known.shape == (count, count)}
-    per_client = {name: known for name, known in found.items() if name not in of_all | pairs}
+    of_all = {name for name, known in value.items() if isinstance(known, int | float)}
+    pairs = {name for name, known in value.items() if isinstance(known, Tensor) and known.shape == (count, count)}
+    per_client = {name: known for name, known in value.items() if name not in of_all | pairs}
     return {name: numbers(where, known, count, f"client as {name!r}") for name, known in per_client.items()}
 
 
@@ -169,14 +169,14 @@ def _named(dtype: object) -> str:
 
 
 def odd(value: object, waiting: bool) -> bool:
-    """Whether numbers are not finite. A device is not waited for in the middle of a round, where what they break shows
-    at its end, unless `waiting`."""
+    """Whether numbers are not finite. On a device other than the CPU the check is skipped unless `waiting`, so that a
+    round does not wait for it; the end of the round then shows the fault."""
     if not isinstance(value, Tensor) or not (waiting or value.device.type == "cpu"):
         return False
     return not bool(value.isfinite().all())
 
 
-# In what the loss finds, beside what parts do: weights that rest, and all clients' classes.
+# Keys among the loss's arguments, next to the parts' names: frozen weights, their share, and all clients' class counts.
 _WITHIN, _SHARE, _COUNTS = "within", "share", "class counts"
 
 
@@ -195,7 +195,7 @@ class CrossEntropy(Part):
 class BatchCrossEntropy(CrossEntropy):
     """Mean cross-entropy over a mini-batch of the client's training examples. Messages pass along the whole graph.
 
-    batch: examples of a step, drawn without replacement until all have been drawn, and then anew.
+    batch: examples per step, drawn without replacement until all have been drawn; then drawing starts again.
     """
 
     batch: Count = 32
@@ -208,7 +208,7 @@ class BatchCrossEntropy(CrossEntropy):
         return {"chosen": chosen.scatter(1, torch.where(real, rows, count), True)[:, :count]}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """Of the smallest mini-batch."""
+        """The size of the smallest mini-batch."""
         return GraphBatches(self.batch).least(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -218,14 +218,14 @@ class BatchCrossEntropy(CrossEntropy):
 
 @dataclass(frozen=True)
 class Objective:
-    """The sum of the terms of all `parts`, and how it is trained."""
+    """The sum of the terms of all `parts`, and the settings of its training."""
 
     parts: Mapping[str, Part]
     training: Training
 
     def __post_init__(self) -> None:
         if not self._terms:
-            raise ValueError("parts: none of them is a term of the objective that depends on data; add cross_entropy")
+            raise ValueError("parts: no part has a term of the objective that depends on data; add cross_entropy")
         for name, part in self.parts.items():
             if part.needs.nodes and models.example(self.training.model) == "edge":
                 raise ValueError(f"{name} is about nodes and their neighbors, but the examples are edges; take another")
@@ -250,8 +250,9 @@ class Objective:
         return frozenset() if whole else models.feature_rows(self.training.model)
 
     def least_examples(self, graph: Graph) -> dict[str, int]:
-        """{part, with its settings that matter: the fewest training examples that a step at a client is on, apart from
-        steps on none}: all of them, as many as a setting in `needs.bounds` says, or what the part itself does."""
+        """{part, with the settings that bound it: the fewest training examples of a step at a client}. Steps without
+        examples do not count. The number is the smallest setting in `needs.bounds`, all examples without one, or the
+        part's `least_examples`."""
         result = dict[str, int]()
         for name, part in self.parts.items():
             bounds = {setting: getattr(part, setting) for setting in part.needs.bounds if hasattr(part, setting)}
@@ -278,13 +279,15 @@ class Objective:
         within: Tree | None = None,
         share: Tensor | float | None = None,
     ) -> Fit:
-        """`local_steps` steps from `w`, or as many as passes over the training examples take, at the round's rate.
+        """`local_steps` steps from `w`, or the steps of `local_epochs` passes over the training examples, at the
+        round's rate.
 
-        given: {part: what it was sent, and recalls}. anchor: the received weights for penalties; without it there are
-        none. state: of the optimizer, fresh if None. penalty: in place of the parts' penalties; a method that lasts,
-        for the training is recorded under its name. steps, optimizer: others than the training's. limit: after how many
-        of the steps this client stops, int64 scalar (`learn.fit`). within: weights that rest, among which the loss is
-        taken at those of `w` or, with a `share`, at share · w + (1 − share) · within.
+        given: {part: values of its download and recall}. anchor: the received weights for penalties; None for no
+        penalties. state: the optimizer's state; None starts it afresh. penalty: replaces the parts' penalties; it must
+        be a method that stays the same object, because the traced training is stored under it. steps, optimizer:
+        replace the training's. limit: the number of steps after which this client stops, int64 scalar (`learn.fit`).
+        within: frozen weights around `w`: the loss is taken at `within` with the leaves of `w` or, with a `share`, at
+        share · w + (1 − share) · within.
         """
         training, graph = self.training, client.graph
         if steps is None and limit is None and training.local_epochs and training.batch_size:
@@ -320,12 +323,12 @@ class Objective:
         )
 
     def recalled(self, ctx: Context) -> Tree:
-        """{part: what it recalls at the client}, of the parts that do."""
+        """{part: values of its `recall` at the client}, without parts that recall nothing."""
         return {name: memory for name, part in self.parts.items() if (memory := part.recall(ctx.at(name)))}
 
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
-        """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
-        plain step of length 1 subtracts."""
+        """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches; computed
+        as the difference that a plain step of length 1 makes."""
         inputs = {name: value for name, value in (given or {}).items() if name != RATE}
         slope = sub(w, self._one_step.fit(w, client, key, inputs).w)
         if not models.statistics(self.training.model):
@@ -363,15 +366,15 @@ class Objective:
             if not self._feature_rows.issuperset(paths):
                 raise
             raise StepFailed(
-                f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it was asked about part of the weights, "
-                f"{listed(paths)}, as those of features that no node of a client has are trained once for all clients. "
-                "Count leaves that are not in w as 0, or let the part say needs = Needs(whole_features=True).",
+                f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it got only a part of the weights, "
+                f"{listed(paths)}, because weights of features that no node of a client has are trained once for all. "
+                "Count leaves that are not in w as 0, or set needs = Needs(whole_features=True) in the part.",
                 code="step-failed.part-of-weights",
             ) from error
 
 
 def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
-    """`others`, with the weights of `w` in their places or, with a share, mixed with them."""
+    """`others` with the leaves of `w` in their places; with a share, a mix of both."""
     now = dict(leaves(w))
 
     def leaf(path: str, other: Tensor) -> Tensor:
@@ -384,7 +387,7 @@ def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
 
 
 def _sum(terms: Mapping[str, Tensor], w: Tree) -> Tensor:
-    """The sum of what hooks give, {part.hook: its term}; a tensor like those of `w` if all are plain numbers."""
+    """The sum of {part.hook: its term}; if all terms are plain numbers, a tensor with the dtype of `w`."""
     first, *others = (term(where, value) for where, value in terms.items())
     result: Tensor | float = sum(others, first)
     return result if isinstance(result, Tensor) else next(leaf for _, leaf in leaves(w)).new_full((), result)

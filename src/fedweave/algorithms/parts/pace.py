@@ -1,4 +1,4 @@
-"""How far a round's training goes: the learning rate over rounds, and passes over a client's training examples.
+"""The pace of local training: the learning rate over rounds, and passes over a client's training examples.
 
 Both come from settings of the FedAvg family and of local training, not from a list of parts (`timing`).
 """
@@ -27,11 +27,11 @@ _STEPS = Sends("how many mini-batches the client's training examples make", with
 
 @dataclass(frozen=True)
 class RateSchedule(Part):
-    """The learning rate of round t of T is lr · f(s) with s = (t − w) / (T − w), t from 0, after w rounds of warm-up in
-    which it is lr · (t + 1) / w.
+    """The learning rate of round t of T, t from 0, is lr · f(s) with s = (t − w) / (T − w). In the first w rounds, the
+    warm-up, it is lr · (t + 1) / w.
 
-    The server sends the factor with each round. A run that is continued beyond the rounds that it began with goes on at
-    the last one's.
+    The server sends the factor with each round. A run that continues beyond its first number of rounds keeps the factor
+    of the last one.
 
     kind:   f(s) is 1 ("constant"), 1 − s ("linear"), ½ (1 + cos π s) ("cosine", Loshchilov and Hutter 2017), or 1, .1
             from s = ½ on and .01 from s = ¾ on ("step", He et al. 2016, section 4.2).
@@ -47,10 +47,10 @@ class RateSchedule(Part):
     client_learns: ClassVar = {"rate": "by which factor of its learning rate it trains in this round"}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"round": none done yet, "rounds": T}.
+        """{"round": 0, "rounds": T}.
 
         Raises:
-            UserError: nobody said how many rounds there are, or all of them are warm-up.
+            UserError: the run has no number of rounds, or all rounds are warm-up.
         """
         if not fed.rounds:
             raise UserError(
@@ -69,7 +69,7 @@ class RateSchedule(Part):
         return {"rate": self.factor(state["round"], state["rounds"])}, {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """One round more."""
+        """Count one round."""
         return self.after(state)
 
     def after(self, state: Tree) -> Tree:
@@ -77,7 +77,7 @@ class RateSchedule(Part):
         return state | {"round": state["round"] + 1}
 
     def factor(self, done: Tensor, rounds: int) -> Tensor:
-        """f of the round after `done` ones, an int64 scalar, of `rounds`: float64 scalar."""
+        """f of the round after `done` rounds, an int64 scalar, of `rounds`: float64 scalar."""
         t = done.clamp(max=rounds - 1).double()
         s = ((t - self.warmup) / (rounds - self.warmup)).clamp(min=0)
         if self.kind == "linear":
@@ -93,48 +93,48 @@ class RateSchedule(Part):
 
 @dataclass(frozen=True)
 class LocalEpochs(Part):
-    """Clients take as many steps as their training examples make mini-batches, in each of their passes over these.
+    """In each pass over its training examples, a client takes one step per mini-batch.
 
     batch: examples of a mini-batch.
     """
 
     batch: int = 32
-    within: ClassVar[SecureSum | None] = None  # the form of the secure sum in which updates leave; None in the clear
+    within: ClassVar[SecureSum | None] = None  # the form of secure aggregation; None without it
     client_learns: ClassVar = {"batches": "how many mini-batches any member's training examples make at most"}
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The longest pass is agreed upon."""
+        """The step that finds the longest pass."""
         return (self.count,)
 
     def joined(self, within: SecureSum) -> Part:
-        """With the longest pass found by a sum."""
+        """The part that finds the longest pass by secure aggregation."""
         return copied(self, within=within)
 
     @on_client(sends=lambda self: {"batches": told_batches(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
-        """{"batches"}: of one pass, scalar."""
+        """{"batches": mini-batches of one pass, scalar}."""
         return {"batches": tell_batches(batches(client.graph.masks[TRAIN].sum(), self.batch), self.within)}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """How many mini-batches any client has at most."""
+        """{"batches": the most mini-batches of any client}."""
         return {"batches": most_batches(fed.map(self.count), "batches", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """That."""
+        """{"batches": the most mini-batches of any client}."""
         return {"batches": state["batches"]}, {}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The longest pass that any client makes: the largest number that one tells or, where updates are in a secure sum, the
-# power of two above it, which follows from how many clients have how many mini-batches, to a factor of two.
+# The longest pass of any client. Without secure aggregation it is the largest number that a client sends. With it, it
+# is the power of two above: the sum reveals how many clients have 1, 2, up to 4, … mini-batches.
 
 
 _POWERS = 41
 
 
 def told_batches(plain: Sends, within: SecureSum | None) -> Sends:
-    """What leaves of a number of mini-batches, in the clear as `plain` says."""
+    """The declaration for a number of mini-batches: `plain` without secure aggregation."""
     if within is None:
         return plain
     reveals = "nothing by itself; with the others' how many clients have 1, 2, up to 4, up to 8, … mini-batches"
@@ -142,7 +142,7 @@ def told_batches(plain: Sends, within: SecureSum | None) -> Sends:
 
 
 def tell_batches(count: Tensor, within: SecureSum | None) -> Tensor:
-    """The number, or in a sum int64 [41]: 1 at the least k with count ≤ 2^k."""
+    """The number; with secure aggregation int64 [41], 1 at the least k with count ≤ 2^k."""
     if within is None:
         return count
     powers = 1 << torch.arange(_POWERS, device=count.device)
@@ -151,7 +151,7 @@ def tell_batches(count: Tensor, within: SecureSum | None) -> Tensor:
 
 
 def most_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
-    """The most mini-batches, at least 1, of what clients told."""
+    """The most mini-batches, at least 1, from the clients' replies."""
     if within is None:
         return max(1, int(replies.stack(key).max()))
     most: int = 1 << int(replies.total(key).nonzero().max())
@@ -159,7 +159,7 @@ def most_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
 
 
 def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:
-    """The parts that these settings ask for.
+    """The parts for these settings.
 
     Raises:
         ValueError: one of them is out of range.

@@ -1,5 +1,5 @@
-"""Updates in fewer bytes: the largest entries alone, and few bits for each. What travels is packed, in the ledger and
-between sites; the server unpacks it before anything else looks at it.
+"""Updates in fewer bytes: only the largest entries, and few bits for each. Ledgers and messages between sites hold the
+packed update; the server unpacks it before any other step.
 """
 
 import math
@@ -23,9 +23,10 @@ UPDATE = "update"
 
 @dataclass(frozen=True)
 class Packing:
-    """How an update travels, leaf by leaf.
+    """The form in which a client sends an update, leaf by leaf.
 
-    share: of the entries that do, the largest; 1 for all. bits: of each of them, 0 for as many as they have.
+    share: share of the entries that the client sends, the largest; 1 for all. bits: bits of each entry; 0 for the full
+           dtype.
     """
 
     share: float = 1.0
@@ -37,14 +38,15 @@ class Packing:
         return (1 << self.bits - 1) - 1
 
     def most(self, count: int) -> int:
-        """How many of `count` entries travel."""
+        """The number of entries that a client sends of `count`."""
         most: int = math.ceil(self.share * count)
         return most
 
     # --- at a client
 
     def pack(self, leaf: Tensor) -> Tree:
-        """{"at": places int32 [k]} of a share, and {"values": [k]} or {"codes": uint8, "scale"} of the entries."""
+        """{"at": places int32 [k]} if `share` is below 1, and {"values": [k]} or {"codes": uint8, "scale"} of the
+        entries."""
         flat, packed = leaf.flatten(), Tree()
         if self.share < 1:
             at = flat.abs().topk(self.most(flat.numel()), sorted=False).indices.sort().values
@@ -62,7 +64,7 @@ class Packing:
     # --- at the server
 
     def unpack(self, packed: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """The P clients' leaves [P, …] of what `pack` made of each, stacked; like: one client's.
+        """The leaves [P, …] of P clients from the stacked results of `pack`; like: one client's leaf.
 
         Raises:
             ReplyRefused: they have another form.
@@ -103,7 +105,7 @@ class Packing:
         return map_leaves(self.pack, update)
 
     def unpacked(self, replies: Replies, like: Tree) -> Replies:
-        """The replies with whole updates.
+        """The replies with unpacked updates.
 
         Raises:
             ReplyRefused: some are of another form.
@@ -121,19 +123,19 @@ class Packing:
 
 
 class Packs(Part):
-    """A part that decides how updates travel."""
+    """A part that decides the form in which clients send updates."""
 
     def into(self, packing: Packing) -> Packing:
-        """The packing, with what the part decides of it."""
+        """The packing with this part's settings."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class TopK(Packs):
-    """Of each layer's weights the update's largest entries alone travel. What was left out is length at the client, and
-    added to its next update (Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory", algorithm 1).
+    """Clients send only the largest entries of each layer's update. The client keeps the rest and adds it to its next
+    update (Stich, Cordonnier and Jaggi 2018, "Sparsified SGD with memory", algorithm 1).
 
-    keep: the share of the entries that travel, above 0.
+    keep: share of the entries that clients send, above 0.
     """
 
     keep: Share = 0.1
@@ -143,11 +145,11 @@ class TopK(Packs):
         return Packing(self.keep)
 
     def into(self, packing: Packing) -> Packing:
-        """Of a share."""
+        """The packing with this share."""
         return replace(packing, share=self.keep)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """The largest entries of the update and what was left out before, 0 elsewhere."""
+        """The largest entries of the update plus the rest of earlier rounds, 0 elsewhere."""
         whole = map_leaves(torch.add, update, ctx.remembered("left", like=update))
         largest = map_leaves(self._largest, whole)
         ctx.keep({"left": sub(whole, largest)})
@@ -161,9 +163,9 @@ class TopK(Packs):
 
 @dataclass(frozen=True)
 class Quantize(Packs):
-    """Each entry of an update travels in few bits: as one of the multiples of scale / L from −scale to scale, of the
-    two nearest with such probabilities that the mean is the entry itself (Alistarh et al. 2017, "QSGD", section 3.1,
-    with the largest size of a layer as its scale).
+    """Clients send each entry of an update in few bits, as a multiple of scale / L from −scale to scale. Stochastic
+    rounding to the two nearest multiples is unbiased (Alistarh et al. 2017, "QSGD", section 3.1, with the largest size
+    of a layer as its scale).
 
     bits: 8 with L = 127, or 4 with L = 7.
     """
@@ -171,7 +173,7 @@ class Quantize(Packs):
     bits: Literal[8, 4] = 8
 
     def into(self, packing: Packing) -> Packing:
-        """Of few bits."""
+        """The packing with these bits."""
         return replace(packing, bits=self.bits)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
@@ -190,7 +192,7 @@ class Quantize(Packs):
 
 
 def packing_of(parts: Mapping[str, Part]) -> Packing | None:
-    """How updates travel with these parts; None as they are."""
+    """The form in which clients send updates with these parts; None for plain updates."""
     packing = Packing()
     for part in parts.values():
         packing = part.into(packing) if isinstance(part, Packs) else packing

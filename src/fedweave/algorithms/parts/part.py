@@ -1,4 +1,4 @@
-"""The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
+"""The interface of all parts of the FedAvg family: optional hooks for client and server."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -51,20 +51,20 @@ def weighing(algorithm: Algorithm) -> Criterion:
 
 
 def batches(count: Tensor, batch: int) -> Tensor:
-    """How many mini-batches `count` examples make: ⌈count / batch⌉, int64."""
+    """Number of mini-batches for `count` examples: ⌈count / batch⌉, int64."""
     return -(-count // batch)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model and how it is trained locally.
+    """A model and the settings of its local training.
 
-    local_steps:     optimizer steps per round. optimizer, lr, weight_decay, local_momentum, nesterov, betas: of these.
-    optimizer_state: "kept" from round to round, or "fresh" in each.
-    loss:            of the classes, which all cross-entropies are.
-    local_epochs:    passes over the training examples in the place of local_steps; 0 for these.
-    batch_size:      training examples of a step; 0 for all.
-    clip_gradient:   norm of a step's gradient at most; 0 for any.
+    local_steps: optimizer steps per round. optimizer, lr, weight_decay, local_momentum, nesterov, betas: the optimizer.
+    optimizer_state: "kept" keeps it from round to round, "fresh" starts each round without.
+    loss:            how all cross-entropies weigh classes and errors.
+    local_epochs:    passes over the training examples instead of local_steps; 0 takes local_steps.
+    batch_size:      training examples per step; 0 for all.
+    clip_gradient:   largest norm of a step's gradient; 0 for no limit.
 
     Raises:
         ValueError: a setting is out of range, or settings do not go together.
@@ -94,7 +94,7 @@ class Training:
 
     @classmethod
     def of(cls, algorithm: Algorithm, model: Model) -> "Training":
-        """Of an algorithm that has all these settings, by the same names."""
+        """The training settings of an algorithm, which has fields of the same names."""
         names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 
@@ -106,17 +106,17 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """Steps of a round where all clients take as many: `local_steps`, or epochs of one step each."""
+        """Steps of a round if all clients take the same number: `local_steps`, or epochs of one step each."""
         return self.local_epochs if self.local_epochs and not self.batch_size else self.local_steps
 
     @property
     def reach(self) -> float:
-        """How far a gradient of 1 carries a weight in a round of plain gradient descent."""
+        """How far a gradient of 1 moves a weight in a round of plain gradient descent."""
         return self.steps * self.lr
 
     @property
     def kept(self) -> bool:
-        """Whether the optimizer's state lasts."""
+        """Whether the optimizer's state is kept from round to round."""
         return self.optimizer_state == "kept"
 
 
@@ -124,11 +124,11 @@ class Training:
 # What a part's hooks see at a client.
 
 
-KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
+KEEP = "keep"  # in the message of a step that evaluates models: keep the model at its client, and send nothing
 
 
 class Trainable(Protocol):
-    """What a client trains for, and how (`objective.Objective`)."""
+    """A client's objective and its local training (`objective.Objective`)."""
 
     @property
     def training(self) -> Training:
@@ -167,13 +167,15 @@ class Context:
     """What a part's hooks see at a client.
 
     client:    graph, private state, key and secret.
-    objective: what the client trains for, and how.
+    objective: the client's objective and its local training.
     message:   what the server sent.
-    name:      under which the part finds what it sent itself, and keeps its memory.
-    received:  the weights that the server sent; a leaf that is not shared is the client's own.
-    start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
-    released:  the update of the shared weights as it leaves, or would but for a sum that hides it.
-    known:     what `outputs` has computed in this call. said: what a `release` leaves for its part's `report`.
+    name:      the part's name, the key of its download and of its memory.
+    received:  the weights that the server sent, with the client's own leaves where they are not shared.
+    start:     weights before local training. trained: weights after it. last_loss: the loss before its last step (None
+               before).
+    released:  the update of the shared weights as it leaves, without the masks of secure aggregation.
+    known:     logits that `outputs` computed in this task. said: values that a part's `release` leaves for its
+               `report`.
     """
 
     client: Client
@@ -189,13 +191,13 @@ class Context:
     said: dict[str, Tensor] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:
-        """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
+        """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once per task."""
         if w not in self.known:
             self.known[w] = models.apply(self.training.model, w, self.client.graph)
         return self.known[w]
 
     def at(self, name: str) -> "Context":
-        """The same for the part `name`."""
+        """This context as the part `name` sees it."""
         return replace(self, name=name)
 
     @property
@@ -205,51 +207,52 @@ class Context:
 
     @property
     def given(self) -> Tree:
-        """What the part's `download` sent to this client."""
+        """The values that the part's `download` sent to this client."""
         result: Tree = self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
         return result
 
     @property
     def sent(self) -> Tree:
-        """{part: what its `download` sent to this client, and what it recalls}, as `objective.fit` takes it."""
+        """{part: values of its `download` and `recall` for this client}, the `given` of `objective.fit`."""
         names = self.message.keys() | self.message.get("each", {}).keys()
         result = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
         return result | {name: result.get(name, {}) | memory for name, memory in self.objective.recalled(self).items()}
 
     @property
     def own(self) -> Tree:
-        """The weights that the client trained last, at first those that all clients draw."""
+        """The weights that the client trained last; before its first training, the initial weights of all clients."""
         state = self.client.state
         return state["w"] if state.get("w") else self.first
 
     @property
     def first(self) -> Tree:
-        """The weights that all clients start from where the server sends none."""
+        """The initial weights of all clients if the server sends none."""
         return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
 
     @property
     def optimizer_state(self) -> Tree | None:
-        """Of the local training, as the client's last round left it; None if it starts afresh."""
+        """The state of the local optimizer after the client's last round; None if the optimizer starts afresh."""
         return self.client.state.get("optimizer") if self.training.kept else None
 
     @property
     def memory(self) -> Tree:
-        """What the part kept at this client, {} at first."""
+        """The part's memory at this client, {} at first."""
         result: Tree = self.client.state.get(self.name, {})
         return result
 
     def keep(self, memory: Tree) -> None:
-        """Keep `memory` until the client is called again; it never leaves."""
+        """Keep `memory` at this client until its next task; it never leaves the client."""
         self.client.state[self.name] = memory
 
     def keep_alike(self, memory: Tree) -> None:
-        """`keep` trees like the weights, of which clients that took equally many local steps have the same in the rows
-        that no feature of theirs touches, as of an optimizer's state: there they train the touched rows alone."""
+        """`keep` trees in the form of the weights, such as an optimizer's state, with the number of local steps so far.
+        Clients train only the rows that their features touch. In the other rows, clients with equal step counts keep
+        equal values."""
         steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.steps
         self.keep(memory | {"steps": steps})
 
     def remembered(self, key: str, like: Tree) -> Tree:
-        """The tree that the part kept under `key`, 0 in the form of another at first."""
+        """The tree in the part's memory under `key`; at first zeros in the form of `like`."""
         return self.memory[key] if key in self.memory else map_leaves(torch.zeros_like, like)
 
     @property
@@ -269,7 +272,7 @@ class Context:
 
     def loss(self, w: Tree) -> Tensor:
         """F_i(w): mean cross-entropy over the training examples without dropout, as the algorithm weighs classes;
-        scalar, 0 without any."""
+        scalar, 0 without training examples."""
         graph = self.client.graph
         logits = self.outputs(w)
         train = graph.masks[TRAIN]
@@ -283,7 +286,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Forward:
-    """One pass through the model with a step's weights, shared by all terms that read it."""
+    """One forward pass with a step's weights, shared by all terms of the objective."""
 
     w: Tree
     model: Model
@@ -302,7 +305,7 @@ class Forward:
         return (*self.hidden, self.last(self.graph))
 
     def last(self, graph: Graph) -> Hidden:
-        """The last layer's output, of pairs in `graph` of its own where links are the examples."""
+        """The last layer's output; if the examples are links, for the pairs of `graph`."""
         inner = self.hidden[-1] if self.hidden else graph.x
         return models.apply(self.model[-1:], self.w, graph, self.key, inner, first=len(self.model) - 1)
 
@@ -311,9 +314,9 @@ class Forward:
 class Outputs:
     """What a part's `objective` sees of one training step.
 
-    forward: the pass through the model, run if a term reads `logits` or `embeddings`, and once for all that do.
-    given:   what the part's `download` sent and its `recall` told.
-    drawn:   this step's row of what the part's `draw` drew.
+    forward: the forward pass; it runs at most once, when the first term reads `logits` or `embeddings`.
+    given:   values of the part's `download` and `recall`.
+    drawn:   this step's row of the part's `draw`.
     """
 
     forward: Forward
@@ -321,7 +324,7 @@ class Outputs:
     drawn: Tree
 
     def of(self, given: Tree, drawn: Tree) -> "Outputs":
-        """The same step as another part sees it."""
+        """This step as another part sees it."""
         return replace(self, given=given, drawn=drawn)
 
     @property
@@ -332,7 +335,7 @@ class Outputs:
 
     def scores(self, pairs: Tensor, foreign: Tensor | None = None) -> Tensor:
         """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples. foreign: [F, k],
-        rows of nodes that are not the client's, which pairs number from `Graph.nodes` on."""
+        rows of other clients' nodes, which have the numbers from `Graph.nodes` on in the pairs."""
         graph = self.graph._replace(pairs=pairs)
         if foreign is not None:
             graph = graph._replace(extra={**graph.extra, FOREIGN: foreign})
@@ -340,22 +343,23 @@ class Outputs:
 
     @property
     def embeddings(self) -> tuple[Hidden, ...]:
-        """Every layer's output, the first layer's first, the logits last; [n, …], or a tree of such (`core.model`)."""
+        """Every layer's output, from the first layer to the logits; [n, …], or a tree of such tensors
+        (`core.model`)."""
         return self.forward.layers
 
     @property
     def embedding(self) -> Tensor:
-        """What the last layer is computed from, [n, d], or [e, d] of small graphs."""
+        """The input of the last layer, [n, d], or [e, d] of small graphs."""
         return models.rows_of(self.forward.hidden[-1])
 
     @property
     def w(self) -> Tree:
-        """The weights that the step is at."""
+        """The weights of the step."""
         return self.forward.w
 
     @property
     def model(self) -> Model:
-        """The model, for a part that makes a pass of its own."""
+        """The model, for a part that runs a forward pass itself."""
         return self.forward.model
 
     @property
@@ -371,69 +375,67 @@ class Outputs:
 
     @property
     def loss(self) -> Criterion:
-        """How classes are weighed."""
+        """The criterion, which weighs classes and errors."""
         return self.forward.loss
 
     @property
     def key(self) -> Tensor:
-        """Of the step's randomness."""
+        """The RNG key of the step."""
         return self.forward.key
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a part asks of the data, the training and the other parts, and how it protects what leaves a client: one value
+# What a part needs of the data, the training and the other parts, and how it protects what leaves a client: one value
 # each.
 
 
-WIDTHS = "model.width"  # the code of what is refused because of `Needs.any_models`:
-ONE_WIDTH = (
-    "what is exchanged is compared, so that all members' embeddings, what the last layer reads, must be of one width"
-)
+WIDTHS = "model.width"  # the code of errors that follow from `Needs.any_models`:
+ONE_WIDTH = "the exchanged values are compared, so the input of the last layer must have one width for all clients"
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part needs.
+    """What a part needs of data, training and other parts.
 
     sens:           clients have a sensitive attribute.
     ids:            clients have their nodes' places in the undivided graph.
-    finder:         what looks for something in clients' data before any step runs (`core.operators.Precomputed`); None
-                    if nothing.
+    finder:         precomputes client features before any step runs (`core.operators.Precomputed`); None if nothing.
     everyone:       every client takes part in each round.
-    optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
-    excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that it cannot go with.
-    suits:          the one that it is made for, where others are noted; None if any.
-    pull:           s of its term s/2 ‖w − …‖², for a note where plain steps are too long for it; 0 if none.
-    several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
-    tells_gradients: what `report` sends tells what protects an update would hide.
-    received:       the server sends weights, with which `objective` or `penalty` compares.
-    whole_features: `objective` reads all columns of the features, even those that are 0 at a client, or `penalty` is no
-                    sum over the elements of the weights.
-    decided:        hooks that some other part decides.
-    supervised:     its objective is that of the examples' classes, which one part alone may have.
-    links:          its objective can be of links; others are of classes, and refused where links are the examples.
+    optimizer:      the only local optimizer with which an update is a sum of gradients; None if any.
+    excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not
+                    support.
+    suits:          the local optimizer of its paper; others give a note; None if any.
+    pull:           s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
+    several_steps:  a note on what has no effect if training is one step from the received weights; "" if nothing.
+    tells_gradients: `report` sends gradients, which reveal what the protection of an update hides.
+    received:       `objective` or `penalty` compares with weights that the server sends.
+    whole_features: `objective` reads all columns of the features, even columns that are 0 at a client, or `penalty` is
+                    no sum over the elements of the weights.
+    decided:        hooks that another part must define.
+    supervised:     its objective is the loss on the examples' classes; only one part may have it.
+    links:          its objective supports links as examples; other objectives need classes.
     items:          links lead from users to items.
-    whole_models:   the server judges clients' models, of which it has all weights.
+    whole_models:   the server evaluates clients' models, so it needs all their weights.
     one_model:      the joint update moves one global model.
-    personal:       every client gets weights of its own, so that there is no one global model.
+    personal:       every client gets different weights, so that there is no global model.
     private:        patterns of weights that never leave their client, such as "*_mask".
-    alike:          clients count alike, whatever they say of themselves, unless another part weights updates.
-    any_models:     what it exchanges has none of the weights' shapes, so that clients' models may be of different forms
-                    whose embeddings are of one width.
-    judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
+    alike:          all clients count equally, also if they report sizes, unless another part weights updates.
+    any_models:     the exchanged values do not have the weights' shapes, so clients' models may differ if their
+                    embeddings have one width.
+    judged_apart:   the global test evaluates the clients' models (`judged`), not the global one.
     judged_global:  `judged` gives the received weights, so that clients use the global model.
     tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
                     objective need.
-    nodes:          it is about nodes and who their neighbors are, so that edges are no examples for it, and messages
-                    cannot depend on time.
-    classes:        it is about the classes of examples, so that numbers or several labels are none for it.
-    whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
-                    neighborhoods cannot give.
-    tells:          clients tell each other something of each global model (`TellsPeers`).
-    statistics:     running statistics of batch norm that it goes with: "any"; "home", those alone that stay at their
-                    client, as it makes something else of updates than a mean; or "none", as it computes with weights at
-                    clients.
-    bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
+    nodes:          it is about nodes and their neighbors, so that edges are no examples for it, and messages cannot
+                    depend on time.
+    classes:        it needs one class per example; numbers and several labels are not supported.
+    whole_graphs:   it reads a model's outputs for a client's whole graph; a model that marks the seeds of sampled
+                    neighborhoods has none.
+    tells:          clients send each other values computed with each global model (`TellsPeers`).
+    statistics:     supported running statistics of batch norm: "any"; "home", only statistics that stay at their
+                    client, because the part does not average updates; or "none", because the part computes with weights
+                    at clients.
+    bounds:         settings that bound the number of examples in a training step; sites may require a minimum.
     """
 
     sens: bool = False
@@ -471,14 +473,14 @@ class Needs:
 
 @dataclass(frozen=True)
 class Protection:
-    """What a part's `release` makes of an update.
+    """How a part's `release` protects an update.
 
-    mechanism:   how that protects it (`core.mechanism`), several as a tuple; () if it does not.
-    becomes:     what leaves in the place of a change of the model weights; "" if it is one still.
-    hides:       the server learns no single client's update or report, so that no other part may look at them.
+    mechanism:   the mechanism (`core.mechanism`), several as a tuple; () if none.
+    becomes:     what leaves instead of a change of the model weights; "" if it is still a change of weights.
+    hides:       the server learns no single client's update or report, so that no other part may read them.
     stateless:   the update must not depend on anything that a client remembers (`core.federation.StepInfo.stateless`).
-    plain_loss:  the update is of the cross-entropy alone, whatever other parts add to the objective.
-    most_rounds: for how many rounds that protects enough; None if it does not matter.
+    plain_loss:  the update follows only the cross-entropy, even if other parts add to the objective.
+    most_rounds: the number of rounds for which the target holds; None if there is no limit.
     """
 
     mechanism: Mechanism | tuple[Mechanism, ...] = ()
@@ -494,23 +496,24 @@ _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
 
 class Part(Settings):
-    """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
+    """One idea of one paper: a frozen dataclass that overrides the hooks it needs. The hooks below do nothing.
 
     At the server, in the order of a round: `init`, `download`, `observe`, `limit`, `weigh`, `aggregate`, `value`,
     `update`, `step` and `measures`. At a client: `receive`, `start`, `recall`, `draw`, `objective`, `penalty`,
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
-    `state` is the part's memory at the server: a tree, saved in checkpoints. A part that changes clients' data from
-    round to round, or has to know of it, is `ChangesData` or `FollowsData` as well; one whose training steps can be on
-    few examples `BoundsExamples`, one that decides how a client trains `Trains`, one that has clients try models
-    `TriesModels`, and one by which clients tell each other something of each new model `TellsPeers`.
+    `state` is the part's memory at the server: a tree, saved in checkpoints.
 
-    sends:         {key of what `report` adds: what the receiver learns from it}.
+    Some parts also implement a protocol: `ChangesData` changes clients' data from round to round, and `FollowsData`
+    reacts to such changes. `BoundsExamples` trains in steps on few examples. `Trains` decides how a client trains. With
+    `TriesModels` clients try models. With `TellsPeers` clients send each other values for each new model.
+
+    sends:         {key that `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
         nothing.
-    needs:         what the part asks of data, training and other parts.
+    needs:         what the part needs of data, training and other parts.
     protection:    what its `release` does to an update.
-    recorded:      a class may say True: its hooks at the server compute with tensors alone, the same way in every
-        round, so that an engine may record them and have a GPU run them at once. Who inherits from it says so again.
+    recorded:      True if the class's hooks at the server compute only with tensors, in the same way every round. An
+                   engine may then trace them and run the trace on a GPU. A subclass must set it again.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -518,12 +521,12 @@ class Part(Settings):
 
     @property
     def needs(self) -> Needs:
-        """What the part asks of data, training and other parts; may be a class variable."""
+        """What the part needs of data, training and other parts; may be a class variable."""
         return _NO_NEEDS
 
     @property
     def protection(self) -> Protection:
-        """What `release` does to an update; may be a class variable."""
+        """How `release` protects an update; may be a class variable."""
         return _NO_PROTECTION
 
     @property
@@ -535,8 +538,9 @@ class Part(Settings):
         """Raise a ValueError if the part does not suit the model or the training."""
 
     def layers(self, model: Model, own: bool) -> Model:
-        """The model as it is trained and used, layer by layer, for example with masks on its weights: on the clients'
-        own data or else on the global test graph, which no part changes. Parts apply theirs one after the other."""
+        """The layers of the model that is trained and used, for example with masks on its weights; own: on the clients'
+        data, otherwise on the global test graph, which no part changes. Each part changes the layers of the part before
+        it."""
         return model
 
     # --- server ------------------------------------------------------------------------------------------------------
@@ -546,23 +550,23 @@ class Part(Settings):
         return {}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """What the called clients find in `ctx.given`: a tree for all of them, and one with leaves [P, …] of which each
-        gets its row; at: int64 [P], the clients' places among all. A part with `receive` adds a third, leaves [P, …]:
-        what each gets instead of the global weights. It goes down for training; to judge models only that of the part
-        whose `receive` and `judged`, or else `start`, make them."""
+        """The contents of `ctx.given` at the called clients: one tree for all, and one with leaves [P, …], a row for
+        each; at: int64 [P], the clients' places among all. A part with `receive` adds a third tree, leaves [P, …]: what
+        each client gets instead of the global weights. The server sends these for training. For evaluation it sends
+        only the download of the part whose `receive` and `judged`, or else `start`, make the models."""
         return {}, {}
 
     def observe(self, state: Tree, round: Round) -> Tree:
-        """The part's state once clients replied, before anything is decided about their updates."""
+        """The part's state once clients replied, before their updates are weighted."""
         return state
 
     def limit(self, state: Tree, round: Round) -> Tensor:
-        """The server's factor for each update before aggregation, float64 [P]. Parts' factors multiply."""
+        """The server's factor for each update before aggregation, float64 [P]. The factors of all parts multiply."""
         raise NotImplementedError
 
     def weigh(self, state: Tree, round: Round) -> Tensor | None:
-        """The updates' weights: float64 [P], or [P, P] where row i mixes all clients' weights for client i (then the
-        part needs `personal` weights). They need not sum to 1. Only one part may decide this."""
+        """The updates' weights: float64 [P], or [P, P], in which row i mixes all clients' weights for client i (then
+        the part needs `personal` weights). They need not sum to 1. Only one part may decide this."""
         raise NotImplementedError
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
@@ -571,11 +575,11 @@ class Part(Settings):
         raise NotImplementedError
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """What each client's update is worth, float64 [P]. Only one part may decide this."""
+        """The value of each client's update, float64 [P]. Only one part may decide this."""
         raise NotImplementedError
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The part's state once it is known how updates count, and the joint one."""
+        """The part's state once the updates' weights and the joint update are known."""
         return state
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
@@ -583,14 +587,14 @@ class Part(Settings):
         raise NotImplementedError
 
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
-        """{name: float64 [N]}: what the server knows about each client after a round, NaN where undefined; or [N, N],
-        of every two clients, kept with the run; or a number, of all clients together, in the run's summary."""
+        """{name: float64 [N]}: a value for each client after a round, NaN where undefined; or [N, N], a value for every
+        two clients, saved with the run; or a number for all clients together, in the run's summary."""
         return {}
 
     # --- client ------------------------------------------------------------------------------------------------------
 
     def receive(self, ctx: Context) -> Tree:
-        """The weights that the third tree of `download`, `ctx.message["w"]`, stands for. Only one part may decide
+        """The client's weights, from the third tree of `download`, `ctx.message["w"]`. Only one part may decide
         this."""
         raise NotImplementedError
 
@@ -599,13 +603,13 @@ class Part(Settings):
         return ctx.received
 
     def recall(self, ctx: Context) -> Tree:
-        """What `objective` and `penalty` find in `given` in addition to what was sent, such as what the part kept at
-        this client, or worked out once before training; {} if nothing."""
+        """Values that `objective` and `penalty` find in `given` in addition to the download, such as the part's memory
+        at this client, or values computed once before training; {} if none."""
         return {}
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """What each step's `objective` finds in `outputs.drawn`, such as a mini-batch: leaves [steps, …]; {} if
-        nothing."""
+        """Random values that each step's `objective` finds in `outputs.drawn`, such as a mini-batch: leaves [steps, …];
+        {} if none."""
         return {}
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -613,19 +617,19 @@ class Part(Settings):
         raise NotImplementedError
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
-        """A term of the local objective that depends on the weights alone: a scalar that sums up over their elements,
-        those of the leaves that it finds in `w`, which may be few; the absent count 0 (otherwise the part needs
-        `whole_features`). received: the weights that the server sent. It and trees in `given` with the weights' leaves
-        are as much of these as `w` is. Terms add up."""
+        """A term of the local objective that depends only on the weights: a scalar that is a sum over the elements of
+        the leaves in `w`. `w` may hold few leaves; an absent leaf counts 0 (otherwise the part needs `whole_features`).
+        received: the weights that the server sent. It and trees in `given` in the form of the weights hold the same
+        leaves as `w`. Terms add up."""
         raise NotImplementedError
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """The update as it leaves the client. Parts apply theirs one after the other."""
+        """The update as it leaves the client. Each part changes the update of the part before it."""
         return update
 
     def report(self, ctx: Context) -> Tree:
-        """Further work at the client after its training, such as a personal model or a note in `ctx.keep`; gives what
-        the client sends besides, under the keys of `sends`."""
+        """Further work at the client after its training, such as a personal model or a note in `ctx.keep`. Returns what
+        the client also sends, under the keys of `sends`."""
         return {}
 
     def judged(self, ctx: Context) -> Tree:
@@ -634,10 +638,10 @@ class Part(Settings):
 
 
 class OwnCount(Part):
-    """A part by which update i counts n_i / Σ n_k with an n_i that its client knows by itself, so that it can travel
-    inside a secure sum (`SecureSum`).
+    """A part that weights update i by n_i / Σ n_k. Each client computes n_i on its own, so weighted updates can travel
+    inside secure aggregation (`SecureSum`).
 
-    counted: what Σ n_k tells; "" where every n_i is 1, and nothing is counted.
+    counted: what Σ n_k reveals; "" if every n_i is 1, so that clients count nothing.
     """
 
     counted: ClassVar[str] = ""
@@ -647,21 +651,21 @@ class OwnCount(Part):
         raise NotImplementedError
 
     def scaled(self, ctx: Context) -> Tensor | None:
-        """By what the client multiplies its update before the mean is taken, float64 scalar; None by nothing."""
+        """The factor of the client's update before the mean is taken, float64 scalar; None for none."""
         return None
 
     def rescaled(self, round: Round) -> Tensor | None:
-        """By what the server multiplies the mean; None by nothing."""
+        """The server's factor of the mean; None for none."""
         return None
 
 
 @runtime_checkable
 class JoinsSum(Protocol):
-    """A part that can have in a secure sum what it would send before the first round in the clear."""
+    """A part that sends values before the first round, and can send them by secure aggregation instead."""
 
     def joined(self, within: SecureSum) -> Part:
-        """The part where updates leave in a secure sum of this form: what its steps send is in such sums, too, and all
-        clients are told the same."""
+        """The part for a run with secure aggregation in the form `within`: its steps send masked values, and the server
+        sends all clients the same message."""
         ...
 
 
@@ -670,22 +674,23 @@ class ChangesData(Protocol):
     """A part that changes clients' data from round to round."""
 
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
-        """The client's data as it is from this round on, with as many nodes as before, and which nodes have other data
-        now: bool [n]. Parts change it one after the other, at all clients, before any is called for a round."""
+        """The client's data from this round on, with the same number of nodes, and bool [n], the nodes whose data
+        changed. Each part changes the data of the part before it, at all clients, before the server calls any client
+        for a round."""
         ...
 
 
 @runtime_checkable
 class FollowsData(Protocol):
-    """A part that keeps something about nodes, whose data others may change."""
+    """A part that keeps values of nodes, whose data other parts may change."""
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """Update what the part keeps at a client some of whose `nodes`, bool [n] with padding, have other data from now
-        on."""
+        """Update the part's memory at a client after the data of `nodes`, bool [n] with padding, changed."""
         ...
 
 
-Attacked = tuple[str, str, float, float]  # an attack, what the server hears, the shares it gets right without and with
+# An attack, what the server receives, and the shares it gets right without and with the defense.
+Attacked = tuple[str, str, float, float]
 
 
 @runtime_checkable
@@ -693,8 +698,8 @@ class Attackable(Protocol):
     """A part that knows attacks of a curious server on what clients send for it."""
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
-        """A row for each attack, of what the server gets right without the part's defense and with it; [] where nothing
-        is sent that they are on."""
+        """A row for each attack: the shares that the server gets right without the part's defense and with it; [] if
+        clients send nothing to attack."""
         ...
 
 
@@ -703,58 +708,59 @@ class TriesModels(Protocol):
     """A part that has all clients try models on their test examples, once a round's updates are in."""
 
     def due(self, round: int) -> bool:
-        """Whether it does so in a round, counted from 1."""
+        """Whether clients try models in a round, counted from 1."""
         ...
 
     def queries(self, clients: int) -> int:
-        """How many models that are then, at most."""
+        """The largest number of models in such a round."""
         ...
 
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
-        """The part's state once `try_out` has told of models, leaves [c, …], how many of all clients' test examples
-        each of them gets right, int64 [c], and how many there are, int64 [m], once in each message."""
+        """The part's state after clients tried models. `try_out` takes models, leaves [c, …]. It returns for each the
+        number of all clients' test examples that it gets right, int64 [c], and the number of these examples, int64 [m],
+        once per message."""
         ...
 
 
 @runtime_checkable
 class TellsPeers(Protocol):
-    """A part by which clients tell each other something of every new global model: after `init`, and after each round.
+    """A part with which clients send each other values for every new global model: after `init`, and after each round.
     Only one part may do so."""
 
     @property
     def tells(self) -> Mapping[str, Sends | str]:
-        """{key of what a peer gets: what the peer learns from it}."""
+        """{key of the message to a peer: what the peer learns from it}."""
         ...
 
     def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """What each of the client's peers gets, {"0": tree, "1": …} in client order; w: the global weights."""
+        """The client's messages to its peers, {"0": tree, "1": …} in client order; w: the global weights."""
         ...
 
     def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
-        """Keep what the client's peers sent it, in client order; present: bool [peers], which of them did."""
+        """Keep the messages of the client's peers, in client order; present: bool [peers], which peers sent one."""
         ...
 
 
 @runtime_checkable
 class ScoresMore(Protocol):
-    """A part that has something else measured where a client's model is judged."""
+    """A part that adds measurements to the evaluation of a client's model."""
 
     @property
     def score_sends(self) -> Mapping[str, Sends | str]:
-        """{key of the reply: what it tells}."""
+        """{key of the reply: what it reveals}."""
         ...
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
-        """What is measured of the weights that the client uses, under these keys."""
+        """The additional measurements of the weights that the client uses, under the keys of `score_sends`."""
         ...
 
 
 @runtime_checkable
 class Warns(Protocol):
-    """A part that may have to warn of what a round came to."""
+    """A part that may warn after a round."""
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
-        """{what is warned of after a round: whether it is, bool scalar}."""
+        """{warning: whether it applies after the round, bool scalar}."""
         ...
 
 
@@ -763,17 +769,17 @@ class Trains(Protocol):
     """A part that decides how a client trains."""
 
     def train(self, ctx: Context) -> Fit:
-        """Local training from `ctx.start`, by `ctx.objective.fit`, in the place of `local_steps` steps of the
-        objective; `ctx.optimizer_state` is the optimizer's. Only one part may decide this."""
+        """Local training from `ctx.start`, by `ctx.objective.fit`, instead of `local_steps` steps of the objective;
+        `ctx.optimizer_state` is the optimizer's state. Only one part may decide this."""
         ...
 
 
 @runtime_checkable
 class BoundsExamples(Protocol):
-    """A part whose training steps can be on fewer examples than its settings say."""
+    """A part whose training steps can use fewer examples than its settings say."""
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """The fewest training examples that any of `steps` steps at a client is on, apart from steps on none."""
+        """The fewest training examples in any of `steps` steps at a client; steps without examples do not count."""
         ...
 
 
@@ -781,7 +787,7 @@ _DECIDING = ("download", "observe", "limit", "weigh", "aggregate", "value", "upd
 
 
 def has(part: Part | type[Part], hook: str) -> bool:
-    """Whether a part, or its class, has a hook of its own."""
+    """Whether a part, or its class, defines a hook."""
     for base in (part if isinstance(part, type) else type(part)).__mro__:
         if hook in base.__dict__:
             return base.__dict__[hook] is not Part.__dict__.get(hook)
@@ -789,8 +795,7 @@ def has(part: Part | type[Part], hook: str) -> bool:
 
 
 def copied(part: P, **known: object) -> P:
-    """The same part, which knows something of those that it is combined with: class variables of it that are no
-    settings."""
+    """A copy of a part with class variables set to what it needs to know of the other parts; they are no settings."""
     result = copy.copy(part)
     for name, value in known.items():
         object.__setattr__(result, name, value)
@@ -798,12 +803,13 @@ def copied(part: P, **known: object) -> P:
 
 
 def counts_itself(part: Part) -> bool:
-    """Whether a part is an `OwnCount`, and its `weigh` is by that: a class with another one has `counts` of its own."""
+    """Whether a part is an `OwnCount` whose `weigh` follows its `counts`: the class that defines `weigh` also defines
+    `counts`."""
     decides: type = next((kind for kind in type(part).__mro__ if "weigh" in vars(kind)), Part)
     return isinstance(part, OwnCount) and "counts" in vars(decides)
 
 
 def is_recorded(part: Part) -> bool:
-    """Whether a part says that its hooks at the server can be recorded, or has none."""
+    """Whether a part's hooks at the server can be traced, or it has none."""
     decides = isinstance(part, TriesModels) or any(has(part, hook) for hook in _DECIDING)
     return not decides or bool(type(part).__dict__.get("recorded", False))

@@ -1,4 +1,4 @@
-"""Training on examples that each step draws: sampled neighborhoods (Hamilton et al. 2017, "Inductive Representation
+"""Training on examples drawn in each step: sampled neighborhoods (Hamilton et al. 2017, "Inductive Representation
 Learning on Large Graphs", algorithm 2), ego-graphs and mini-batches of small graphs.
 """
 
@@ -20,13 +20,14 @@ from fedweave.sampling.neighborhoods import Minibatches
 class EgoCrossEntropy(Part):
     """Cross-entropy of a random mini-batch of training nodes, each seen through its sampled ego-graph.
 
-    FedEgo and the baselines of its paper train so. One local step is one mini-batch.
+    FedEgo and the baselines of its paper train this way. One local step is one mini-batch.
 
     batch:   centers of a mini-batch.
     hops:    radius of an ego-graph.
     fan_out: neighbors sampled per node.
-    epochs:  the local steps are so many epochs, whose mini-batches have no center in common; 0 draws each afresh.
-    share:   how many train nodes an epoch goes through, as a share of the client's nodes.
+    epochs:  number of epochs in the local steps, whose mini-batches share no center; 0 draws each mini-batch
+             independently.
+    share:   training nodes of an epoch, as a share of the client's nodes.
     """
 
     batch: Count = 32
@@ -42,30 +43,28 @@ class EgoCrossEntropy(Part):
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.share)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that cannot run on ego-graphs, and steps that are no whole epochs."""
+        """Raise a ValueError if the model cannot run on ego-graphs, or the steps are no whole epochs."""
         self.egos.split(training.model)
         if self.epochs and training.local_steps % self.epochs:
-            raise ValueError(
-                f"local_steps is {training.local_steps}; in epochs = {self.epochs} it must be a multiple of these"
-            )
+            raise ValueError(f"local_steps is {training.local_steps}; it must be a multiple of epochs = {self.epochs}")
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """A mini-batch per step."""
         return self.egos.batches(model, graph, key, steps)
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """Of the smallest mini-batch."""
+        """The size of the smallest mini-batch."""
         return self.egos.least(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Of one mini-batch, scalar."""
+        """The loss on one mini-batch, scalar."""
         o = outputs
         return self.egos.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)
 
 
 @dataclass(frozen=True)
 class GraphCrossEntropy(Part):
-    """Cross-entropy of a random mini-batch of training graphs; within a round, none is drawn again before all were.
+    """Cross-entropy of a random mini-batch of training graphs; a round draws all graphs before it draws one again.
 
     One local step is one mini-batch.
 
@@ -77,11 +76,11 @@ class GraphCrossEntropy(Part):
 
     @property
     def sampler(self) -> GraphBatches:
-        """What draws them."""
+        """The sampler of mini-batches."""
         return GraphBatches(self.batch)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that has no result for each graph."""
+        """Raise a ValueError if the model has no output per graph."""
         self.sampler.check(training.model)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
@@ -89,20 +88,21 @@ class GraphCrossEntropy(Part):
         return self.sampler.batches(graph, key, steps)
 
     def least_examples(self, graph: Graph, steps: int) -> int:
-        """Of the smallest mini-batch."""
+        """The size of the smallest mini-batch."""
         return self.sampler.least(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Of one mini-batch, scalar."""
+        """The loss on one mini-batch, scalar."""
         o = outputs
         return self.sampler.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)
 
 
 @dataclass(frozen=True)
 class SampledCrossEntropy(Part):
-    """Cross-entropy of a random mini-batch of training nodes, or edges, of whose neighbors every layer sees a sample.
+    """Cross-entropy of a random mini-batch of training nodes, or edges, with a sample of their neighbors in every
+    layer.
 
-    One local step is one mini-batch; models are judged on all neighbors.
+    One local step is one mini-batch; the evaluation uses all neighbors.
 
     batch:   nodes, or edges, of a mini-batch.
     fan_out: neighbors, or messages of each way along single edges, sampled per node and layer, without replacement.
@@ -114,11 +114,11 @@ class SampledCrossEntropy(Part):
 
     @property
     def sampler(self) -> Minibatches:
-        """Of the mini-batches."""
+        """The sampler of mini-batches."""
         return Minibatches(self.batch, self.fan_out)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that cannot run on sampled neighbors."""
+        """Raise a ValueError if the model cannot run on sampled neighbors."""
         self.sampler.layers(training.model)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
@@ -126,6 +126,6 @@ class SampledCrossEntropy(Part):
         return self.sampler.batches(model, graph, key, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Of one mini-batch, scalar."""
+        """The loss on one mini-batch, scalar."""
         o = outputs
         return self.sampler.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)

@@ -34,8 +34,8 @@ _ALONE = "nothing by itself; with the others' "
 
 @dataclass(frozen=True)
 class InSum(Part):
-    """What leaves a client is masked so that only the sum over all who sent can be opened (`SecureSum`): the form that
-    parts have in common which add up `terms` of their own.
+    """The base of parts that send their `terms` by secure aggregation: clients mask them, and the server can open only
+    the sum over the clients that replied (`SecureSum`).
 
     bound:    every number is cut to ±bound.
     fraction: binary digits of a masked integer behind the point.
@@ -53,7 +53,7 @@ class InSum(Part):
     accomplices: CountOrNone = 1
 
     def __post_init__(self) -> None:
-        self._words  # noqa: B018  refuse words that there are not
+        self._words  # noqa: B018  raises an error if there is no such form of masked integers
 
     @property
     def _words(self) -> FixedPoint:
@@ -67,15 +67,15 @@ class InSum(Part):
 
     @property
     def protection(self) -> Protection:
-        """The sum; clients may remember something if everyone is in each."""
+        """Secure aggregation; clients may keep values from round to round if each sum covers everyone."""
         return Protection(self.masked, hides=True, stateless=not self.everyone)
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
-        """What is added up, before it is cut to the bound; float64."""
+        """The numbers to add up, before they are cut to the bound; float64."""
         raise NotImplementedError
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """Words of the terms."""
+        """The terms as integers to mask."""
         words, terms = self._words, self.terms(ctx, update)
         most = words.word(self.bound)
         ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
@@ -86,71 +86,72 @@ class InSum(Part):
         return {BEYOND: ctx.said[BEYOND]}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """How many numbers were cut so far."""
+        """Add up how many numbers were cut so far."""
         values = sum(leaf.numel() for _, leaf in leaves(self.added(round))) * len(round.at)
         return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
 
     def added(self, round: Round) -> Tree:
-        """A tree of as many numbers as a client adds."""
+        """A tree with one element for each number that a client adds."""
         return round.w
 
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
-        """{"secure_sum/cut": how many numbers were cut to the bound} and what belongs to it; {} if none was."""
+        """{"secure_sum/cut": how many numbers were cut to the bound} and related counts; {} if none was."""
         return cut_counts(state.get("cut"))
 
 
 @dataclass(frozen=True)
 class SecureSum(InSum):
-    """The server learns the mean of the updates, and no single client's. Between organizations what leaves is masked so
-    that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
+    """Secure aggregation: the server learns the mean of the updates, and no single client's update. Between
+    organizations, sites mask what they send so that only the sum over the sites that replied can be opened
+    (`privacy.aggregation`). The simulation adds up the same integers without masks.
 
-    Updates count as they do without the sum, by n_i / Σ n_k of the part that decides it (`part.OwnCount`), such as
-    `by_size`. A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients,
-    computed by a secure sum before the first round, so that words keep their precision whatever the clients' sizes. The
-    server divides by the share of N that replied. N is the server's word; were it huge, all words but the largest
-    client's would be 0. So a client counts as if its n_i were N / 1024 at least, and N at most. If nobody counts, the
-    mean is 0. Where all n_i are 1, nothing is counted. What else parts report is in the same sum if its mean is all
-    that the server needs (`Part.means`). Parts that look at single clients' updates or reports cannot be combined with
-    it; parts that protect an update come before it.
+    The part that decides the weights n_i / Σ n_k of updates (`part.OwnCount`), such as `by_size`, works as without
+    secure aggregation. A client sends n_i / N · Δ_i as integers, and n_i, which only the sum reveals. N is Σ n_i over
+    all clients, computed by secure aggregation before the first round. So the integers keep their precision for all
+    sizes of clients. The server divides by the share of N that replied. The clients receive N from the server. If the
+    server sent a huge N, all integers but the largest client's would be 0. So a client counts with n_i between N / 1024
+    and N. If no client counts, the mean is 0. If all n_i are 1, clients count nothing. Other reports of parts are in
+    the same sum if the server needs only their mean (`Sends.mean`). Parts that read single clients' updates or reports
+    cannot be combined with it. Parts that protect an update come before it.
 
-    With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
-    because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,
-    a sum goes on with those who replied. Then a term depends only on the present message and the client's data, and an
-    optimizer starts afresh in each round; and a server may ask for two sums, one of all and one without a client, whose
-    difference is near that client's update.
+    With `everyone`, each sum covers all clients, and none may be missing. Clients may then keep values of earlier
+    messages: a client that received a different message masks its terms differently, and the sum cannot be opened.
+    Without `everyone`, a sum covers the clients that replied. Then a term depends only on the present message and the
+    client's data, and an optimizer starts afresh in each round. A server may then ask for two sums, with and without a
+    client; their difference is near that client's update.
 
-    bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; how many were, the sum says, too.
+    bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; the sum also reveals how many were cut.
     fraction: binary digits of a masked integer behind the point.
     bits:     bits of a masked integer, 32 or 64.
     everyone: each sum covers all clients.
     least:    fewest clients of a sum without `everyone`.
     accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
-    weights:  where no other part decides how clients count: by "size", n_i training examples, or "equal".
+    weights:  weights of updates if no other part decides them: "size", n_i training examples, or "equal".
     """
 
     weights: Literal["size", "equal"] = "size"
-    weighing: ClassVar[OwnCount | None] = None  # the part that decides how clients count, known to `joined_in_sums`
+    weighing: ClassVar[OwnCount | None] = None  # the part that decides how clients count; `joined_in` sets it
 
     @property
     def needs(self) -> Needs:
-        """Clients that count alike, if it says so."""
+        """With equal weights, clients that count equally."""
         return Needs(alike=self.weights == "equal")
 
     @property
     def weigher(self) -> OwnCount:
-        """Which part says how clients count."""
+        """The part that decides how clients count."""
         return self.weighing or (BySize() if self.weights == "size" else Uniform())
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """By how much the client counts, and what was cut to the bound, in the sum."""
+        """The client's count n_i, and how many numbers were cut to the bound, in the sum."""
         hidden = replace(self.masked, bits=64, fraction=0)
         reveals = f"{_ALONE}{self.weigher.counted}"
         counted = {"n": Sends(reveals, hidden)} if self.weigher.counted else {}
         return counted | beyond_declaration("update", self.masked)
 
     def declared(self, part: Part) -> dict[str, Sends]:
-        """What leaves of another part's report: its means, in the sum."""
+        """The means in another part's report, which leave in the sum."""
         means = {key: sends for key, sends in part.sends.items() if isinstance(sends, Sends) and sends.mean}
         return {
             key: Sends(f"{_ALONE}the mean of: {sends.reveals}", self.masked, like=sends.like)
@@ -159,17 +160,17 @@ class SecureSum(InSum):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """N is added up once."""
+        """The step that adds up N, once."""
         return (self.count,) if self.weigher.counted else ()
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """N; refuses words that could overflow."""
+        """N; raises an error if masked integers could overflow."""
         self._words.check(self.bound, len(fed.clients), "secure_sum")
         return {"n": fed.map(self.count).total("n")} if self.weigher.counted else {}
 
     @on_client(sends=lambda self: {"n": self.sends["n"]})
     def count(self, client: Client, message: Tree) -> Tree:
-        """{"n": by how much the client counts}."""
+        """{"n": the client's count n_i}."""
         return {"n": self.weigher.counts(client.graph).clamp(max=_MOST)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
@@ -177,29 +178,28 @@ class SecureSum(InSum):
         return ({"n": state["n"]} if self.weigher.counted else {}), {}
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
-        """What is added up, before it is cut to the bound: n_i / N · Δ_i, or Δ_i; float64."""
+        """The numbers to add up, before they are cut to the bound: n_i / N · Δ_i, or Δ_i; float64."""
         scaled = self.weigher.scaled(ctx.at(type(self.weigher).__name__))
         share = self._share(ctx) if scaled is None else self._share(ctx) * scaled
         return map_leaves(lambda leaf: share * leaf.double(), update)
 
     def hidden(self, ctx: Context, report: Tree) -> Tree:
-        """Words of what another part reports for its mean, as of an update."""
+        """Another part's report as integers to mask, weighted like an update."""
         words, share = self._words, self._share(ctx)
         most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), report)
         ctx.said[BEYOND] = sum((words.beyond(leaf, most) for _, leaf in leaves(terms)), ctx.said[BEYOND])
         return map_leaves(lambda leaf: words.encode(leaf, most), terms)
 
     def report(self, ctx: Context) -> Tree:
-        """{"n": by how much the client counts, as much as its share of N stands for, "beyond": how many numbers were
-        cut to the bound}, in the sum."""
+        """{"n": the client's share of N as a count, "beyond": how many numbers were cut to the bound}, in the sum."""
         counted = {}
         if self.weigher.counted:
             counted["n"] = (self._share(ctx) * _sent_count(ctx)).round().clamp(max=_MOST).to(torch.int64)
         return counted | self.beyond(ctx)
 
     def opened(self, state: Tree, round: Round, reported: Mapping[str, Sends]) -> Tree:
-        """{key: mean} of what parts `reported` in the sum, of the weights' dtypes where it is like these and else
-        float64; and by how much all count together."""
+        """{key: mean} of the parts' reports in the sum, and the total count. A mean in the form of the weights has
+        their dtypes, others are float64."""
         replied = torch.tensor(len(round.at), device=round.at.device)
         n = round.replies.total("n") if self.weigher.counted else replied
         means = {key: self._mean(state, round, key, n) for key in reported}
@@ -207,16 +207,16 @@ class SecureSum(InSum):
         return means | like_w | {COUNTED: n}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """Σ n_i Δ_i / Σ n_i over those who replied."""
+        """Σ n_i Δ_i / Σ n_i over the clients that replied."""
         mean, factor = self._mean(state, round, "update", round.opened[COUNTED]), self.weigher.rescaled(round)
         return _like(mean if factor is None else map_leaves(lambda leaf: leaf * factor, mean), round.w)
 
     def added(self, round: Round) -> Tree:
-        """An update, and what else is in the sum."""
+        """An update, and the other reports in the sum."""
         return {"update": round.w} | {key: mean for key, mean in round.opened.items() if key != COUNTED}
 
     def _mean(self, state: Tree, round: Round, key: str, n: Tensor) -> Tree:
-        """Of what was added up as `key`; n: by how much those who replied count."""
+        """The mean of the values that were added up as `key`; n: the total count of the clients that replied."""
         count = n.double() / (state["n"].clamp(min=1).double() if self.weigher.counted else 1)
         total = {key: round.replies.total(key)}
         mean: Tree = map_leaves(lambda words: self._words.decode(words, torch.float64) / count.clamp(min=1e-30), total)[
@@ -225,7 +225,7 @@ class SecureSum(InSum):
         return mean
 
     def _share(self, ctx: Context) -> Tensor:
-        """n_i / N, within what a client that counts does; 0 of others, and 1 where nothing is counted."""
+        """n_i / N, at least 1 / 1024 and at most 1; 0 if n_i is 0, and 1 if clients count nothing."""
         if not self.weigher.counted:
             return torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
         n = self.weigher.counts(ctx.client.graph)
@@ -234,7 +234,7 @@ class SecureSum(InSum):
 
 
 def joined_in(among: Sequence[Part], parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts as they are among others, or each other: where one of these is a `SecureSum`, it adds up what the parts
+    """The `parts` as they work next to the parts `among`: if one of these is a `SecureSum`, it adds up what the parts
     send."""
     sums = next((part for part in among if isinstance(part, SecureSum)), None)
     if sums is None:

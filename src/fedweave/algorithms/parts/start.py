@@ -1,4 +1,4 @@
-"""Where local training starts, and which of its models a client uses."""
+"""Where local training starts, and which model a client uses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from fedweave.learn import class_counts
 
 @dataclass(frozen=True)
 class TrainedModel(Part):
-    """Every client uses, and is evaluated by, the model after its own training, and not the average, as the released
-    code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx. Before its first round it uses the received
-    model."""
+    """Every client uses the model after its own training instead of the average, and the evaluation uses it too. The
+    released code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx so. Before its first round a client uses
+    the received model."""
 
     needs = Needs(judged_apart=True)
 
@@ -34,8 +34,8 @@ class TrainedModel(Part):
 
 @dataclass(frozen=True)
 class MixedStart(Part):
-    """Every client starts from α w + (1 − α) w_i, its own last weights w_i mixed with the global ones (a fixed personal
-    mix, as FedEgo's fixed λ); at its first call from the global weights.
+    """Every client starts from α w + (1 − α) w_i, a mix of the global weights w and its own last weights w_i (a fixed
+    personal mix, as FedEgo's fixed λ). At its first call it starts from the global weights.
 
     alpha: share of the global weights.
     """
@@ -52,21 +52,21 @@ class MixedStart(Part):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Parts about clients' data: how many training examples of each class all have, for losses that weigh classes, and
-# data that change while clients train (Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated
-# learning with overlapping subgraphs", appendix F-D).
+# Parts about clients' data: the number of training examples of each class over all clients, for losses that weigh
+# classes, and data that change while clients train (Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware
+# federated learning with overlapping subgraphs", appendix F-D).
 
 
-COUNTS = "class_counts"  # tells labels
+COUNTS = "class_counts"  # reveals labels
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 _TELLS = "how many training examples of each class all members have together"
 
 
 @dataclass(frozen=True)
 class ClassCounts(Part):
-    """Weighs classes (`class_weight = "balanced"`, `logit_adjustment`) by how many training examples of each all
-    clients have together, instead of by each one's own. They are counted once, before the first round, in a secure sum
-    that tells nobody how many a single client has; the sum is told to all.
+    """Weighs classes (`class_weight = "balanced"`, `logit_adjustment`) by the training examples of each class over all
+    clients, instead of each client's own. Clients add up these counts once, before the first round, by secure
+    aggregation: no one learns a single client's counts. The server sends the sum to all clients.
 
     everyone:    the sum covers all clients.
     least:       fewest clients of a sum without `everyone`.
@@ -87,7 +87,7 @@ class ClassCounts(Part):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """They are added up once."""
+        """The step that adds up the counts, once."""
         return (self.count_classes,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -107,19 +107,19 @@ class ClassCounts(Part):
         return {COUNTS: counts.clamp(max=_MOST).to(torch.int64)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """All clients' counts."""
+        """{"classes": the counts over all clients, int64 [c]}."""
         return {"classes": state["classes"]}, {}
 
 
 @dataclass(frozen=True)
 class Drift(Part):
-    """Before each round every node's features change with probability `share`: each of them is then, with equal odds,
-    the node's own or that of another node of the client with the same label. Links, labels and masks stay.
+    """Before each round every node's features change with probability `share`. Each feature is then, with equal odds,
+    the node's own or the feature of another node of the client with the same label. Links, labels and masks stay.
 
-    The paper says no more than that 1 % of each client's data changes. A node that several clients hold changes at one
-    of them, so their overlap shrinks; `Federation.pairs` keeps the original overlap.
+    The paper only says that 1 % of each client's data changes. A node that several clients hold changes at one of them,
+    so their overlap shrinks; `Federation.pairs` keeps the original overlap.
 
-    share: share of a client's nodes that change in a round.
+    share: share of a client's nodes whose features change in a round.
     """
 
     share: Fraction = 0.01
@@ -127,9 +127,9 @@ class Drift(Part):
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
         """New features of some nodes."""
         if data.graph_of is not None:
-            raise ValueError("drift changes nodes that are examples, and here these are small graphs; leave it out")
+            raise ValueError("drift needs nodes as examples, and here the examples are small graphs; leave it out")
         rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
-        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # without a label nothing is alike
+        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # only nodes with a label
         rows = np.flatnonzero(changed)
         others = _alike(data.y, rows, rng)
         values, other = (dense(data.x[at]) for at in (rows, others))
@@ -151,7 +151,7 @@ def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.nda
 
 
 def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
-    """x with the rows `new` in the places `rows`."""
+    """x with the rows `new` at the places `rows`."""
     at = np.arange(x.shape[0])
     at[rows] = x.shape[0] + np.arange(len(rows))
     if isinstance(x, np.ndarray):

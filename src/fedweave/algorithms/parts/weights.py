@@ -1,4 +1,4 @@
-"""How much each client's update counts."""
+"""Parts that decide the weights of clients' updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ def by_size(round: Round) -> Tensor:
 
 
 def _shares(sizes: Tensor) -> Tensor:
-    """Each one's part of the sum, float64 [P]; uniform if that is 0. Nobody waits for a device."""
+    """Each size's share of the sum, float64 [P]; uniform if the sum is 0. Computed without waiting for a device."""
     total = sizes.sum()
     return torch.where(total > 0, sizes.double() / total, 1 / len(sizes))
 
 
 class TellsExamples(Part):
-    """Clients say how many training examples they have."""
+    """A part whose clients report their number of training examples."""
 
     sends: ClassVar = EXAMPLES
 
@@ -60,14 +60,14 @@ class BySize(TellsExamples, OwnCount):
 
 @dataclass(frozen=True)
 class UniformTrained(OwnCount):
-    """1 each of the clients that have training examples, divided by how many these are; uniform if none has."""
+    """1 / m for each of the m clients with training examples, 0 for the others; uniform if no client has any."""
 
     recorded = True
     counted = "how many have training examples"
     sends: ClassVar = {"trains": "whether the client has training examples"}
 
     def counts(self, graph: Graph) -> Tensor:
-        """1 of a client with training examples."""
+        """1 at a client with training examples, else 0."""
         return graph.masks[TRAIN].any().long()
 
     def report(self, ctx: Context) -> Tree:
@@ -75,7 +75,7 @@ class UniformTrained(OwnCount):
         return {"trains": ctx.examples > 0}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """Equal, of those that train."""
+        """Equal for the clients with training examples."""
         return _shares(round.replies.stack("trains").double())
 
 
@@ -95,16 +95,16 @@ class Uniform(OwnCount):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Robust aggregation: a minority of clients, whatever they send, cannot move the model where they want. Each part
-# needs to see every client's update, so none can be combined with a secure sum. They replace weighting by size, which
-# a client could lie about. An update of exactly 0, which clients without training examples send, does not count: it
-# would be a vote for staying where the model is.
+# Robust aggregation: a minority of clients cannot move the model where they want, even with arbitrary updates. Each
+# part reads every client's update, so none can be combined with secure aggregation. These parts replace weighting by
+# size, because a client could report a false size. An update of exactly 0, which clients without training examples
+# send, does not count: it would be a vote for leaving the model unchanged.
 
 
 @dataclass(frozen=True)
 class Median(Uniform):
     """The median of the clients' updates in every coordinate (Yin et al. 2018, "Byzantine-robust distributed learning:
-    towards optimal statistical rates", definition 1); of the two middle values their mean."""
+    towards optimal statistical rates", definition 1); with two middle values, their mean."""
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The medians."""
@@ -113,8 +113,8 @@ class Median(Uniform):
 
 @dataclass(frozen=True)
 class TrimmedMean(Uniform):
-    """In every coordinate the mean of the clients' updates without the ⌊β P⌋ largest and the ⌊β P⌋ smallest of P (Yin
-    et al. 2018, definition 2).
+    """The mean of the clients' updates in every coordinate, without the ⌊β P⌋ largest and the ⌊β P⌋ smallest of P
+    values (Yin et al. 2018, definition 2).
 
     beta: β, at least the share of clients that may be malicious, below one half.
     """
@@ -122,7 +122,7 @@ class TrimmedMean(Uniform):
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Refuse too few clients."""
+        """Raise a UserError if there are too few clients."""
         self._trimmed(len(fed.clients))
         return {}
 
@@ -135,7 +135,7 @@ class TrimmedMean(Uniform):
         """⌊β P⌋.
 
         Raises:
-            UserError: it is 0, so that nobody would be left out.
+            UserError: it is 0, so that no update would be left out.
         """
         if not (cut := int(self.beta * clients + 1e-9)):
             raise UserError(
@@ -148,24 +148,24 @@ class TrimmedMean(Uniform):
 
 @dataclass(frozen=True)
 class Krum(Part):
-    """The update whose P − f − 2 nearest others are nearest, by the sum of their squared distances or, with m > 1
-    (multi-Krum), the mean of the m best ones (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine
-    tolerant gradient descent", sections 4 and 5).
+    """The update with the least sum of squared distances to its P − f − 2 nearest others or, with m > 1 (multi-Krum),
+    the mean of the m best updates (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant
+    gradient descent", sections 4 and 5).
 
-    malicious: f, how many of a round's P clients may be malicious; P must be at least 2 f + 3.
-    keep:      m, how many updates are averaged, at most P − f.
+    malicious: f, the number of a round's P clients that may be malicious; P must be at least 2 f + 3.
+    keep:      m, the number of updates in the mean, at most P − f.
     """
 
     malicious: CountOrNone = 1
     keep: Count = 1
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Refuse too few clients."""
+        """Raise a UserError if there are too few clients."""
         self._check(len(fed.clients))
         return {}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """1 / m for the m best, 0 for the others; where fewer updates than are needed are not 0, those of 0 count."""
+        """1 / m for the m best updates, 0 for the others; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
         moving = _moving(round)
         voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
@@ -178,10 +178,10 @@ class Krum(Part):
         return max(2 * self.malicious + 3, self.malicious + self.keep)
 
     def _check(self, clients: int) -> None:
-        """Refuse a round of too few clients.
+        """Check the number of a round's clients.
 
         Raises:
-            UserError: says how many are needed.
+            UserError: they are too few.
         """
         if clients < self._least:
             raise UserError(
@@ -202,12 +202,12 @@ def krum_scores(updates: Tensor, malicious: int) -> Tensor:
 
 @dataclass(frozen=True)
 class GeometricMedian(Part):
-    """The point with the least sum of distances to the clients' updates, by Weiszfeld's steps
-    v ← Σ β_i Δ_i / Σ β_i with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation
-    for federated learning", algorithm 2). Clients count alike, for one could lie about its size.
+    """The point with the least sum of distances to the clients' updates, by Weiszfeld's steps v ← Σ β_i Δ_i / Σ β_i
+    with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation for federated
+    learning", algorithm 2). Clients count equally, because a client could report a false size.
 
     nu:         ν.
-    iterations: how many steps.
+    iterations: number of steps.
     """
 
     nu: Positive = 1e-6
@@ -228,22 +228,22 @@ class GeometricMedian(Part):
 
 @dataclass(frozen=True)
 class Bulyan(Uniform):
-    """Of θ = P − 2 f updates that Krum chooses one after the other, each among those that are left, the mean in every
-    coordinate of the θ − 2 f that are nearest to their median (El Mhamdi et al. 2018, "The hidden vulnerability of
-    distributed learning in Byzantium", algorithm 2). Where few updates are left, Krum looks at one neighbor at least.
+    """The mean in every coordinate of the θ − 2 f values nearest to the median of θ = P − 2 f updates (El Mhamdi et al.
+    2018, "The hidden vulnerability of distributed learning in Byzantium", algorithm 2). Krum chooses these updates one
+    after the other among the remaining ones. If few updates remain, Krum looks at one neighbor at least.
 
-    malicious: f, how many of a round's P clients may be malicious; P must be at least 4 f + 3.
+    malicious: f, the number of a round's P clients that may be malicious; P must be at least 4 f + 3.
     """
 
     malicious: CountOrNone = 1
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Refuse too few clients."""
+        """Raise a UserError if there are too few clients."""
         self._check(len(fed.clients))
         return {}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The means; where fewer updates than are needed are not 0, those of 0 count."""
+        """The means; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
         moving = _moving(round)
         updates = round.updates[moving if moving.sum() >= self._least else torch.ones_like(moving)]
@@ -262,10 +262,10 @@ class Bulyan(Uniform):
         return 4 * self.malicious + 3
 
     def _check(self, clients: int) -> None:
-        """Refuse a round of too few clients.
+        """Check the number of a round's clients.
 
         Raises:
-            UserError: says how many are needed.
+            UserError: they are too few.
         """
         if clients < self._least:
             raise UserError(
@@ -277,13 +277,12 @@ class Bulyan(Uniform):
 
 @dataclass(frozen=True)
 class CenteredClip(Uniform):
-    """The mean of the clients' updates, each moved to the distance τ of the last joint update at most:
-    v ← v + 1/P Σ (Δ_i − v) min(1, τ / ‖Δ_i − v‖) (Karimireddy et al. 2021, "Learning from history for Byzantine robust
-    optimization", algorithm 2). Deviations: clients' momentum is that of their own optimizer, if it has any; τ can
-    follow the round.
+    """The mean of the clients' updates, each clipped to the distance τ from the last joint update: v ← v + 1/P Σ (Δ_i −
+    v) min(1, τ / ‖Δ_i − v‖) (Karimireddy et al. 2021, "Learning from history for Byzantine robust optimization",
+    algorithm 2). Deviations: clients use the momentum of their local optimizer, if any; τ can follow the round.
 
-    tau:        τ; 0 takes the median of the round's distances to v, in each step anew.
-    iterations: how many steps.
+    tau:        τ; 0 takes the median of the round's distances to v, computed in each step.
+    iterations: number of steps.
     """
 
     tau: NonNegative = 0.0
@@ -310,9 +309,9 @@ class CenteredClip(Uniform):
 
 @dataclass(frozen=True)
 class NormBound(Part):
-    """Updates count scaled down to L2 norm M at most, whoever sent them (Sun et al. 2019, "Can you really backdoor
-    federated learning?", section 4). Works with every way to weight or aggregate them; clients count alike unless
-    another part is chosen for that, for a bounded update that counts as much as its client says is not bounded.
+    """Scales each update down to L2 norm M at most at the server (Sun et al. 2019, "Can you really backdoor federated
+    learning?", section 4). It works with every way to weight or aggregate updates. Clients count equally unless another
+    part decides it: a size that the client reports could undo the bound.
 
     Deviations: M can follow the round's updates; no noise is added to the model afterwards.
 
@@ -333,20 +332,19 @@ class NormBound(Part):
 
 
 def _moving(round: Round) -> Tensor:
-    """bool [P]: whose updates are not 0; all if none is, so that there is something to aggregate."""
+    """bool [P]: the clients whose updates are not 0; all clients if every update is 0."""
     mask = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
     return mask if mask.any() else ~mask
 
 
 def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:
-    """Without the `cut` first and last rows, or as many as leave one or two."""
+    """The rows without the `cut` first and last ones; at least one or two remain."""
     cut = min(cut, (len(ascending) - 1) // 2)
     return ascending[cut : len(ascending) - cut]
 
 
 def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
-    """`function` of every leaf's updates [P, …] that move the model, float64, of which each coordinate is in ascending
-    order."""
+    """`function` of each leaf's updates [P, …] that are not 0, float64, with every coordinate in ascending order."""
     moving = _moving(round)
 
     def one(path: str, leaf: Tensor) -> Tensor:

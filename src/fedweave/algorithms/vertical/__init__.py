@@ -1,1 +1,1 @@
-"""What algorithms for vertically split data are made of: the split model, aggregation, sampling."""
+"""Components of algorithms for vertically partitioned data: the split model, aggregation, sampling."""

@@ -1,4 +1,4 @@
-"""Which labels a party trains on, and what the ledger says of what depends on them."""
+"""The steps of a party in GLASU, the labels that it trains on, and their declarations for the ledger."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,27 +36,27 @@ from fedweave.privacy.mechanisms import randomized_response
 from fedweave.privacy.secure_sum import FixedPoint, beyond_declaration
 from fedweave.sampling.neighborhoods import located, rising
 
-DRAWN = "labels"  # in a client's state: the key of what was drawn once
+DRAWN = "labels"  # in a client's state: the key of the draw
 SUM = SecureSum(everyone=True, fraction=24)  # gradients of a mean over many nodes are small
 SLOPES = FixedPoint.of(SUM)
 
 
 @dataclass(frozen=True)
 class LabelRelease:
-    """Labels as they are or, with an `epsilon`, after randomized response on each label, drawn once and for all (Warner
-    1965; Erlingsson et al. 2014, "RAPPOR", for drawing once).
+    """Labels as they are or, with an `epsilon`, after randomized response on each label, drawn only once (Warner 1965;
+    Erlingsson et al. 2014, "RAPPOR", for drawing once).
 
-    All training at the client sees only these labels, so what it sends for training reveals no more about a label than
-    ε, however often and under whatever key. So the draw itself is what costs ε. Scores, which say how many labels the
-    model hits, are of these labels at sites, unless their policy says otherwise, and of labels as they are in a
-    simulation. Where a client's draws outlast a run (`Lasting`), every run with the same ε has the
-    same ones; of another ε they are drawn by themselves, for two of the same words would tell more than both ε.
+    All training at the client uses only these labels, so its training messages reveal no more about a label than ε, in
+    any number and with any key. Only the draw itself costs ε. Scores, which count the labels that the model hits, use
+    these labels at sites, unless a site's policy decides otherwise, and the true labels in a simulation. If a client's
+    draws outlast a run (`Lasting`), every run with the same ε uses the same draw. Another ε has an independent draw,
+    because two draws from the same random words would reveal more than both ε.
     """
 
     epsilon: float | None
 
     def draw(self, client: Client) -> Tree:
-        """Draw, once in a run or for good; says no more than that."""
+        """Draw, once per run or for all runs; the reply only confirms it."""
         lasting = client.lasting
         client.state[DRAWN] = random.fold(client.secret, DRAWN) if lasting is None else self._lasting(lasting.key)
         return {"drawn": torch.ones_like(client.key)}
@@ -65,8 +65,8 @@ class LabelRelease:
         return random.fold(key, DRAWN, f"ε = {self.epsilon!r}")
 
     def kept(self, client: Client) -> Tree:
-        """The words of the draw, two for each node, which a secret key gives outside of `torch.func` alone; {} before
-        it."""
+        """The random words of the draw, two for each node; {} before it. A secret key gives them only outside of
+        `torch.func`."""
         if DRAWN not in client.state:
             return {}
         drawn, lasting, words = client.state[DRAWN], client.lasting, 2 * len(client.graph.y)
@@ -76,21 +76,21 @@ class LabelRelease:
         return {DRAWN: pad(bits, (0, words - len(bits)))}  # padding has no labels
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
-        """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""
+        """The labels for training, from y int64 [n]; −1 for a missing label, and for all labels before the draw."""
         if self.epsilon is None:
             return y
         return randomized_response(y, classes, self.epsilon, kept[DRAWN]) if DRAWN in kept else torch.full_like(y, -1)
 
     def draws(self) -> Mapping[str, Sends]:
-        """The declaration of what `draw` sends."""
+        """The declaration of the reply of `draw`."""
         if self.epsilon is None:
             return {}
-        reveals = "that labels were drawn by randomized response: all that is sent from now on depends on these alone"
+        reveals = "that labels were drawn by randomized response: all later messages depend only on these labels"
         return {"drawn": Sends(reveals, self._mechanism(self.epsilon), within=Whole(1, 1))}
 
     def sends(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of a "gradient" of the loss with respect to what all parties know, from which labels
-        follow."""
+        """The declaration of a "gradient" of the loss with respect to values that all parties know, which reveals
+        labels."""
         if self.epsilon is None:
             return {"gradient": Sends(f"{what}: the labels of the batch can be reconstructed from it")}
         noisy = "the labels of the batch, as randomized response left them, can be reconstructed from it"
@@ -101,29 +101,29 @@ class LabelRelease:
         return LDP(epsilon, "label", release=DRAWN, one_draw=True)
 
     def sends_sum(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of a "gradient" that leaves in a secure sum of all clients."""
+        """The declaration of a "gradient" that leaves by secure aggregation over all clients."""
         declared = self.sends(what)["gradient"]
         reveals = f"nothing by itself; with all other clients' the mean of: {declared.reveals}"
         return {"gradient": Sends(reveals, (*declared.mechanisms, SUM))} | beyond_declaration("gradient", SUM)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7). `client.state` holds "w", "share", to
-# concatenate "at" (see `aggregation`), "optimizer", the state of the party's own optimizer where it has any, and what
-# `LabelRelease` needs. Within a round its "round" holds: the "key" of the client's randomness and the common "batch"
-# key; "minibatch" and "real", the mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the
-# list above a segment; "sent", what the client sent last; "others", what the others contributed, by cut, or
-# (`returned`) "received", the whole of it; "kept", what the first segment carries beside its output, of the lowest
-# list; "grads" and "pulled", gradients in weights and "kept".
+# The steps of one client of GLASU (Zhang et al. 2023, algorithms 2 to 7). `client.state` holds "w", "share", "at" for
+# concatenation (see `aggregation`), "optimizer", the state of the party's optimizer if it has any, and the draw of
+# `LabelRelease`. Within a round its "round" holds: the "key" of the client's randomness and the common "batch" key;
+# "minibatch" and "real", the mini-batch; "nodes", the lists by cut; "below", the samples of `Split.sample` below the
+# list above a segment; "sent", the client's last message; "others", the others' contributions, by cut, or (`returned`)
+# "received", the whole aggregates; "kept", the first segment's further outputs for the lowest list; "grads" and
+# "pulled", gradients with respect to weights and "kept".
 
 
 @dataclass(frozen=True)
 class PartySteps:
     """The bodies of GLASU's steps at one client.
 
-    labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. optimizer: makes one of `lr` and
-    `weight_decay`. returned: gradients are exchanged (`backward = "exchanged"`). decays: the server tells the rate of
-    each round. loss: of the classes.
+    labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. optimizer: makes an optimizer
+    from `lr` and `weight_decay`. returned: whether parties exchange gradients (`backward = "exchanged"`). decays:
+    whether the server sends the learning rate of each round. loss: how it weighs classes.
     """
 
     split: Split
@@ -145,15 +145,15 @@ class PartySteps:
         return [s for s in range(self.split.last, 0, -1) if self.batch and self.split.hops(s)]
 
     def fewest(self, graph: Graph) -> int:
-        """How many examples a step is on at least. Waits for the graph's device."""
-        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
+        """The fewest examples of a step. Waits for the graph's device."""
+        count, known = (int(mask.sum()) for mask in (graph.masks[TRAIN], labelled(graph)))
         least = min(self.batch or count, count)
         if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
             return max(1, least - (count - known)) if self.batch else known
         return least
 
     def begin(self, client: Client, message: Tree) -> Tree:
-        """Initial weights, and what tells whether the clients hold the same nodes."""
+        """Initial weights; the reply shows whether the clients hold the same nodes."""
         graph, state = client.graph, client.state
         state |= {"share": message["share"]}
         if self.how.wider:
@@ -166,7 +166,7 @@ class PartySteps:
         return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": labelled(graph).any().long()}
 
     def sample(self, client: Client, message: Tree) -> Tree:
-        """S_m below a segment: int32, rising, with the first repeated up to as many as there can be."""
+        """S_m below a segment: int32, rising, padded with its first node to the largest possible length."""
         now, segment, graph = self._receive(client, message), message["segment"], client.graph
         below = sampled(self.split, graph, now, segment)
         now["below"] = now.get("below", {}) | {str(segment): below}
@@ -186,18 +186,18 @@ class PartySteps:
         return self.release.sent(client, now["sent"])
 
     def pull(self, client: Client, message: Tree) -> Tree:
-        """The gradient of the client's loss in H[L]."""
+        """The gradient of the client's loss with respect to H[L]."""
         loss, w = self._prediction_loss(client), client.state["w"]
         h = _filled(message["h"], len(client.state["round"]["sent"]))
         return {"gradient": grad(lambda h: loss(w, h))(h)}
 
     def pull_sum(self, client: Client, message: Tree) -> Tree:
-        """The same in words of a secure sum, 0 at a client without labels."""
+        """`pull` as masked integers, 0 at a client without labels."""
         gradient = self.pull(client, message)["gradient"] * labelled(client.graph).any()
         return in_words(SLOPES, "gradient", gradient, client.state["share"])
 
     def update(self, client: Client, message: Tree) -> Tree:
-        """Q steps with the others' representations as they were."""
+        """Q steps with the others' unchanged representations."""
         now, graph, state = self._receive(client, message), client.graph, client.state
         args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state} | self.labels.kept(client)
@@ -222,7 +222,7 @@ class PartySteps:
         return {}
 
     def back(self, client: Client, message: Tree) -> Tree:
-        """The gradient with respect to what the client received before a segment; after the first segment, a step."""
+        """The gradient with respect to the aggregate below a segment; after the first segment, a step."""
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
@@ -249,28 +249,28 @@ class PartySteps:
         if optimizer.moments:
             inputs = {"slopes": now["grads"]}
             _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=inputs))
-        else:  # as the papers' numbers were made, to the last bit
+        else:  # keeps earlier results bit for bit
             client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
         return {}
 
     def _rate(self, message: Tree) -> float:
-        """The learning rate, which the server may lower where it decays: a step of any other length, or backwards,
-        would write what the server likes into the weights.
+        """The learning rate, which the server may only lower, and only if it decays. With any other length, or a
+        negative one, the server could write chosen values into the weights.
 
         Raises:
-            CallRefused: it is another, or out of range.
+            CallRefused: the message has another rate.
         """
         rate = float(message.get("lr", self.lr))
         if not (0 <= rate <= self.lr if self.decays else rate == self.lr):
             allowed = f"from 0 to {self.lr:g}" if self.decays else f"{self.lr:g}, as algorithm.decay_every is 0"
-            raise CallRefused(f"lr is {rate:g} in the message, and may be {allowed}; send what algorithm.lr says")
+            raise CallRefused(f"lr is {rate:g} in the message, and may be {allowed}; send the value of algorithm.lr")
         return rate
 
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment for all nodes, from all edges."""
         segment, state = message["segment"], client.state
-        # At the first segment, what is kept is of an earlier evaluation.
+        # At the first segment, "kept" is from an earlier evaluation.
         h, side_outputs = (message["h"], state.get("kept")) if segment else (client.graph.x, None)
         out, side_outputs = self.split.run(segment, state["w"], client.graph, h, kept=side_outputs)
         if segment == 0:
@@ -284,7 +284,7 @@ class PartySteps:
         return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=side_outputs)[0]
 
     def _receive(self, client: Client, message: Tree) -> Tree:
-        """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
+        """The round's state with the message's contents; H_{-m} = Extract(H, H+_m)."""
         state = client.state
         if "batch" in message:
             minibatch = draw(client.graph, message["batch"], self.batch)
@@ -300,8 +300,8 @@ class PartySteps:
         return now
 
     def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
-        """What `_segment` takes, once it is `_placed`, to compute the nodes of the list above a segment (the first
-        `_count` of its outputs) from the received h."""
+        """The inputs of `_segment`, before `_placed`, for the nodes of the list above a segment (the first `_count` of
+        its outputs) from the received h."""
         tail = segment == self.split.last and self.split.cuts
         inputs: Tree = {
             "segment": segment,
@@ -320,11 +320,11 @@ class PartySteps:
         return inputs
 
     def _count(self, now: Tree, segment: int) -> int | None:
-        """How many nodes a segment has outputs for, None for all of the graph."""
+        """The number of nodes that a segment has outputs for; None for the whole graph."""
         return len(exchanged(now, segment + 1)) if self.batch else None
 
     def _segment(self, graph: Graph, inputs: Tree) -> Tree:
-        """ "h", a segment's output, and "kept", what the first one carries beside it."""
+        """{"h": a segment's output, "kept": further outputs of the first segment}."""
         segment, below = inputs["segment"], inputs.get("below", {})
         h = inputs["h"] if segment else self.split.first(graph, below.get("nodes"))
         out, side_outputs = self.split.run(
@@ -333,7 +333,7 @@ class PartySteps:
         return {"h": out, "kept": {} if segment else map_leaves(lambda rows: rows[: len(out)], side_outputs)}
 
     def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
-        """What the prediction drops in a step, the same at all clients."""
+        """The RNG key of the prediction's dropout in a step, the same at all clients."""
         return random.fold(now["batch"], "tail", step)
 
     def _prediction_loss(self, client: Client) -> Callable[[Tree, Tensor], Tensor]:
@@ -343,15 +343,15 @@ class PartySteps:
         return lambda w, h: self._error(self._segment(graph, _placed(inputs | {"w": w, "h": h}))["h"], graph, now)
 
     def _error(self, logits: Tensor, graph: Graph, args: Tree) -> Tensor:
-        """The loss; args: what tells the mini-batch and which labels were drawn."""
+        """The loss; args: the mini-batch, and the draw of labels."""
         return error(logits, self.labels.seen(graph.y, logits.shape[-1], args), graph, args, self.loss)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.
+        """Algorithm 4, lines 2-11; algorithm 7, line 14, if the client has no labels.
 
-        args: of the round's state what is named alike, with "below" as `sampled_own` makes it and "others" in its rows;
-        "tail", the keys of the prediction; "at" and "share"; what `labels` keeps; and "gradient" in H[L], where clients
-        without labels follow it.
+        args: entries of the round's state by the same names, with "below" from `sampled_own` and "others" in its rows;
+        "tail", the keys of the prediction; "at" and "share"; the draw of `labels`; and "gradient" with respect to H[L],
+        for clients without labels.
         """
         split, below, side_outputs = self.split, args.get("below", {}), None
         h, hops = split.first(graph, below.get("nodes")), below.get("hops")
@@ -371,19 +371,19 @@ def _keep(state: Tree, fitted: Fit) -> None:
 
 
 def _filled(h: Tensor, rows: int) -> Tensor:
-    """An aggregate as a client takes it: where it was sent no row of it, zeros, for all that is computed of these is
-    multiplied by 0."""
+    """An aggregate as input of a client: zeros if the client got no row of it; results from these are multiplied by
+    0."""
     return h if len(h) else h.new_zeros(rows, h.shape[1])
 
 
 def _linear(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-    """A loss with the gradient `args["slopes"]`, so that `fit` takes a step along one that is already known."""
+    """A loss with the gradient `args["slopes"]`, so that `fit` takes a step along a known gradient."""
     slopes = dict(leaves(args["slopes"]))
     return torch.stack([(slopes[path] * leaf).sum() for path, leaf in leaves(w)]).sum()
 
 
 def _placed(inputs: Tree) -> Tree:
-    """What arrived in the order of the exchanged lists, in the order of a segment's own inputs."""
+    """Inputs in the order of a segment's own nodes, from the order of the exchanged lists."""
     places = inputs.get("places", {})
     moved: Tree = {}
     for name, place in places.items():

@@ -32,7 +32,7 @@ class VFGNN(GLASU):
 
 @dataclass(frozen=True)
 class Standalone(GLASU):
-    """Every client that has labels trains and predicts alone: exchanges = 0, so that only scores leave."""
+    """Every client with labels trains and predicts on its own: exchanges = 0, so that only scores leave."""
 
     exchanges: ClassVar[int] = 0  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
@@ -67,7 +67,7 @@ class PooledGNN(Standalone):
     """The reference point of GLASU's experiments: its mini-batches and sampling at one client that holds all features
     and edges (M = 1).
 
-    Between organizations it is refused, since nobody may hold it.
+    Not supported between organizations, because no site may hold the whole graph.
     """
 
     capabilities: ClassVar[Capabilities] = replace(GLASU.capabilities, pooled=True)

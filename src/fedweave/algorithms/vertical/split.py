@@ -1,7 +1,7 @@
-"""A backbone cut into segments between aggregated layers (Zhang et al. 2023, GLASU, sections 3.1 and 3.2).
+"""A backbone divided into segments between aggregated layers (Zhang et al. 2023, GLASU, sections 3.1 and 3.2).
 
-The mini-batch is the same at all clients, with the exchanged lists of nodes that it needs, and what a client samples
-below them; `now` is what `party` keeps during a round.
+The mini-batch and the exchanged lists of nodes are the same at all clients; each client samples neighbors below them.
+`now` is the state that `party` keeps during a round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,11 +30,11 @@ from fedweave.sampling.neighborhoods import Sampled, grow, located, self_hop
 
 @dataclass(frozen=True)
 class Split:
-    """Segments 0, …, K of a model: what a client computes by itself between two exchanges; K is the last, the
-    prediction, which may be without layers.
+    """Segments 0, …, K of a model, each computed by a client on its own between two exchanges; the last, K, is the
+    prediction, which may have no layers.
 
     cuts:    numbers of the model's layers after which the server aggregates, rising.
-    wider:   whether an aggregate has M times as many columns.
+    wider:   whether an aggregate has M blocks of columns.
     fan_out: neighbors sampled per node and layer.
     linked:  False leaves out all edges: A = I.
     """
@@ -63,7 +63,7 @@ class Split:
         return range(ends[segment] + 1, ends[segment + 1] + 1)
 
     def hops(self, segment: int) -> list[int]:
-        """Those of its layers that pass messages, from the last to the first."""
+        """The numbers of a segment's layers that pass messages, from the last to the first."""
         return [i for i in reversed(self.layers(segment)) if self.linked and self.model[i].operator is not None]
 
     def own(self, w: Tree, segment: int) -> Tree:
@@ -71,7 +71,7 @@ class Split:
         return {str(i): w[str(i)] for i in self.layers(segment) if str(i) in w}
 
     def init(self, key: Tensor, shared: Tensor, clients: int, dtype: torch.dtype) -> Tree:
-        """A client's weights. Those of the prediction come from `shared`, the same at all clients: "this layer is the
+        """A client's weights. The prediction's weights come from `shared`, the same at all clients: "this layer is the
         same among clients because they receive the same H[L]" (section 3.1)."""
         wide = tuple(
             _widened(layer, clients) if self.wider and clients > 1 and i - 1 in self.cuts else layer
@@ -83,9 +83,9 @@ class Split:
     def sample(
         self, graph: Graph, segments: Iterable[int], targets: Tensor, key: Tensor, filled: Tensor | None = None
     ) -> Tree:
-        """What consecutive segments, the last one first, need for outputs `targets` int64 [t], of which the first
-        `filled` count (None: all): their inputs' "nodes" int64 [s], which the targets lead, how many of them are
-        "filled", and their layers' "hops" (see `sampling.neighborhoods.grow`)."""
+        """The inputs of consecutive segments, the last one first, for outputs `targets` int64 [t]; only the first
+        `filled` targets count (None: all). {"nodes": int64 [s], beginning with the targets, "filled": their number,
+        "hops": of the layers} (see `sampling.neighborhoods.grow`)."""
         layers = [i for segment in segments for i in self.hops(segment)]
         filled = self.count(targets) if filled is None else filled
         nodes, filled, hops = grow(graph, targets, filled, key, layers, self.fan_out)
@@ -93,17 +93,17 @@ class Split:
 
     @staticmethod
     def count(targets: Tensor) -> Tensor:
-        """How many `targets` there are, int64 scalar."""
+        """The number of `targets`, int64 scalar."""
         return torch.full((), len(targets), dtype=torch.int64, device=targets.device)
 
     def outputs(self, segment: int, below: Tree) -> Tensor:
-        """Of the "nodes" that were sampled below (`sample`), those that a segment has outputs for."""
+        """The nodes that a segment has outputs for, among the sampled "nodes" `below` (`sample`)."""
         last = next(iter(self.hops(segment)), None)
         result: Tensor = below["nodes"] if last is None else below["nodes"][: len(below["hops"][str(last)]["gcn"])]
         return result
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Hidden:
-        """The features of `nodes`, the model's input; None is all nodes."""
+        """The features of `nodes`, the model's input; None for all nodes."""
         return graph.x if nodes is None else picked(graph.x, nodes)
 
     def run(
@@ -116,11 +116,11 @@ class Split:
         kept: Tree | None = None,
         key: Tensor | None = None,
     ) -> tuple[Tensor, Tree]:
-        """A segment's output for its input `h` [s, in], and whatever else its layers carry (see `core.model.Layer`), {}
-        if nothing.
+        """A segment's output for its input `h` [s, in], and further outputs of its layers (see `core.model.Layer`), {}
+        if none.
 
-        hops: of `sample`; None takes the whole graph. kept: what the first segment carries beside its output, whose
-        first rows are of the nodes of `h`. It does not leave the client, so layers must not change it later on.
+        hops: from `sample`; None takes the whole graph. kept: further outputs of the first segment, whose first rows
+        belong to the nodes of `h`. They do not leave the client, so later layers must not change them.
         """
         hidden: Hidden = {"h": h, **kept} if kept else h
         for i in self.layers(segment):
@@ -141,10 +141,10 @@ class Split:
 
 
 def _widened(layer: Layer, clients: int) -> Layer:
-    """`layer` for an input of `clients` times as many columns.
+    """`layer` for an input with `clients` times the columns.
 
     Its weights by column grow. A layer without such weights (GCNII's convolution adds a representation of its own
-    width) follows a linear map, "merge", back to its width, which starts as the mean.
+    width) gets a linear map, "merge", before it, back to its width, which starts as the mean.
     """
 
     def init(key: Tensor) -> Tree:
@@ -159,12 +159,12 @@ def _widened(layer: Layer, clients: int) -> Layer:
 
 
 def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
-    """The numbers of the model's layers after which the server aggregates: those `at` 1, …, L of the layers that pass
-    messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
+    """The numbers of the model's layers after which the server aggregates: the layers `at` 1, …, L among the layers
+    that pass messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
 
     Raises:
-        ValueError: more exchanges than such layers, `at` is not rising within 1, …, L, or no layer can be told from
-            another.
+        ValueError: there are more exchanges than such layers, `at` does not rise within 1, …, L, or the model's layers
+            cannot be separated.
     """
     if models.needs_graph(model):
         raise ValueError(
@@ -183,15 +183,15 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     layers = tuple(passing[number - 1] for number in chosen)
     if layers and any(layer.collects for layer in model[layers[0] + 1 :]):
         raise ValueError(
-            "parties keep what the layers before the first exchange hand on, and this model (gprgnn) collects the "
-            "outputs of later ones, too; set exchanges = 1, which is after the last of them, or choose model gcnii"
+            "parties keep the outputs of the layers before the first exchange, but this model (gprgnn) also collects "
+            "the "
+            "outputs of later ones; set exchanges = 1, which is after the last of them, or choose model gcnii"
         )
     return layers
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
-    """`size` train nodes: "minibatch" int64 [b], and "real" bool [b], because there may be fewer; nothing if `size` is
-    0."""
+    """{"minibatch": int64 [b], `size` train nodes, "real": bool [b], because there may be fewer}; {} if `size` is 0."""
     if not size:
         return {}
     train, size = graph.masks[TRAIN], min(size, len(graph.y))
@@ -209,8 +209,8 @@ def exchanged(now: Tree, cut: int) -> Tensor:
 
 
 def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
-    """What a segment needs for the exchanged list above it, as `Split.sample` gives it. The list's length changes every
-    time, and is padded to few different lengths."""
+    """The sample of `Split.sample` for the exchanged list above a segment. The list's length changes every time, so it
+    is padded to few different lengths."""
     targets = exchanged(now, segment + 1)
     if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
@@ -220,21 +220,21 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
 
 
 def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:
-    """What all segments need for only the client's own mini-batch, as `Split.sample` gives it; from segment `top` on it
-    was already `sampled`."""
+    """The sample of `Split.sample` for all segments and only the client's own mini-batch; from segment `top` on it was
+    already `sampled`."""
     begun = now["below"][str(top)] if top <= split.last else {"nodes": now["minibatch"], "hops": {}}
     rest = split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
     return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
 
 
 def labelled(graph: Graph) -> Tensor:
-    """bool [n]: the train nodes whose label the client sees."""
+    """bool [n]: the train nodes whose label the client has."""
     return graph.masks[TRAIN] & (graph.y >= 0)
 
 
 def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: Criterion = PLAIN) -> Tensor:
-    """The loss against the labels `target` [n] over those of the mini-batch, or of all nodes, whose label the client
-    sees; loss: how it weighs classes, which it counts among these labels."""
+    """The loss against the labels `target` [n] over the labeled train nodes of the mini-batch, or of the whole graph;
+    loss: how it weighs classes, with counts from these labels."""
     weight = seen = labelled(graph)
     every = target
     if "minibatch" in args:
@@ -244,43 +244,41 @@ def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: Criter
 
 
 # ----------------------------------------------------------------------------------------------------
-# The server's aggregation and what undoes it (Zhang et al. 2023, GLASU, sections 3.1 and 3.3). `AGGREGATIONS` holds
-# the two of the paper. M clients, each with a representation [n, h] of the same n nodes; `at` int64 scalar is a
-# client's place among them (None where only the mean is taken), `share` scalar is 1/M. Representations are protected
-# row by row before they leave (`RowRelease`), and the ledger says how.
+# The server's aggregation and its inverse (Zhang et al. 2023, GLASU, sections 3.1 and 3.3). `AGGREGATIONS` holds the
+# paper's two kinds. Each of M clients has a representation [n, h] of the same n nodes; `at` int64 scalar is a client's
+# place among them (None for the mean), `share` scalar is 1/M. Clients protect representations row by row before they
+# leave (`RowRelease`), and the ledger states how.
 
 
-SUM = SecureSum(everyone=True)  # nobody can be left out of an aggregate
+SUM = SecureSum(everyone=True)  # no client can be left out of an aggregate
 WORDS = FixedPoint.of(SUM)
 ROWS = "h"  # the key of representations in a reply
-PREDICTIONS = "h/predictions"  # of those whose last mean is the logits; what a policy says of `ROWS` is said of it, too
+PREDICTIONS = "h/predictions"  # the key if the last mean is the logits; a policy for `ROWS` applies to it too
 
 
 @dataclass(frozen=True)
 class RowRelease:
-    """What protects representations [n, h] before they leave: clipping and noise row by row (`rows`), then, if
-    `masked`, encoding as words of a secure sum (`privacy.secure_sum`), which whoever runs the step masks. They leave
-    under `key`."""
+    """The protection of representations [n, h] before they leave under `key`: clipping and noise row by row (`rows`),
+    then, if `masked`, encoding as integers (`privacy.secure_sum`), which the engine or the site masks."""
 
     rows: GaussianRows
     masked: bool
     key: str = ROWS
 
     def noised(self, client: Client, h: Tensor, nodes: Tensor | None = None) -> Tensor:
-        """h [n, h] clipped and noised; of `nodes` int64 [n], all nodes where None. A node that appears several times
-        leaves as one row: the mean of several rows, each with its own noise, would have less noise."""
+        """h [n, h] clipped and noised; nodes: int64 [n], None for all nodes. Repeated nodes get the same noised row:
+        the mean of several rows with different noise would have less noise."""
         sent = self.rows.apply(h, random.fold(client.secret, "h"))
         if nodes is None or not self.rows.sigma:
             return sent
         return gather_rows(sent, located(nodes, nodes, len(client.graph.y)))
 
     def sent(self, client: Client, h: Tensor) -> Tree:
-        """{key: `noised` representations as they are sent}: words, int32, with how many of them were cut; or as they
-        are."""
+        """{key: `noised` representations to send}; if `masked`, as integers, int32, with the number of cut ones."""
         return in_words(WORDS, self.key, h, client.state["share"]) if self.masked else nest({self.key: h})
 
     def sends(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of the key that, sent in the open, is `what`."""
+        """The declaration of the key; what: what it reveals without secure aggregation."""
         masked = (SUM,) if self.masked else ()
         reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
         cut = beyond_declaration(self.key, SUM) if self.masked else {}
@@ -288,7 +286,7 @@ class RowRelease:
 
 
 def in_words(words: FixedPoint, key: str, value: Tensor, share: Tensor) -> Tree:
-    """{key: `value` in words of a sum of 1 / `share` clients, "beyond": how many elements that cuts}."""
+    """{key: `value` as integers for a sum over 1 / `share` clients, "beyond": number of cut elements}."""
     most = even_share(words, share)
     return nest({key: words.encode(value, most), BEYOND: words.beyond(value, most)})
 
@@ -300,38 +298,38 @@ class Mean:
     wider = False
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """At the server; `dtype` is that of the representations."""
+        """The aggregate, at the server; dtype: the dtype of the representations."""
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=replies.device)
         result: Tensor = replies.weighted_sum(key, alike)
         return result
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """The server's `state` with how many numbers a secure sum has cut; without one as it is."""
+        """The server's `state`, with the number of values that secure aggregation cut; without it unchanged."""
         return state
 
-    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m} = H - H+_m / M (section 3.3)."""
-        return whole - share * own
+        return whole - share * term
 
-    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H = H_{-m} + H+_m / M."""
-        return others + share * own
+        return others + share * term
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
-        """The gradient in H+_m [n, width] from that in H: 1/M of it (section 3.1)."""
+        """The gradient with respect to H+_m [n, width] from the gradient with respect to H: 1/M of it (section 3.1)."""
         return share * gradient
 
 
 @dataclass(frozen=True)
 class SecureMean(Mean):
-    """The mean of representations that leave in a secure sum (`privacy.secure_sum`)."""
+    """The mean of representations by secure aggregation (`privacy.secure_sum`)."""
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """At the server, which sees the sum alone."""
+        """The aggregate, at the server, which sees only the sum."""
         return WORDS.decode(replies.total(key), dtype) / len(replies)
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """With "cut" (`privacy.secure_sum.tallied`); total: of the sum, words: that it is of."""
+        """The state with "cut" (`privacy.secure_sum.tallied`); total: the opened sum, words: its fixed-point form."""
         bound = float(even_share(words, torch.tensor(1 / len(replies), device=total.device))) * 2.0**-words.fraction
         now = tallied(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
         return state | {"cut": now}
@@ -339,36 +337,37 @@ class SecureMean(Mean):
 
 @dataclass(frozen=True)
 class Concat:
-    """H = [H+_1 | … | H+_M], [n, M h]; never a secure sum."""
+    """H = [H+_1 | … | H+_M], [n, M h]; never by secure aggregation."""
 
     wider = True
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """At the server; `dtype` is that of the representations."""
+        """The aggregate, at the server; dtype: the dtype of the representations."""
         return replies.stack(key).movedim(0, 1).flatten(1)
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """As it is."""
+        """The unchanged state."""
         return state
 
-    def extract(self, whole: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m}: H with zeros for client m's block."""
-        blocks: Tensor = whole.unflatten(1, (-1, own.shape[1]))
+        blocks: Tensor = whole.unflatten(1, (-1, term.shape[1]))
         return (blocks * ~_mine(blocks, at)).flatten(1)
 
-    def join(self, others: Tensor, own: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
+    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H: H_{-m} with H+_m for client m's block."""
-        blocks: Tensor = others.unflatten(1, (-1, own.shape[1]))
-        return (blocks + own[:, None] * _mine(blocks, at)).flatten(1)
+        blocks: Tensor = others.unflatten(1, (-1, term.shape[1]))
+        return (blocks + term[:, None] * _mine(blocks, at)).flatten(1)
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
-        """The gradient in H+_m [n, width] from that in H: client m's block (section 3.1)."""
+        """The gradient with respect to H+_m [n, width] from the gradient with respect to H: client m's block (section
+        3.1)."""
         blocks: Tensor = gradient.unflatten(1, (-1, width))
         return (blocks * _mine(blocks, at)).sum(1)
 
 
 def _mine(blocks: Tensor, at: Any) -> Tensor:
-    """bool [M, 1]: which of the M blocks is the client's."""
+    """bool [M, 1]: the client's block among the M blocks."""
     return torch.eq(torch.arange(blocks.shape[1], device=blocks.device), at)[:, None]
 
 
@@ -376,11 +375,11 @@ AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}
 
 
 def union(replies: Replies, count: int) -> Tensor:
-    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated up to a multiple of 64; a party sends one
-    row, as often, of a node that stands there again. Waits for the replies' device, once.
+    """∪_m S_m of `count` nodes, sorted, int64, padded with its first node to a multiple of 64; a party sends the same
+    row for repeated nodes. Waits for the replies' device, once.
 
     Raises:
-        FedweaveError: a client names a node that there is not; at every client its row would be missing.
+        FedweaveError: a client's list has a node that does not exist; every client would lack its row.
     """
     lists = [reply["nodes"] for reply in replies]
     sent = torch.cat(lists).cpu().long()
@@ -388,17 +387,17 @@ def union(replies: Replies, count: int) -> Tensor:
     if len(nodes) and (nodes[0] < 0 or nodes[-1] >= count):
         named = zip(replies.clients, sent.split([*map(len, lists)]), strict=True)
         odd = [client for client, ids in named if bool(((ids < 0) | (ids >= count)).any())]
-        message = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
+        message = f"{odd} sampled nodes outside of 0 to {count - 1}. Check the software at these clients."
         raise FedweaveError(message, code="call.sampled-nodes")
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)]).to(replies.device)
 
 
 def check_finite(sums: Sequence[Tensor]) -> None:
-    """Refuse aggregates that are not finite, by their sums, float64 scalars, which tell it: a device is waited for
-    once, after the last call that needs them.
+    """Check that aggregates are finite by their sums, float64 scalars. Waits for the device once, after the last call
+    that needs them.
 
     Raises:
-        FedweaveError: one is not.
+        FedweaveError: an aggregate is not finite.
     """
     if sums and not torch.stack([*sums]).isfinite().all():
         message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
