@@ -181,7 +181,7 @@ def test_another_number_of_columns_is_told_with_those_that_differ(project: Path)
     head, *rows = nodes.read_text().splitlines()
     nodes.write_text("\n".join([f"{head},debt", *(f"{row},{at % 5}" for at, row in enumerate(rows))]))
     [(whose, fault)] = found_of(project).faults
-    assert (whose, fault.partition(". ")[0]) == ("bank-b", "features: 3, and 2 at bank-a; it has debt besides")
+    assert (whose, fault.partition(". ")[0]) == ("bank-b", "features: 3, and 2 at bank-a; it also has debt")
 
 
 def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(project: Path, tmp_path: Path) -> None:
