@@ -111,8 +111,8 @@ def _emptied(name: str) -> Callable[[Path], None]:
         (_site_file('[data]\npath = "data.npz"\n[policy]\ndeny = ["lables"]\n'), "site.toml: policy.deny", "they send"),
         (
             _site_file('[data]\npath = "data.npz"\nclasses = 10\ngroups = ["f"]\n'),
-            "data.groups: means nothing",
-            "leave it out",
+            "data.groups: does not apply",
+            "Remove it from site.toml",
         ),
         (
             _site_file('[data]\npath = "data.npz"\nclasses = 10\n[site]\ndevice = "cuda:999"\n'),

@@ -98,9 +98,9 @@ def test_sites_whose_columns_stand_in_another_order_or_are_others_are_refused(pr
         (project / site / SITE_FILE).write_text('[data]\npath = "data"\nclasses = 2\n')
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     assert replies[SITES[2]]["columns"] == 0
-    said = r"the features of bank-b have other names.* than those of bank-a; give all data the same columns in the same"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"the features of bank-b.* at bank-a") as refused:
         check_names(replies)
+    assert refused.value.code == "user.names-differ"
 
 
 def with_names(project: Path, names: Sequence[Sequence[str]], **of_npz: Any) -> None:

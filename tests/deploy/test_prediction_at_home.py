@@ -189,7 +189,7 @@ def settle(banks: Path, site: str, **changed: Any) -> None:
         ),
         (
             lambda banks: settle(banks, "bank-b", normalise="none"),
-            r"scaling: not as in the run r1. Say normalise = 'row' in site.toml.",
+            r"scaling: not as in the run r1. Write normalise = 'row' into site.toml.",
         ),
     ],
 )
