@@ -43,24 +43,24 @@ class Accounts:
         self.crowds = dict[str, tuple[tuple[str, ...], str]]()
 
     @contextmanager
-    def open(self, own: Journal | None = None) -> Iterator[None]:
-        """Keep the site's other jobs from counting and sending; what this job writes meanwhile goes to `own`.
+    def open(self, journal: Journal | None = None) -> Iterator[None]:
+        """Keep the site's other jobs from counting and sending; what this job writes meanwhile goes to `journal`.
 
         Raises:
-            CallRefused: another job has joined the run of `own` since this one did.
+            CallRefused: another job has joined the run of `journal` since this one did.
         """
         if self._lock is None:
             private_folder(self._folder)
             self._lock = _lock(self._of)
         with _held(self._lock):
             joined = self.catch_up()
-            if own is not None and own.path.name in joined:
-                raise CallRefused(f"another job has joined the run {own.path.stem} since this one did")
+            if journal is not None and journal.path.name in joined:
+                raise CallRefused(f"another job has joined the run {journal.path.stem} since this one did")
             try:
                 yield
             finally:
-                if own is not None:
-                    self.skip(own)
+                if journal is not None:
+                    self.skip(journal)
 
     def skip(self, journal: Journal) -> None:
         """Read `journal` only from its present end on: its entries are counted, or this job wrote them."""
@@ -148,7 +148,7 @@ class CallLog:
 
     def ended(self, run: str, why: str) -> None:
         """Log that the job is over. why: the reason for which the site left it before, or ""."""
-        self.log.info("%s", self._told(run, f"the job ends{why and f'; the site had left it: {why}'}"))
+        self.log.info("%s", self._line(run, f"the job ends{why and f'; the site had left it: {why}'}"))
 
     def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """Note that a message of the present call has left for the server or, if there are any, for the peers `to`."""
@@ -157,18 +157,18 @@ class CallLog:
 
     def done(self, run: str, request: Request) -> None:
         """Log that the site has answered a request, and what left."""
-        self.log.info("%s: left %s", self._told(run, described(request)), "; ".join(self._left) or "nothing")
+        self.log.info("%s: left %s", self._line(run, described(request)), "; ".join(self._left) or "nothing")
         self._left = []
 
     def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
         """Write into the log and the run's journal that the site in `folder` leaves the job."""
         what = "a request of no known form" if asked is None else described(asked)
         expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
-        self.log.error("%s [%s]", error, self._told(run, what), exc_info=None if expected else error)
+        self.log.error("%s [%s]", error, self._line(run, what), exc_info=None if expected else error)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
             why = f"{type(error).__name__}: {error}"
             note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
 
-    def _told(self, run: str, what: str) -> str:
+    def _line(self, run: str, what: str) -> str:
         return f"run {run or 'none'} of {self._submitter}, {what}"

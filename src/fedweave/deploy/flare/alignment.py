@@ -246,17 +246,17 @@ class PartyData:
         apart = self.data.nodes - len(rows)
         return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
 
-    def marks(self, kept: Dataset) -> Record:
+    def marks(self, common: Dataset) -> Record:
         """`holdings.marks` of the common nodes."""
-        return marks(replace(kept, columns=self.columns), self.scaling)
+        return marks(replace(common, columns=self.columns), self.scaling)
 
-    def kept(self, kept: Dataset) -> str:
+    def overlap(self, common: Dataset) -> str:
         """A line for the owner: how much of the party's data is common to all."""
         nodes, edges = (
             f"{now:,} of {before:,} {what}"
             for what, now, before in (
-                ("nodes", kept.nodes, self.data.nodes),
-                ("edges", kept.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
+                ("nodes", common.nodes, self.data.nodes),
+                ("edges", common.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
             )
         )
         return f"the parties have {nodes} in common, and {edges} join them"
@@ -342,7 +342,7 @@ class Exchange:
     site: SiteData
     then: Record
     _slots: int = -1
-    _own: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
+    _nodes: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
     _other: dict[int, int] = field(default_factory=dict)  # {slot: place among the names elsewhere}
 
     def greeting(self) -> Tree:
@@ -365,7 +365,7 @@ class Exchange:
             raise CallRefused("exchange: the server numbers nodes twice, or beyond what it counts")
         named = dict(zip(numbers, rows, strict=True))
         self._slots, n = count, self.data.nodes
-        self._own = {slot: row for slot, row in named.items() if row < n}
+        self._nodes = {slot: row for slot, row in named.items() if row < n}
         self._other = {slot: row - n for slot, row in named.items() if row >= n}
 
     def add(self, message: Tree, sites: int) -> Tree:
@@ -404,9 +404,9 @@ class Exchange:
             CallRefused: the `message` does not hold the sums that other sites sent for these nodes.
         """
         total = message.get(TOTALS)
-        if not isinstance(total, torch.Tensor) or total.shape != (len(self._own), TELLERS + self.width):
+        if not isinstance(total, torch.Tensor) or total.shape != (len(self._nodes), TELLERS + self.width):
             raise CallRefused("exchange: the server does not send the sums of this site's nodes")
-        rows = [self._own[slot] for slot in sorted(self._own)]
+        rows = [self._nodes[slot] for slot in sorted(self._nodes)]
         plain = np.zeros((self.data.nodes, self.width), np.int64)
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)

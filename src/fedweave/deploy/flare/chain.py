@@ -87,7 +87,7 @@ class Chain:
         Raises:
             PolicyViolation: names the missing entries and the remedy.
         """
-        wanted = [Head(own.number - 1, before) for own, before in self._links.values()]
+        wanted = [Head(head.number - 1, before) for head, before in self._links.values()]
         wanted += [Head.read(last)] if last else []
         gone = sorted({head for head in wanted if head != self._at(head.number)} - self._lost)
         if gone:
@@ -132,15 +132,15 @@ class Heads:
             self._known[site] = max(self._known.get(site, Head()), Head.read(text))
 
 
-def told_heads(folder: Path, name: str, own: Head, asked: Request) -> str:
-    """The last entries that the site `name` reports, as JSON: its `own` and, when it joins, the other sites' that it
-    knew."""
-    if not isinstance(asked, Join):
-        return json.dumps({name: str(own)})
-    known, others = Heads(folder / HEADS), [site for site in asked.sites if site != name]
+def told_heads(folder: Path, name: str, last: Head, request: Request) -> str:
+    """The last entries that the site `name` reports, as JSON: its `last` one and, when it joins, the other sites' that
+    it knew."""
+    if not isinstance(request, Join):
+        return json.dumps({name: str(last)})
+    known, others = Heads(folder / HEADS), [site for site in request.sites if site != name]
     before = known.plain(others)
-    known.note({site: asked.heads[site] for site in others if site in asked.heads})
-    return json.dumps(before | {name: str(own)})
+    known.note({site: request.heads[site] for site in others if site in request.heads})
+    return json.dumps(before | {name: str(last)})
 
 
 def heads_in(text: str) -> dict[str, str]:

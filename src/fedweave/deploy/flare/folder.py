@@ -170,8 +170,8 @@ class _Rotating(RotatingFileHandler):
 
     def _current(self) -> bool:
         try:
-            own = None if self.stream is None else os.fstat(self.stream.fileno())
-            return own is not None and os.path.samestat(own, os.stat(self.baseFilename))
+            opened = None if self.stream is None else os.fstat(self.stream.fileno())
+            return opened is not None and os.path.samestat(opened, os.stat(self.baseFilename))
         except OSError:  # the file was removed
             return False
 

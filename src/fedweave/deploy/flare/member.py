@@ -320,7 +320,7 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     if party.data.ids:
         with job.accounts.open(job.ledger):
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
-        log.info("%s", party.kept(holdings.data))
+        log.info("%s", party.overlap(holdings.data))
     job.check_marks(party.marks(holdings.data))
     job.begin(holdings, message["width"])
     return describe(holdings, withheld(job.rules))

@@ -283,7 +283,7 @@ class Downloads:
             raise CallRefused(f"{path} of what {step} is sent {NOT_FINITE}")
         if self._store is None or self._bound is None:
             return
-        steps, last = self._kept(self._store.tree)
+        steps, last = self._read(self._store.tree)
         within = f"{step}/" if self._apart else ""
         now = {within + path: leaf for path, leaf in compared(message).items()}
         moved = change(last, now, {within + path for path, _ in leaves(message)})
@@ -300,7 +300,7 @@ class Downloads:
         self._store.keep({_PATHS: json.dumps([*last]), _STEPS: json.dumps(steps), _LAST: numbers})
 
     @staticmethod
-    def _kept(tree: Tree) -> tuple[dict[str, list[str]], dict[str, Tensor]]:
+    def _read(tree: Tree) -> tuple[dict[str, list[str]], dict[str, Tensor]]:
         """The paths of each step's last message, and each path's last numbers."""
         if not tree:
             return {}, {}

@@ -226,7 +226,7 @@ class Participation:
         check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         return None
 
-    def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
+    def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
         still agree on lengths of lists (`needed`), no step can run until `pad`.
 
@@ -237,17 +237,17 @@ class Participation:
                 run.
         """
         sites, predicts = self.asked.sites, bool(self.asked.predict)
-        algorithm = suited(self.experiment, self._name, sites, found.data, width, scaling, predicts)
+        algorithm = suited(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
         self.algorithm = algorithm
         calls = calls_of(algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            self._foresee(algorithm, calls, bool(found.data.labeled.any()))
+            self._foresee(algorithm, calls, bool(holdings.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
-        self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
-        if self._scoring.epsilon is not None and (found.data.target != CLASS or found.data.links is not None):
+        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.labeled.any()))
+        if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
             raise PolicyViolation(
                 "policy.score_epsilon: supports only classes, and the site predicts links, numbers or several labels"
             )
@@ -256,12 +256,15 @@ class Participation:
         general = self.config.general
         most = partial(models_tried, algorithm, len(self.asked.sites))
         self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
-        self.found = found
+        self.found = holdings
         finders = () if self.asked.predict else algorithm.finders
         if finders:
-            self._waiting = found, Precomputed.joined([finder.alone(found.data, self.folder) for finder in finders])
+            self._waiting = (
+                holdings,
+                Precomputed.joined([finder.alone(holdings.data, self.folder) for finder in finders]),
+            )
         else:
-            self.take_up(found)
+            self.take_up(holdings)
             self.ready = self.exchange is None
 
     def _foresee(self, algorithm: Algorithm, calls: Calls, labels: bool) -> None:

@@ -217,15 +217,15 @@ def read_request(text: str) -> Request:
         raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
 
 
-def described(asked: Request) -> str:
+def described(request: Request) -> str:
     """A request as text, for the owner."""
-    if isinstance(asked, Open):
-        return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
-    if isinstance(asked, Agree):
-        return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
-    if not isinstance(asked, StepRequest):
-        return asked.kind
-    return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
+    if isinstance(request, Open):
+        return f"{request.kind} of a secure sum, slot {request.slot} of epoch {request.epoch}"
+    if isinstance(request, Agree):
+        return f"{request.kind} for secure sums of {request.step}, epoch {request.epoch}"
+    if not isinstance(request, StepRequest):
+        return request.kind
+    return f"{request.kind} {request.step}, occurrence {request.again + 1} in round {request.round}"
 
 
 @cache

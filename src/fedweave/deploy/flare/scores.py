@@ -23,7 +23,7 @@ from fedweave.privacy.mechanisms import kept_probability
 
 LABELS = "labels"  # the field with the number of labels that a site reports when it joins
 COUNTED = ("own", "trained", "global_test")  # the fields with pairs of `metrics.classification`
-_OWN, _, _PUBLIC = COUNTED
+_OF_CLIENT, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # counts that are not by class or group
 # The entry of `measures` for all counts by class or group; every other measure has its own entry.
 _CLASSES = "classes"
@@ -226,7 +226,7 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
     drawn = [] if rules.true_labels else [mechanism.epsilon for mechanism in _label_draws(calls)]
     score_epsilons = [] if rules.score_epsilon is None else [rules.score_epsilon]
     epsilon = min((*drawn, *score_epsilons), default=None) if labels else None
-    bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
+    bounded = COUNTED if _label_draws(calls) else (_OF_CLIENT, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
     named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
     if LABELS in rules.deny:  # all other measures reveal how many labels there are
         named, in_sum = named & {"loss"}, in_sum & {"loss"}

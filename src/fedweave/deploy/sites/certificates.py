@@ -236,7 +236,7 @@ def request(folder: Path) -> tuple[Path, str]:
     return folder / REQUEST, fingerprint(key.public_key())
 
 
-def accept(folder: Path, given: Path) -> Taken:
+def accept(folder: Path, file: Path) -> Taken:
     """Accept a file of the authority for the member in `folder`: a certificate for the key that waits there, a
     revocation list, or a new certificate of the authority. If one of them is refused, nothing changes.
 
@@ -244,21 +244,21 @@ def accept(folder: Path, given: Path) -> Taken:
         UserError: the content is for another key, member or authority, is not valid now, or is older than the present.
     """
     new, taken = dict[Path, bytes](), Taken()
-    content = read(given)
+    content = read(file)
     try:
         certs = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
     except ValueError as error:
-        raise UserError(f"{given} is damaged ({error}). Have it sent again.") from error
+        raise UserError(f"{file} is damaged ({error}). Have it sent again.") from error
     roots = [each for each in certs if each.subject == each.issuer]
     if roots:
-        new[folder / STARTUP / ROOT] = _checked_root(folder, given, roots[0])
+        new[folder / STARTUP / ROOT] = _checked_root(folder, file, roots[0])
         taken = taken._replace(until=roots[0].not_valid_after_utc)
     if b"BEGIN X509 CRL" in content:
-        new[folder / STARTUP / REVOKED], count = _checked_list(folder, given, content)
+        new[folder / STARTUP / REVOKED], count = _checked_list(folder, file, content)
         taken = taken._replace(revoked=count)
     key, cert_path, waiting = key_files(folder)
     if (certified := [each for each in certs if each not in roots]) or not new:
-        new |= {key: _checked(folder, given, certified), cert_path: b"".join(_pem(each) for each in certified)}
+        new |= {key: _checked(folder, file, certified), cert_path: b"".join(_pem(each) for each in certified)}
         taken = taken._replace(mark=certified[0].fingerprint(SHA256()).hex(":").upper())
     for path, pem in new.items():
         replace_private(path, pem)

@@ -411,12 +411,12 @@ def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -
     )
     groups = any(form["groups"] for form in forms.values())
     due = [
-        own
-        for own in FINE
-        if (two or own not in OF_SCORES)
-        and (groups or own != "group_auc")
-        and (sums or own != "histogram")
-        and (own != "ranks" or (config.links is not None and config.links.candidates))
+        measure
+        for measure in FINE
+        if (two or measure not in OF_SCORES)
+        and (groups or measure != "group_auc")
+        and (sums or measure != "histogram")
+        and (measure != "ranks" or (config.links is not None and config.links.candidates))
     ]
     lacking: dict[tuple[str, ...], list[Measure]] = {}
     for measure in due:
@@ -426,7 +426,7 @@ def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -
         if not without:
             continue
         everywhere = len(without) == len(forms) and len(findings.forms) == len(sites)
-        what = "; ".join(NUMBERS[own] for own in measures)
+        what = "; ".join(NUMBERS[one] for one in measures)
         ends = "will be missing" if everywhere else "will be of other sites only, if these measure them"
         note = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
         note += _undecided(config, two, sums, measures) if everywhere else []

@@ -53,13 +53,13 @@ def run(
     project: Path,
     directory: Path,
     resume: bool,
-    told: Notify,
+    notify: Notify,
     patience: float = 60.0,
     overwrite: bool = False,
 ) -> Record:
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
-    told: called with every report of progress, of missing sites, and of a job's end. patience: seconds to wait for
+    notify: called with every report of progress, of missing sites, and of a job's end. patience: seconds to wait for
     sites. overwrite: replace the run in `directory`; if the new run ends before it has saved a round, the old one is
     restored.
 
@@ -74,19 +74,19 @@ def run(
         return finished
     with administer(project) as admin, locked(directory):
         if resume or overwrite:
-            _end_earlier(admin, directory, told)
+            _end_earlier(admin, directory, notify)
         with replacing(directory) if overwrite else nullcontext():
             number = _number(project, about, directory, resume)
             outage = Outage(config.engine.values["wait"], directory)
             while True:
                 try:
-                    return _jobs(admin, config, about, number, project, directory, told, patience, outage)
+                    return _jobs(admin, config, about, number, project, directory, notify, patience, outage)
                 except ServerAway as error:
                     if not (left := outage.left()):
                         raise
-                    told({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
+                    notify({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
                     admin.connect_again(project, left)
-                    _end_earlier(admin, directory, told)
+                    _end_earlier(admin, directory, notify)
 
 
 class Outage:
@@ -232,7 +232,7 @@ def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
 
 
 def predict(
-    project: Path, directory: Path, told: Notify, model: str = "", patience: float = 60.0, when: When = "last"
+    project: Path, directory: Path, notify: Notify, model: str = "", patience: float = 60.0, when: When = "last"
 ) -> list[Path]:
     """Predict with the models of the finished run in `directory` at the sites of `project`. The parties of a vertical
     run predict jointly. In all other runs, each site predicts on its own with the `model` that it has or gets,
@@ -254,14 +254,14 @@ def predict(
     saved(directory, config).at(when)  # with the plug-ins that made it
     number = _number(project, about, directory, resume=True)
     with administer(project) as admin, locked(directory):
-        _end_earlier(admin, directory, told)
+        _end_earlier(admin, directory, notify)
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
-        told({"status": "predicting", "sites": list(about.sites)})
+        notify({"status": "predicting", "sites": list(about.sites)})
         choice = f"{model or 'personal'}@{when}"
-        last = _job(admin, config, about, here, number, directory, told, predict=choice)
-        told(last)
+        last = _job(admin, config, about, here, number, directory, notify, predict=choice)
+        notify(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
