@@ -128,7 +128,7 @@ def test_an_npz_without_names_is_noted_and_no_fault(project: Path) -> None:
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     check_names(replies)
     said = uncompared({site: replies[site]["columns"] > 0 for site in SITES})
-    assert said.startswith("the columns of bank-c could not be compared with the others'")
+    assert said.startswith("the columns of bank-c have no names and could not be compared with the others'")
     assert not uncompared(dict.fromkeys(SITES, False))
     told = found_of(project)
     assert (told.faults, ("bank-c", said) in told.notes) == ([], True)
