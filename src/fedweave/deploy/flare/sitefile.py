@@ -164,11 +164,12 @@ class Rules:
 
     algorithms: algorithms that jobs may run, by name or "file.py:Name", each with its default parts; empty allows all.
     parts:      further parts that the listed algorithms may have, by name or "file.py:Name".
-    files:      Python files at this site in which a job may name plug-ins, "file.py:Name"; looking one up runs the
-    file.
+    files:      Python files at this site in which a job may name plug-ins, "file.py:Name". Looking one up runs the
+                file.
     deny:       top-level message fields that never leave.
-    mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, its standard deviation divided by the
-                most that one record changes, where the algorithm bounds that.
+    mixup:      {key: smallest mixup batch}.
+    noise:      {key: least Gaussian noise}, its standard deviation divided by the most that one record changes, where
+                the algorithm bounds that.
     secure_sum: keys that may leave only in a secure aggregation (`privacy.aggregation`) of all sites.
     partial_sums: whether a secure aggregation may lack sites; two sums that differ in one site nearly reveal what that
                 site sent.
