@@ -177,7 +177,7 @@ def read_flags(message: Tree) -> Flagging | None:
         or type(threshold) is not float
         or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
     ):
-        raise CallRefused("the server sends a class or a threshold that is not valid")
+        raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
     return Flagging(positive, threshold)
 
 
