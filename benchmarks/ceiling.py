@@ -47,7 +47,7 @@ def induced(own: torch.Tensor, edges: torch.Tensor, nodes: int) -> torch.Tensor:
 
 def best(name: str, seed: int, epochs: int) -> tuple[float, float]:
     """The highest test accuracy of any epoch, and that of the last."""
-    data = datasets.load(name, normalise="binary")
+    data = datasets.load(name, normalize="binary")
     own = next(key for key, value in DATA.items() if value == name)
     settings = {key: value for key, value in SKEW[own].items() if key != "name"}
     test = torch.from_numpy(cut(LabelSkew(**settings), data, seed).test)

@@ -110,10 +110,10 @@ def members(built: Built) -> list[Member]:
     """What each client holds, for the plain loop."""
     held = []
     for own in shares(built.data, built.partition.parts):
-        carried = own.carried
-        assert carried is not None
-        ends, e = torch.from_numpy(carried.ends), torch.from_numpy(np.ascontiguousarray(carried.read))
-        kept = [torch.from_numpy(seen(carried, split)) for split in (TRAIN, VAL, TEST)]
+        edge_attrs = own.edge_attrs
+        assert edge_attrs is not None
+        ends, e = torch.from_numpy(edge_attrs.ends), torch.from_numpy(np.ascontiguousarray(edge_attrs.read))
+        kept = [torch.from_numpy(seen(edge_attrs, split)) for split in (TRAIN, VAL, TEST)]
         views = tuple((ends[:, one].contiguous(), e[one]) for one in kept)
         x, y, masks = (torch.from_numpy(np.asarray(part)) for part in (own.x, own.y, own.public))
         held.append(Member(x, ends, e, y, masks, views))

@@ -167,7 +167,7 @@ def read(folder: Path) -> Dataset:
         return replace(data, x=standard(np.concatenate([np.asarray(data.x), *sums], 1)), columns=())
     if name == "yelpchi-reviews":
         ignored = ["edges.label", "edges.prior"]
-        return fedweave.datasets.load("folder", path, normalise="standard", ignore=ignored)
+        return fedweave.datasets.load("folder", path, normalize="standard", ignore=ignored)
     if name == "minesweeper":
         return fedweave.datasets.load(name)
     data = fedweave.datasets.load("npz", str(folder / f"{name}.npz"))

@@ -39,7 +39,7 @@ class Side:
 
     def __init__(self, hidden: int, lr: float, options: dict[str, Any]) -> None:
         data = datasets.load("cora")
-        cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
+        cut = PARTITIONS["vertical"](use_dataset_split=True, train_on_rest=True).cut(data, 0)
         net = MODELS["gcnii"](hidden=hidden, layers=4).build(width(data, cut), data.classes)
         self.algorithm = GLASU(net, optimizer="sgd", lr=lr, **options)
         self.fed = Simulation(build.client_graphs(data, cut), classes=data.classes)

@@ -69,7 +69,7 @@ def export(made: Built, path: Path, seed: int) -> list[int]:
     random, sizes = np.random.default_rng(seed), []
     owned = shares(made.data, made.partition.parts)
     for client, (share, part) in enumerate(zip(owned, made.partition.parts, strict=True)):
-        links, ends = links_of(share), share.carried.ends  # type: ignore[union-attr]
+        links, ends = links_of(share), share.edge_attrs.ends  # type: ignore[union-attr]
         pairs, y, masks = with_negatives(links, len(part.nodes), random)
         x = share.x.toarray() if sparse.issparse(share.x) else share.x
         arrays |= {f"x{client}": np.asarray(x, np.float32), f"nodes{client}": part.nodes}

@@ -46,7 +46,7 @@ ASSAYS = (
 )
 MEMBERS, BATCH = 4, 32
 LR, DECAY, DROPOUT, HIDDEN, LAYERS = 0.003, 0.0, 0.0, 64, 3  # not tuned
-SHARED = "fedavg, target_normalise = all"  # of numbers
+SHARED = "fedavg, target_normalize = all"  # of numbers
 METHODS = ("local", "fedavg", SHARED, "centralized", "plain loop")
 
 
@@ -70,7 +70,7 @@ COLUMNS = ("set", "method", "seed", "pooled", "within", "seconds")
 def federated(name: str, method: str, seed: int) -> tuple[float, float, float]:
     """Pooled and within score of a run of fedweave, and its seconds a round."""
     kind, folder = SETS[name], Path(os.environ["FEDWEAVE_DATA"]) / name
-    units = {"target_normalise": "all"} if method == SHARED else {}
+    units = {"target_normalize": "all"} if method == SHARED else {}
     data = load("graphs", str(folder), **kind.options)
     members = Scaffolds(**CUT).cut(data, seed).parts
     steps = round(statistics.mean(int(part.masks[TRAIN].sum()) for part in members) / BATCH)

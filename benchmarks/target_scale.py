@@ -1,4 +1,4 @@
-"""In which units a model predicts numbers, measured: `target_normalise` as "own", "all" and "none".
+"""In which units a model predicts numbers, measured: `target_normalize` as "own", "all" and "none".
 
 Molecules of ESOL between four members, by scaffold and at random; molecules of one publication (activity, from
 RDKit's own files) by scaffold; speed at the detectors of Los Angeles in a quarter of an hour, from the last hour,
@@ -142,7 +142,7 @@ def measured(name: str, how: str, seed: int) -> list[float]:
             "seed": seed,
             "rounds": one.rounds,
             "eval_every": one.rounds,
-            "data": {**one.data, "path": str(folder), "target": "number", "target_normalise": how},
+            "data": {**one.data, "path": str(folder), "target": "number", "target_normalize": how},
             "partition": one.partition,
             "model": one.model,
             "algorithm": {"name": "fedavg", **one.algorithm},

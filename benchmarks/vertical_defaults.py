@@ -20,7 +20,7 @@ import numpy as np
 import fedweave
 from fedweave.algorithms import ALGORITHMS
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import normalise
+from fedweave.datasets.features import normalize
 from fedweave.datasets.parties import restricted
 from fedweave.models import MODELS
 
@@ -44,7 +44,7 @@ def loaded(name: str) -> Dataset:
     if name not in TABLES:
         return data
     data = restricted(data, np.arange(min(data.nodes, MOST)))
-    return replace(data, x=normalise(data.x, "standard", name))
+    return replace(data, x=normalize(data.x, "standard", name))
 
 
 def measured(data: Dataset, algorithm: str, model: str, setting: dict[str, Any], seed: int) -> dict[str, float]:

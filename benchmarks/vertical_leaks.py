@@ -80,7 +80,7 @@ def read(h: np.ndarray, data: Dataset, part: Part, rng: np.random.Generator) -> 
 def rows(seed: int, rounds: int) -> Any:
     """One for each setting, and one of the party's words themselves."""
     data = fedweave.datasets.load("cora")
-    cut = fedweave.partition.Vertical(clients=3, labels="first", public_split=True, train_rest=True).cut(
+    cut = fedweave.partition.Vertical(clients=3, labels="first", use_dataset_split=True, train_on_rest=True).cut(
         data, seed=seed
     )
     part = cut.parts[PARTY]

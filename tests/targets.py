@@ -26,13 +26,13 @@ def numbers(example: Example = "node", count: int = 90, targets: int = 1, seed: 
         pairs = np.stack([first, graph_of * 6 + rng.integers(0, 6, nodes)])
     pairs = pairs[:, pairs[0] != pairs[1]]
     edges = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
-    carried = None
+    edge_attrs = None
     if example == "edge":
         ends = rng.integers(0, nodes, (2, count))
         ends[1] = np.where(ends[0] == ends[1], (ends[1] + 1) % nodes, ends[1])
-        carried = EdgeAttributes(ends, True, features=rng.normal(size=(count, 5)).astype(np.float32), examples=True)
+        edge_attrs = EdgeAttributes(ends, True, features=rng.normal(size=(count, 5)).astype(np.float32), examples=True)
         edges = np.unique(np.concatenate([ends, ends[::-1]], 1), axis=1)
-    mean = x if carried is None else carried.features
+    mean = x if edge_attrs is None else edge_attrs.features
     if example == "graph":
         mean = 2 * x.reshape(count, 6, 5).mean(1)
     weights = rng.normal(size=(5, targets))
@@ -50,7 +50,7 @@ def numbers(example: Example = "node", count: int = 90, targets: int = 1, seed: 
         0,
         public=split,
         graph_of=graph_of,
-        carried=carried,
+        edge_attrs=edge_attrs,
         targets=names,
         target_scale=scale_of(y[split[0]]),
         target_scaling="all",

@@ -230,7 +230,7 @@ def test_vertical_cora(data_root: Path) -> None:
     from fedweave import datasets
 
     data = datasets.load("cora", path=str(data_root))
-    cut = Vertical(public_split=True).cut(data, 0)
+    cut = Vertical(use_dataset_split=True).cut(data, 0)
     graphs = cast(Any, build.client_graphs(data, cut))
     blocks = [
         dense(graph.x)[: data.nodes, : len(cast(Any, p.columns))]

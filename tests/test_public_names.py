@@ -283,29 +283,29 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     said = run("check", str(tmp_path / "b.toml"))
     assert "note: no client trains on class b, though the data have 2 examples of it" in said
     assert "note: classes of fewer than 3 examples: a, b; if a name is misspelt" in said
-    scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalise='minmax'")
-    assert "note: data.normalise takes exact numbers over all clients' nodes, which are in no ε" in scaled
-    assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalise='minmax'")
+    scaled = run("check", str(tmp_path / "b.toml"), "--algorithm", "dp_fedavg", "--set", "data.normalize='minmax'")
+    assert "note: data.normalize takes exact numbers over all clients' nodes, which are in no ε" in scaled
+    assert "which are in no ε" not in run("check", str(tmp_path / "b.toml"), "--set", "data.normalize='minmax'")
     (rare / "nodes.csv").write_text("id,graph\n1,g\n2,g\n3,h\n4,h\n")
     (rare / "graphs.csv").write_text("id,label\ng,a\nh,b\n")
     bounded = ("--algorithm", "dp_fedavg", "--set", "data.name='graphs'", "--set", "model.pool='sum'")
     counted = "note: the number of one-hot columns for degrees or labels depends on all clients' data, and is in no ε"
-    fixed = (*bounded, "--set", "partition.public_split=false")
+    fixed = (*bounded, "--set", "partition.use_dataset_split=false")
     assert counted in run("check", str(tmp_path / "b.toml"), *fixed)
     assert "in no ε" not in run("check", str(tmp_path / "b.toml"), *fixed, "--set", "data.degrees=9")
     (rare / "graphs.csv").unlink()
     third = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,x,2\n"
     (rare / "nodes.csv").write_text(third)
-    told = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
+    told = run("check", str(tmp_path / "b.toml"), "--set", "partition.use_dataset_split=false")
     assert "note: gaps compare only f and m; 1 people of x are in no gap" in told
     people = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,f,2\n"
     (rare / "nodes.csv").write_text(people)
-    named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
+    named = run("check", str(tmp_path / "b.toml"), "--set", "partition.use_dataset_split=false")
     assert "groups of people: f (0): 3, m (1): 1" in named
     assert "note: a prediction of yes (1) counts as favorable, the second of two by alphabet" in named
     assert 'data.favorable = "no"' in named
     told = run(
-        "check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false", "--set", "data.favorable='no'"
+        "check", str(tmp_path / "b.toml"), "--set", "partition.use_dataset_split=false", "--set", "data.favorable='no'"
     )
     assert "note: a prediction of" not in told
     assert "a prediction of no (1) counts as favorable (data.favorable)" in told
@@ -319,7 +319,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
 def test_the_package_carries_the_experiments() -> None:
     assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
-    carried = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
+    edge_attrs = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
     templates = {path.name for path in (ROOT / "src/fedweave/report/templates").iterdir()}
     experiments = {path.name for path in (ROOT / "experiments").glob("*.toml")}
-    assert carried == {"py.typed", "printed.toml", *templates, *experiments}
+    assert edge_attrs == {"py.typed", "printed.toml", *templates, *experiments}

@@ -43,11 +43,11 @@ GRAPHS = 'data = {name = "tu", path = "$graphs"}\npartition = {name = "graphs_ii
 GRAPHS += 'model = {name = "gin", hidden = 4, pool = "sum"}'
 EDGES = """
 data = {path = "$transfers", task = "edges", directed = true, edge_features = ["amount"], edge_time = "day", \
-loops = "keep", unlabelled = "unknown", owner = "bank"}
+loops = "keep", unlabeled = "unknown", owner = "bank"}
 partition = {name = "column"}
 """
 BANK = 'data = {path = "$bank", directed = true, edge_features = ["amount"], loops = "keep", ignore = ["edges.kind"], '
-BANK += 'edge_normalise = "standard"}'
+BANK += 'edge_normalize = "standard"}'
 NUMBERS = 'data = {path = "$numbers", target = "number"}'
 LABELS = 'data = {path = "$labels", target = "labels"}'
 GINE = 'model = {name = "gine", hidden = 8, directed = "both"}'
@@ -180,10 +180,10 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         ("build", "site"),
     ),
     # ε and how the data is scaled
-    ("config.scaling", f'{NUMBERS[:-1]}, normalise = "standard"}}\n{NOISE}', ("build", "site")),
-    ("config.scaling", f'{NUMBERS[:-1]}, normalise = "auto"}}\n{NOISE}', ALL),
+    ("config.scaling", f'{NUMBERS[:-1]}, normalize = "standard"}}\n{NOISE}', ("build", "site")),
+    ("config.scaling", f'{NUMBERS[:-1]}, normalize = "auto"}}\n{NOISE}', ALL),
     ("config.scaling", f"{BANK}\n{NOISE}", ("build",)),
-    ("config.target-scaling", f'{NUMBERS[:-1]}, normalise = "none"}}\n{NOISE}', ALL),
+    ("config.target-scaling", f'{NUMBERS[:-1]}, normalize = "none"}}\n{NOISE}', ALL),
     # what clients hold
     (
         "model.width",
@@ -230,7 +230,7 @@ def config_of(text: str, places: Mapping[str, Path], **more: Any) -> Config:
 def in_python(config: Config) -> object:
     """The same experiment, put together from objects."""
     data, cut, _ = prepared(config)
-    kind = on_examples(config.model.make(), data.carried, data.links, config.decoder)
+    kind = on_examples(config.model.make(), data.edge_attrs, data.links, config.decoder)
     net = kind.build(data.features, data.outputs)
     ids = client_ids(len(cut.parts), cut.names)
     models = {}
@@ -253,7 +253,7 @@ def at_site(config: Config) -> object:
     data, cut, _ = prepared(config)
     ids, [own, *_] = client_ids(len(cut.parts), cut.names), shares(data, cut.parts)
     check_experiment(config, ids)
-    return suited(config, ids[0], ids, own, own.features, config.data.values.get("normalise", "none"))
+    return suited(config, ids[0], ids, own, own.features, config.data.values.get("normalize", "none"))
 
 
 DOORS = {"resolve": lambda config: config, "build": build, "python": in_python, "site": at_site}

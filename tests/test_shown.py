@@ -88,7 +88,7 @@ def test_settings_experiments_and_names_that_commands_give_are_there(shown: Show
 def keys_of(section: str) -> set[str]:
     """The keys that a section can have."""
     if section in REGISTRIES:
-        more = {"data": {"path", "external", "external_least"}}.get(section, set())
+        more = {"data": {"path", "external", "min_external"}}.get(section, set())
         kinds = config.registry(section).values()
         return {"name", *more, *(key for kind in kinds for key in config.parameters(section, kind))}
     document: dict[str, Any] = {}

@@ -27,9 +27,9 @@ def month(seed):
 
 data, banks = month(seed=0)
 print(f"{data.nodes:,} accounts of {', '.join(data.owners)}; {data.y.sum()} are frauds")
-print(data.carried)
-ends = data.owner[data.carried.ends]
-for kind, chosen in (("ordinary", data.carried.y == 0), ("laundering", data.carried.y == 1)):
+print(data.edge_attrs)
+ends = data.owner[data.edge_attrs.ends]
+for kind, chosen in (("ordinary", data.edge_attrs.y == 0), ("laundering", data.edge_attrs.y == 1)):
     print(f"{(ends[0] != ends[1])[chosen].mean():.0%} of the {chosen.sum():,} {kind} transfers go to another bank")
 
 # %% [markdown]

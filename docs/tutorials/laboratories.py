@@ -45,7 +45,7 @@ experiment = {
         "path": str(folder),
         "target": "number",
         "targets": ["activity"],
-        "target_normalise": "all",
+        "target_normalize": "all",
     },
     "partition": {"name": "scaffold", "clients": 4, "split": "scaffold"},
     "model": {"name": "gin", "hidden": 64, "layers": 3, "dropout": 0.0},
@@ -121,7 +121,7 @@ print(f"and {metrics['intervals/worst_coverage']:.0%} in the laboratory with the
 
 # %% [markdown]
 # What left the laboratories? No molecule, and no activity of one. The ledger lists everything that did, with what its
-# receiver learns. `target_normalise = "all"` costs the lines `n`, `sum` and `squares`, from which mean and deviation of
+# receiver learns. `target_normalize = "all"` costs the lines `n`, `sum` and `squares`, from which mean and deviation of
 # all activities follow. With `"own"` these stay at home, and [the model can be much worse where means
 # differ](../quantities.md#the-scale-of-a-number).
 

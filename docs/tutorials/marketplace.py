@@ -57,12 +57,12 @@ show("FedAvg", plain)
 # %% [markdown]
 # Now FairGFL. `lam` is how much the shop with the largest loss counts besides; `epsilon_a` and `epsilon_b` set the
 # noise on codes and links before they leave a shop, where a smaller ε means more noise. Its weights sum to less than 1,
-# so that a round's step is shorter than FedAvg's; with `normalise` they sum to 1 before λ is added.
+# so that a round's step is shorter than FedAvg's; with `normalize` they sum to 1 before λ is added.
 
 # %%
 fairness = {"lam": 0.1, "epsilon_a": 3.0, "epsilon_b": 1.0}
 fed, fair = trained(FairGFL(model, **fairness, **training))
-_, normalised = trained(FairGFL(model, normalise=True, **fairness, **training))
+_, normalised = trained(FairGFL(model, normalize=True, **fairness, **training))
 show("FedAvg", plain)
 show("FairGFL", fair)
 show("normalised", normalised)
@@ -78,7 +78,7 @@ for name, last in (("FairGFL", fair), ("normalised", normalised)):
 
 # %% [markdown]
 # Shops without overlap do better, and those that overlap do worse: they count less. On average losses rise, and that is
-# due to the shorter step: with `normalise` the average is near FedAvg's. Whether losses become more alike, which is
+# due to the shorter step: with `normalize` the average is near FedAvg's. Whether losses become more alike, which is
 # what the variance says, was different with other seeds, so take none of it from one run; and accuracies as close as
 # these tell nothing. Either way some are worse off than with FedAvg; whether that is fair is for the shops to decide.
 #

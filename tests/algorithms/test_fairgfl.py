@@ -47,13 +47,13 @@ def ended(name: str = "fairgfl", rounds: int = 3, fed: Simulation | None = None,
 
 @pytest.mark.often("ldp-0.2-False")
 @pytest.mark.parametrize(
-    ("estimator", "lam", "normalise"),
+    ("estimator", "lam", "normalize"),
     [("oracle", 0.1, False), ("oracle", 0.7, True), ("oracle", 0.0, False), ("none", 0.3, False), ("ldp", 0.2, False)],
 )
 def test_three_rounds_equal_the_reference(
-    oracles: ModuleType, problem: Problem, estimator: str, lam: float, normalise: bool
+    oracles: ModuleType, problem: Problem, estimator: str, lam: float, normalize: bool
 ) -> None:
-    options = {**SGD, **SMALL, "estimator": estimator, "lam": lam, "normalise": normalise}
+    options = {**SGD, **SMALL, "estimator": estimator, "lam": lam, "normalize": normalize}
     state, _ = ended(**options)
     w, overlap = problem.start, np.zeros(5)
     for done in range(1, 4):
@@ -64,7 +64,7 @@ def test_three_rounds_equal_the_reference(
             overlap = (0.8 * truth()["nodes"] + 0.2 * truth()["links"]).sum(1).numpy()
         updates = [oracles.sgd(w, gradient, STEPS, LR) - w for _, _, gradient in problem.clients]
         losses = [loss(w) for _, loss, _ in problem.clients]
-        w = oracles.fairgfl_step(w, updates, losses, overlap, lam, normalise)
+        w = oracles.fairgfl_step(w, updates, losses, overlap, lam, normalize)
     same(state["w"], w)
 
 

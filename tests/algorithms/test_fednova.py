@@ -41,7 +41,7 @@ def test_rounds_are_those_of_the_reference(
 ) -> None:
     """Full batches, of which clients take 1 to 4 in a round."""
     told, fed = Told(monkeypatch), federation(dtype=torch.float64, mode=mode)
-    state, _ = ended("fednova", 3, fed, local_steps=1, most_local_steps=4, batch=0, **options)
+    state, _ = ended("fednova", 3, fed, local_steps=1, max_local_steps=4, batch=0, **options)
     w, norms = problem.start, {}
     for count in range(1, 5):
         norms[count] = baselines.nova_norm(count, options.get("momentum", 0.0), LR * options.get("mu", 0.0))
@@ -103,7 +103,7 @@ def test_only_data_moves_the_rows_that_clients_share(make_graphs: Any, mode: str
 
     clients = make_graphs([40, 40, 40], 400, sparse=True)
     net = MODELS["gcn"](hidden=8).build(400, 3)
-    made = ALGORITHMS["fednova"](net, local_steps=1, most_local_steps=4, batch=0, weight_decay=0.5, lr=0.1)
+    made = ALGORITHMS["fednova"](net, local_steps=1, max_local_steps=4, batch=0, weight_decay=0.5, lr=0.1)
     ends = []
     for how in (mode, "loop"):
         *_, last = train(made, Simulation(clients, classes=3, mode=how), 3, eval_every=0)

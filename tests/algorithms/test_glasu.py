@@ -462,7 +462,7 @@ def test_cora_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the 1,000 published test nodes; the most frequent class has 32 % of them."""
     monkeypatch.setenv("FEDWEAVE_DATA", str(DATA))
     data = datasets.load("cora")
-    cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
+    cut = PARTITIONS["vertical"](use_dataset_split=True, train_on_rest=True).cut(data, 0)
     net = MODELS["gcn"](hidden=16, layers=2, dropout=0.2).build(width(data, cut), data.classes)
     fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
     *_, last = train(made(net=net, steps=4, lr=1.0, batch=0), fed, 100, eval_every=0)

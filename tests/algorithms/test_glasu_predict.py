@@ -158,7 +158,7 @@ def test_only_who_has_labels_predicts_and_nothing_is_overwritten(tmp_path: Path)
 
 
 def test_scaled_features_and_choices_of_models_are_refused(tmp_path: Path) -> None:
-    out = run(tmp_path / "a", more='normalise = "standard"')
+    out = run(tmp_path / "a", more='normalize = "standard"')
     with refusal("user.scaling"):
         predictions(out, folder(tmp_path / "new", 80, 60))
     with refusal("user", "--model and --client"):

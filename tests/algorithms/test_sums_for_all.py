@@ -32,7 +32,7 @@ NINE = ("scaffold", "feddyn", "feddc", "fedrep", "pfedme", "fednova", "graphfl",
 ALSO: list[tuple[str, dict[str, Any]]] = [
     ("scaffold", {"option": 1}),
     ("scaffold", {"option": 1, "mean": "size"}),
-    ("fednova", {"most_local_steps": 4, "momentum": 0.5}),
+    ("fednova", {"max_local_steps": 4, "momentum": 0.5}),
     ("fednova", {"mu": 0.1, "batch": 4}),
     ("graphfl", {"server": "sgd", "meta_steps": 2}),
     ("fedgcn", {"hops": 1}),

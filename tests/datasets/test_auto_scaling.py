@@ -1,4 +1,4 @@
-"""normalise = "auto": columns that measure something are standardized, each client's by its own nodes."""
+"""normalize = "auto": columns that measure something are standardized, each client's by its own nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import fedweave
 from fedweave import datasets
 from fedweave.cli.predict import predictions
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import amounts, by_holder, measured, normalise, rescaled, scaling
+from fedweave.datasets.features import amounts, by_holder, measured, normalize, rescaled, scaling
 from fedweave.experiment.build import client_graphs
 from fedweave.experiment.runs.files import COLUMNS as FILE
 from fedweave.experiment.runs.files import read_table
@@ -56,20 +56,20 @@ def test_columns_that_measure_are_standardized_and_others_stay(form: Any) -> Non
     x = table(np.random.default_rng(0))
     assert measured(form(x)).tolist() == SCALED
     assert amounts(form(x)).tolist() == [*SCALED, 5]
-    found = normalise(form(x), "auto", "x")
+    found = normalize(form(x), "auto", "x")
     assert sp.issparse(found) == (form is sp.csr_matrix)
     found = found.toarray() if sp.issparse(found) else found
     others = [0, 1, 5]
     np.testing.assert_array_equal(found[:, others], x[:, others])
     wide = x[:, SCALED].astype(np.float64)
     np.testing.assert_allclose(found[:, SCALED], (wide - wide.mean(0)) / wide.std(0), atol=1e-6)
-    np.testing.assert_array_equal(rescaled(x, "auto", *scaling(x, "auto")), normalise(x, "auto", "x"))
+    np.testing.assert_array_equal(rescaled(x, "auto", *scaling(x, "auto")), normalize(x, "auto", "x"))
 
 
 def test_a_constant_column_becomes_zero_and_an_empty_one_does_no_harm() -> None:
     x = np.full((3, 2), 70.5, np.float32)
-    assert (normalise(x, "auto", "x") == 0).all()
-    assert normalise(x[:0], "auto", "x").shape == (0, 2)
+    assert (normalize(x, "auto", "x") == 0).all()
+    assert normalize(x[:0], "auto", "x").shape == (0, 2)
 
 
 def test_of_some_rows_no_further_column_is_an_amount() -> None:
@@ -87,7 +87,7 @@ def test_every_client_scales_by_its_own_nodes(form: Any) -> None:
     other = x.copy()
     other[cut.parts[1].nodes] *= 3
     for part, *own in zip(cut.parts, *(shares(graph(form(given)), cut.parts) for given in (x, other)), strict=True):
-        expected = normalise(x[part.nodes], "auto", "x")
+        expected = normalize(x[part.nodes], "auto", "x")
         held = [sp.csr_matrix(one.x).toarray() for one in own]
         np.testing.assert_array_equal(held[0], expected)
         assert np.array_equal(held[1], expected) == (part is cut.parts[0])
@@ -97,7 +97,7 @@ def test_graphs_of_clients_have_it() -> None:
     x = table(np.random.default_rng(0))
     cut = Random(clients=2).cut(graph(x), 0)
     for own, part in zip(client_graphs(graph(x), cut).values(), cut.parts, strict=True):
-        np.testing.assert_array_equal(np.asarray(own.x)[: len(part.nodes)], normalise(x[part.nodes], "auto", "x"))
+        np.testing.assert_array_equal(np.asarray(own.x)[: len(part.nodes)], normalize(x[part.nodes], "auto", "x"))
 
 
 def test_what_is_scaled_is_not_scaled_again() -> None:
@@ -132,8 +132,8 @@ def test_it_is_the_default_of_all_data_of_ones_own(tmp_path: Path) -> None:
     data = datasets.load("folder", str(where))
     saved = replace(data).save(tmp_path / "d.npz")
     assert data.scaling == datasets.load("npz", str(saved)).scaling == "auto"
-    assert datasets.load("folder", str(where), normalise="none").scaling == "none"
-    standard = datasets.load("folder", str(where), normalise="standard")
+    assert datasets.load("folder", str(where), normalize="none").scaling == "none"
+    standard = datasets.load("folder", str(where), normalize="standard")
     assert standard.scaling == "none"
     assert datasets.load("digits").scaling == "none"
 

@@ -46,17 +46,17 @@ def test_tables_are_the_same_to_the_bit(how: str, parallel: str) -> None:
 def test_the_number_of_parallel_edges_is_of_edges_listed_once() -> None:
     ends = ONCE[["source", "target"]]
     twice = from_frames(NODES, pd.concat([ends, turned(ends)]), parallel="count")
-    assert twice.carried is not None
-    assert twice.carried.weight is not None
-    assert twice.carried.weight.tolist() == [1, 1, 1, 1]
+    assert twice.edge_attrs is not None
+    assert twice.edge_attrs.weight is not None
+    assert twice.edge_attrs.weight.tolist() == [1, 1, 1, 1]
 
 
 def test_parallel_edges_stay_as_many_as_they_are() -> None:
     double = pd.concat([ONCE, ONCE[:1]], ignore_index=True)
     expected = from_frames(NODES, double, **OPTIONS)
     assert content(from_frames(NODES, pd.concat([double, turned(double)]), **OPTIONS)) == content(expected)
-    assert expected.carried is not None
-    assert expected.carried.total == 5
+    assert expected.edge_attrs is not None
+    assert expected.edge_attrs.total == 5
 
 
 @pytest.mark.parametrize(("column", "value"), [("weight", 9.0), ("day", 9)])
@@ -67,8 +67,8 @@ def test_an_edge_that_lacks_its_like_leaves_all_as_they_are_with_a_note(
     edges.loc[0, column] = value
     with caplog.at_level(logging.WARNING):
         made = from_frames(NODES, edges, **OPTIONS)
-    assert made.carried is not None
-    assert made.carried.total == 8
+    assert made.edge_attrs is not None
+    assert made.edge_attrs.total == 8
     assert "6 of 8 rows" in caplog.text
     caplog.clear()
     from_frames(NODES, ONCE, **OPTIONS)
@@ -81,8 +81,8 @@ def test_directed_edges_and_examples_stay(caplog: pytest.LogCaptureFixture) -> N
         edges = both.assign(label=both.day % 2) if "task" in options else both
         nodes = NODES[["id", "f"]] if "task" in options else NODES
         made = from_frames(nodes, edges, **options, **OPTIONS)
-        assert made.carried is not None
-        assert made.carried.total == 8
+        assert made.edge_attrs is not None
+        assert made.edge_attrs.total == 8
     assert "is two examples" in caplog.text
 
 
@@ -92,20 +92,20 @@ def test_folders_members_sites_and_networkx_do_likewise(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
         NODES.to_csv(tmp_path / name / "nodes.csv", index=False)
         edges.to_csv(tmp_path / name / "edges.csv", index=False)
-    plain = OPTIONS | {"normalise": "none"}  # a site scales its own nodes at once, a folder once it is cut
+    plain = OPTIONS | {"normalize": "none"}  # a site scales its own nodes at once, a folder once it is cut
     expected = load("folder", str(tmp_path / "once"), **plain)
     assert content(load("folder", str(tmp_path / "behind"), **plain)) == content(expected)
     own = read_graph(tmp_path / "between", SiteData(path="between", **plain))
     assert content(own) == content(expected)
     members = load("members", str(tmp_path / "m"), **OPTIONS)
-    assert members.carried is not None
-    assert members.carried.ends.tolist() == [[0, 3, 0, 1, 4, 7, 4, 5], [1, 2, 2, 3, 5, 6, 6, 7]]
+    assert members.edge_attrs is not None
+    assert members.edge_attrs.ends.tolist() == [[0, 3, 0, 1, 4, 7, 4, 5], [1, 2, 2, 3, 5, 6, 6, 7]]
     graph = nx.DiGraph()
     for node in NODES.itertuples():
         graph.add_node(node.id, label=node.label, f=node.f)
     for edge in listings()["between"].itertuples():
         graph.add_edge(edge.source, edge.target, weight=edge.weight, day=edge.day)
-    assert from_networkx(graph, directed=False, **OPTIONS).carried.total == 4  # type: ignore[union-attr]
+    assert from_networkx(graph, directed=False, **OPTIONS).edge_attrs.total == 4  # type: ignore[union-attr]
 
 
 def of_pyg(back: list[float], **options: Any) -> Dataset:
@@ -117,10 +117,10 @@ def of_pyg(back: list[float], **options: Any) -> Dataset:
 
 def test_pyg_edges_with_other_weights_on_the_way_back_are_directed() -> None:
     alike, other = of_pyg([2, 3]), of_pyg([2, 7])
-    assert alike.carried is not None
-    assert other.carried is not None
-    assert (alike.carried.directed, alike.carried.total) == (False, 2)
-    assert (other.carried.directed, other.carried.weight.tolist()) == (True, [2, 3, 2, 7])  # type: ignore[union-attr]
+    assert alike.edge_attrs is not None
+    assert other.edge_attrs is not None
+    assert (alike.edge_attrs.directed, alike.edge_attrs.total) == (False, 2)
+    assert (other.edge_attrs.directed, other.edge_attrs.weight.tolist()) == (True, [2, 3, 2, 7])  # type: ignore[union-attr]
     with refusal("data.reverse"):
         of_pyg([2, 7], directed=False)
 
@@ -128,7 +128,7 @@ def test_pyg_edges_with_other_weights_on_the_way_back_are_directed() -> None:
 def test_an_archive_with_other_weights_on_the_way_back_is_refused(tmp_path: Path) -> None:
     data = of_pyg([2, 3])
     npz.write(data, tmp_path / "own.npz")
-    assert load("npz", str(tmp_path / "own.npz")).carried.total == 2  # type: ignore[union-attr]
+    assert load("npz", str(tmp_path / "own.npz")).edge_attrs.total == 2  # type: ignore[union-attr]
     with np.load(tmp_path / "own.npz") as held:
         arrays = dict(held)
     arrays["edge_weight"][0] += 1

@@ -52,7 +52,7 @@ def transfers(edges=EDGES, **options):
 
 def test_a_table_s_edges_keep_direction_columns_parallels_and_loops():
     data = transfers()
-    own = data.carried
+    own = data.edge_attrs
     assert own.ends.tolist() == ENDS
     assert own.directed
     assert own.weight.tolist() == [3, 1, 5, 2, 7]
@@ -66,8 +66,8 @@ def test_a_table_s_edges_keep_direction_columns_parallels_and_loops():
 def test_all_columns_without_another_meaning_are_features():
     edges = EDGES[["source", "target", "amount"]].assign(fee=[0.0, 1, 2, 3, 4])
     options = {"edge_features": "all", "edge_time": None, "categories": None}
-    assert transfers(edges, **options).carried.columns == ("fee",)
-    assert transfers(edges, **options, **{"edge_weight": None}).carried.columns == ("amount", "fee")
+    assert transfers(edges, **options).edge_attrs.columns == ("fee",)
+    assert transfers(edges, **options, **{"edge_weight": None}).edge_attrs.columns == ("amount", "fee")
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_parallel_edges_become_one_as_declared(parallel, directed, ends, weight,
     """Without times the later row is the last; of undirected edges a -> b and b -> a are parallel."""
     own = {"edge_time": None, "edge_weight": None if parallel == "count" else "amount", "edge_features": "amount"}
     edges = EDGES[["source", "target", "amount"]]
-    made = transfers(edges, parallel=parallel, directed=directed, categories=None, **own).carried
+    made = transfers(edges, parallel=parallel, directed=directed, categories=None, **own).edge_attrs
     assert made.ends.tolist() == ends
     assert made.weight.tolist() == weight
     assert made.features[:, 0].tolist() == amount
 
 
 def test_the_last_of_parallel_edges_is_that_of_the_latest_time():
-    made = transfers(parallel="last").carried
+    made = transfers(parallel="last").edge_attrs
     assert dict(zip(map(tuple, made.ends.T.tolist()), made.weight.tolist(), strict=True))[0, 1] == 3
 
 
@@ -115,7 +115,7 @@ def test_what_is_wrong_in_a_column_of_edges_is_told(column, value, options, what
 
 
 def test_settings_that_mean_nothing_are_refused():
-    for options in ({"parallel": "mean"}, {"edge_normalise": "log"}, {"parallel": "count"}, {"edge_time": "source"}):
+    for options in ({"parallel": "mean"}, {"edge_normalize": "log"}, {"parallel": "count"}, {"edge_time": "source"}):
         with pytest.raises(ConfigError):
             transfers(**options)
     with refusal("config.loops"):
@@ -124,18 +124,18 @@ def test_settings_that_mean_nothing_are_refused():
 
 def test_bare_edges_carry_nothing():
     data = datasets.from_frames(NODES, EDGES[["source", "target"]], loops="drop")
-    assert data.carried is None
+    assert data.edge_attrs is None
     assert np.array_equal(data.edges, transfers().edges)
 
 
 def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
-    for data in (transfers(edge_normalise="standard"), transfers(directed=False)):
+    for data in (transfers(edge_normalize="standard"), transfers(directed=False)):
         data.save(tmp_path / "own.npz")
         again = datasets.load("npz", str(tmp_path / "own.npz"), sens_feature=True, loops="keep")
-        assert content(again) == content(data) or not data.carried.directed
+        assert content(again) == content(data) or not data.edge_attrs.directed
         for way in ("forward", "undirected"):
             assert messages(again, way) == messages(data, way)
-        assert again.carried.columns == data.carried.columns
+        assert again.edge_attrs.columns == data.edge_attrs.columns
     with refusal("data.loop"):
         datasets.load("npz", str(tmp_path / "own.npz"), sens_feature=True)
 
@@ -145,7 +145,7 @@ def messages(data, way):
     [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
     own = graph.own_edges.members[0].messages
     index, edge = own.listed(way)
-    return sorted(zip(*index.tolist(), data.carried.weight[edge].tolist(), strict=True))
+    return sorted(zip(*index.tolist(), data.edge_attrs.weight[edge].tolist(), strict=True))
 
 
 def test_networkx_and_pyg_give_the_same_as_tables():
@@ -154,19 +154,21 @@ def test_networkx_and_pyg_give_the_same_as_tables():
         multi.add_node(node, label=label, age=age)
     for source, target, amount, kind, date in EDGES.itertuples(index=False):
         multi.add_edge(source, target, amount=amount, kind=kind, date=date)
-    order = np.lexsort(transfers().carried.ends)
-    known = transfers().carried
-    own = datasets.from_networkx(multi, **TRANSFERS).carried
+    order = np.lexsort(transfers().edge_attrs.ends)
+    known = transfers().edge_attrs
+    own = datasets.from_networkx(multi, **TRANSFERS).edge_attrs
     again = np.lexsort(own.ends)
     assert np.array_equal(own.ends[:, again], known.ends[:, order])
     assert sorted(own.weight) == sorted(known.weight)
     features, weight, time = (torch.from_numpy(part) for part in (known.features, known.weight, known.time))
     plain = {"x": torch.tensor([[1.0], [2], [4]]), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor(ENDS)}
-    pyg = datasets.from_pyg(Data(**plain, edge_attr=features, edge_weight=weight, edge_time=time), loops="keep").carried
+    pyg = datasets.from_pyg(
+        Data(**plain, edge_attr=features, edge_weight=weight, edge_time=time), loops="keep"
+    ).edge_attrs
     assert pyg.directed
-    assert content(replace(transfers(), carried=replace_columns(pyg, known))) == content(transfers())
-    assert datasets.from_pyg(Data(**plain)).carried is None
-    assert datasets.from_pyg(Data(**plain), directed=True).carried.total == 4  # loops are dropped
+    assert content(replace(transfers(), edge_attrs=replace_columns(pyg, known))) == content(transfers())
+    assert datasets.from_pyg(Data(**plain)).edge_attrs is None
+    assert datasets.from_pyg(Data(**plain), directed=True).edge_attrs.total == 4  # loops are dropped
 
 
 @pytest.mark.parametrize("label", ["label", "fraud"])
@@ -192,15 +194,15 @@ def test_networkx_edges_are_examples_with_all_that_edges_of_tables_have(label):
     assert (data.labels, sorted(data.y.tolist())) == (("bad", "ok"), [-1, 0, 1, 1])
     assert sorted(data.ids) == ["t0", "t1", "t2", "t3"]
     assert data.public.sum(1).tolist() == [1, 1, 1]
-    assert sorted(data.carried.features[:, 0] * 2) == sorted(data.carried.time) == [0, 1, 2, 3]
-    assert sorted(data.carried.weight) == [1, 2, 3, 4]
+    assert sorted(data.edge_attrs.features[:, 0] * 2) == sorted(data.edge_attrs.time) == [0, 1, 2, 3]
+    assert sorted(data.edge_attrs.weight) == [1, 2, 3, 4]
     multi.add_edge(1, 3, amount=1.0, day=1, weight=1.0)
     with pytest.raises(DataError, match=rf"1 of 5 edges lacks the attribute '{label}', such as \(1, 3\)"):
         datasets.from_networkx(multi, label=label, **options)
 
 
-def replace_columns(carried, other):
-    return carried._replace(columns=other.columns)
+def replace_columns(edge_attrs, other):
+    return edge_attrs._replace(columns=other.columns)
 
 
 def test_directions_that_nobody_asked_for_are_said_to_be_lost():
@@ -211,7 +213,7 @@ def test_directions_that_nobody_asked_for_are_said_to_be_lost():
     for door, graph in ((datasets.from_pyg, Data(**plain)), (datasets.from_networkx, digraph)):
         assert [note for note in door(graph).notes if "directed = True" in note]
         assert not door(graph, directed=False).notes
-        assert door(graph, directed=True).carried.directed
+        assert door(graph, directed=True).edge_attrs.directed
         assert not door(graph, directed=True).notes
     both = {**plain, "edge_index": torch.tensor([[0, 1], [1, 0]])}
     assert not datasets.from_pyg(Data(**both)).notes
@@ -220,7 +222,7 @@ def test_directions_that_nobody_asked_for_are_said_to_be_lost():
 
 def test_undirected_edges_of_pyg_are_listed_in_both_directions_and_count_once():
     plain = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0, 1], [1, 0]])}
-    own = datasets.from_pyg(Data(**plain, edge_weight=torch.tensor([2.0, 2.0]))).carried
+    own = datasets.from_pyg(Data(**plain, edge_weight=torch.tensor([2.0, 2.0]))).edge_attrs
     assert (own.directed, own.ends.tolist(), own.weight.tolist()) == (False, [[0], [1]], [2])
 
 
@@ -229,9 +231,9 @@ def test_members_folders_join_what_their_edges_carry(tmp_path):
         (tmp_path / member).mkdir()
         NODES.to_csv(tmp_path / member / "nodes.csv", index=False)
         EDGES.to_csv(tmp_path / member / "edges.csv", index=False)
-    own = datasets.load("members", str(tmp_path), **TRANSFERS).carried
+    own = datasets.load("members", str(tmp_path), **TRANSFERS).edge_attrs
     assert own.ends.tolist() == np.concatenate([ENDS, np.array(ENDS) + 3], 1).tolist()
-    assert own.time[:5].tolist() == transfers().carried.time.tolist()
+    assert own.time[:5].tolist() == transfers().edge_attrs.time.tolist()
 
 
 def test_clients_get_what_the_edges_among_their_nodes_carry():
@@ -244,19 +246,19 @@ def test_clients_get_what_the_edges_among_their_nodes_carry():
     cut = Random(clients=3).cut(data, 0)
     for part, own in zip(cut.parts, shares(data, cut.parts), strict=True):
         inside = np.isin(ends, part.nodes).all(0)
-        assert own.carried.time.tolist() == np.flatnonzero(inside).tolist()
-        assert np.array_equal(part.nodes[own.carried.ends], ends[:, inside])
-        assert own.carried.features[:, 0].tolist() == np.flatnonzero(inside).tolist()
+        assert own.edge_attrs.time.tolist() == np.flatnonzero(inside).tolist()
+        assert np.array_equal(part.nodes[own.edge_attrs.ends], ends[:, inside])
+        assert own.edge_attrs.features[:, 0].tolist() == np.flatnonzero(inside).tolist()
         assert check(own, "a client") is own
 
 
 def test_a_changed_graph_keeps_what_its_edges_carry():
     data = transfers()
     [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
-    again = tree_graph(decode(encode(graph_tree(graph)))).own_edges.members[0].carried
+    again = tree_graph(decode(encode(graph_tree(graph)))).own_edges.members[0].edge_attrs
     assert again.ends.tolist() == ENDS
-    assert again.features.tolist() == data.carried.features.tolist()
-    assert graph.to("meta").own_edges.members[0].carried is graph.own_edges.members[0].carried
+    assert again.features.tolist() == data.edge_attrs.features.tolist()
+    assert graph.to("meta").own_edges.members[0].edge_attrs is graph.own_edges.members[0].edge_attrs
 
 
 @pytest.mark.parametrize("form", ["frame", "csv", "text"])
@@ -278,8 +280,8 @@ def test_missing_values_are_told_from_zeros(tmp_path, form):
         [0, 1],
         [0, 0],
     ]
-    assert data.carried.columns == ("amount", "amount is missing")
-    assert data.carried.features.tolist() == [[3, 0], [0, 1], [5, 0], [2, 0], [7, 0]]
+    assert data.edge_attrs.columns == ("amount", "amount is missing")
+    assert data.edge_attrs.features.tolist() == [[3, 0], [0, 1], [5, 0], [2, 0], [7, 0]]
     whole = datasets.from_frames(NODES, edges.assign(amount=1.0), **TRANSFERS | options)
     assert whole.columns == data.columns
     with refusal("data.column-named", "'income'"):
@@ -287,7 +289,7 @@ def test_missing_values_are_told_from_zeros(tmp_path, form):
 
 
 def test_edges_features_are_scaled_as_nodes_are():
-    own = transfers(edge_normalise="standard").carried
+    own = transfers(edge_normalize="standard").edge_attrs
     np.testing.assert_allclose(own.features.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(own.features.std(0), 1, atol=1e-6)
     assert own.scaling[0] == pytest.approx((3.6, np.std([3, 1, 5, 2, 7])))

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
-from fedweave.datasets.features import normalise, rescaled, scaling
+from fedweave.datasets.features import normalize, rescaled, scaling
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -77,9 +77,9 @@ def test_nodes_of_edges_need_an_id_alone(door: Callable[[Path], Dataset], tmp_pa
     data = door(tmp_path)
     assert (data.example, data.columns) == ("edge", ("constant",))
     np.testing.assert_array_equal(np.asarray(data.x), np.ones((4, 1), np.float32))
-    assert data.carried is not None
-    assert data.carried.features is not None
-    assert sorted(data.carried.features[:, 0].tolist()) == [0.5, 1, 2, 3.5]
+    assert data.edge_attrs is not None
+    assert data.edge_attrs.features is not None
+    assert sorted(data.edge_attrs.features[:, 0].tolist()) == [0.5, 1, 2, 3.5]
     assert any("constant" in note for note in data.notes)
 
 
@@ -94,5 +94,5 @@ def test_nodes_that_are_examples_need_a_feature() -> None:
 def test_features_that_are_all_constant_stay(how: str) -> None:
     x = np.full((4, 1), 3, np.float32)
     shift, divisor = scaling(x, how)
-    np.testing.assert_array_equal(normalise(x, how, "x"), x)
+    np.testing.assert_array_equal(normalize(x, how, "x"), x)
     np.testing.assert_array_equal(rescaled(x, how, shift.tolist(), divisor.tolist()), x)

@@ -210,7 +210,7 @@ def of_column(values: Sequence[object]) -> str:
 def test_differences_that_float32_does_not_keep_are_refused_until_they_are_left(tmp_path: Path) -> None:
     """All three are 1700000000 in float32; the remedy is done as it is told."""
     with pytest.raises(DataError) as error:
-        load("folder", str(folder(tmp_path, of_column(TIMES), "source,target\n0,1\n")), normalise="standard")
+        load("folder", str(folder(tmp_path, of_column(TIMES), "source,target\n0,1\n")), normalize="standard")
     assert "nodes.csv: row 4: feature 'f' is 1700000030.0, which float32 cannot tell from 1700" in str(error.value)
     told = re.search(r"Subtract (\S+) in every row", str(error.value))
     assert told is not None

@@ -57,7 +57,7 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
     """Direction, weight, features and time are read as of a folder with one graph, whose nodes stand in that order."""
     edges = "source,target,label,order,weight,day\nO,H1,single,1,0.5,3\nH2,O,single,1,2,1\nNa,Cl,ionic,7,1,2\n"
     options = {"edge_features": "all", "edge_weight": "weight", "edge_time": "day", "directed": True}
-    found = load("graphs", str(folder(tmp_path, edges=edges)), **options).carried
+    found = load("graphs", str(folder(tmp_path, edges=edges)), **options).edge_attrs
     assert found is not None
     np.testing.assert_array_equal(found.ends, [[0, 2, 3], [1, 0, 4]])
     np.testing.assert_array_equal(found.features, [[1], [1], [7]])
@@ -66,7 +66,7 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
     np.testing.assert_array_equal(found.time, [3, 1, 2])
     nodes = pa.table({"id": ["O", "H1", "H2", "Na", "Cl", "N"], "label": [0, 1, 0, 1, 0, 1], "mass": np.arange(6)})
     table = pa.Table.from_pandas(pd.read_csv(tmp_path / "edges.csv"))
-    one = from_frames(nodes, table, ignore=("edges.label",), **options).carried
+    one = from_frames(nodes, table, ignore=("edges.label",), **options).edge_attrs
     assert one is not None
     for name, values in one.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], values)
@@ -135,11 +135,15 @@ def test_small_graphs_are_no_members_nodes(tmp_path: Path) -> None:
 
 def test_a_split_that_is_not_used_is_told(tmp_path: Path) -> None:
     data = load("graphs", str(folder(tmp_path, GRAPHS.replace("air,,,", "air,wet,0,train"))))
-    iid, own, ratios = GraphsIID(clients=2, global_test=0.0), Random(clients=2, public_split=True), Random(clients=2)
+    iid, own, ratios = (
+        GraphsIID(clients=2, global_test=0.0),
+        Random(clients=2, use_dataset_split=True),
+        Random(clients=2),
+    )
     assert "own split (2 train, 0 val, 1 test) is not used" in said(iid, data)
     fits = "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet"
     assert f"draws its own; {fits} can take it" in said(iid, data)
-    assert "public_split = true takes it" in said(ratios, data)
+    assert "use_dataset_split = true takes it" in said(ratios, data)
     assert said(own, data) == ""
     assert said(iid, load("graphs", str(folder(tmp_path, "id,label\nwater,wet\nsalt,dry\nair,wet\n")))) == ""
 

@@ -89,7 +89,7 @@ def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
     with refusal("data.row", "social/nodes.csv", "row 4", "9", "0..8"):
         load("suzhou", str(folder))
     with refusal("config", "'unit'"):
-        load("suzhou", str(folder), normalise="unit")
+        load("suzhou", str(folder), normalize="unit")
 
 
 def test_the_published_counts_are_told() -> None:

@@ -38,7 +38,7 @@ def rdkit() -> Any:
 @pytest.mark.usefixtures("rdkit")
 class TestSmiles:
     def test_a_table_of_smiles_as_worked_by_hand(self, tmp_path: Path) -> None:
-        data = load("graphs", str(table(tmp_path)), normalise="none")
+        data = load("graphs", str(table(tmp_path)), normalize="none")
         assert (data.examples, data.nodes, data.example) == (4, 3 + 6 + 7 + 2, "graph")
         np.testing.assert_array_equal(data.graph_of, [0] * 3 + [1] * 6 + [2] * 7 + [3] * 2)
         assert data.edges.shape[1] // 2 == 2 + 6 + 7 + 0
@@ -52,7 +52,7 @@ class TestSmiles:
         assert column["aromatic"].sum() == column["ring"].sum() == 12
         assert (data.node_kinds, data.edge_kinds) == (ELEMENTS, BONDS)
         assert np.bincount(data.edge_labels).tolist() == [6, 0, 0, 24]  # both directions; single, aromatic
-        assert data.carried is None
+        assert data.edge_attrs is None
 
     def test_scaffolds_are_rings_and_what_links_them(self, tmp_path: Path) -> None:
         assert scaffold("CCO") == ""
@@ -64,9 +64,9 @@ class TestSmiles:
 
     def test_real_molecules_are_those_of_the_tables(self, data_root: Path) -> None:
         """Which RDKit made, too, by others: every atom's kind and five numbers, every bond and its kind."""
-        tables = load("graphs", str(data_root / "bace"), normalise="none")
+        tables = load("graphs", str(data_root / "bace"), normalize="none")
         graphs = pd.read_parquet(data_root / "bace" / "graphs.parquet")
-        made = from_graph_frames(graphs, normalise="none")
+        made = from_graph_frames(graphs, normalize="none")
         np.testing.assert_array_equal(made.graph_of, tables.graph_of)
         np.testing.assert_array_equal(made.edges, tables.edges)
         kinds = [np.array(data.edge_kinds)[data.edge_labels] for data in (made, tables)]
@@ -89,7 +89,7 @@ class TestSmiles:
             "[U]",
         ]
         frame = pd.DataFrame({"smiles": smiles, "label": np.arange(len(smiles)) % 2})
-        made = from_graph_frames(frame, normalise="none", edge_features="all")
+        made = from_graph_frames(frame, normalize="none", edge_features="all")
         theirs = [from_smiles(text) for text in smiles]
         x = np.concatenate([one.x.numpy() for one in theirs])
         ours = {name: dense(made)[:, at] for at, name in enumerate(made.columns)}
@@ -109,15 +109,15 @@ class TestSmiles:
             np.testing.assert_array_equal(ours[name], hybrid, err_msg=name)
         for name, tag in (("clockwise", "CHI_TETRAHEDRAL_CW"), ("counterclockwise", "CHI_TETRAHEDRAL_CCW")):
             np.testing.assert_array_equal(ours[name], x[:, 1] == known_atoms["chirality"].index(tag), err_msg=name)
-        carried, before, rows = made.carried, 0, {}
-        assert carried is not None
+        edge_attrs, before, rows = made.edge_attrs, 0, {}
+        assert edge_attrs is not None
         for one in theirs:
             ends = one.edge_index.numpy() + before
             rows |= {tuple(pair): row for pair, row in zip(ends.T.tolist(), one.edge_attr.numpy(), strict=True)}
             before += one.num_nodes
-        edge_attr = np.stack([rows[tuple(pair)] for pair in carried.ends.T.tolist()])
-        assert 2 * carried.total == len(rows)
-        bond = {name: carried.features[:, at] for at, name in enumerate(carried.columns)}
+        edge_attr = np.stack([rows[tuple(pair)] for pair in edge_attrs.ends.T.tolist()])
+        assert 2 * edge_attrs.total == len(rows)
+        bond = {name: edge_attrs.features[:, at] for at, name in enumerate(edge_attrs.columns)}
         for name in BONDS[:-1]:
             kind = edge_attr[:, 0] == known_bonds["bond_type"].index(name.upper())
             np.testing.assert_array_equal(bond[name], kind, err_msg=name)
@@ -128,8 +128,8 @@ class TestSmiles:
 
     def test_features_of_bonds_are_those_that_are_named(self, tmp_path: Path) -> None:
         table(tmp_path)
-        every = load("graphs", str(tmp_path), edge_features="all").carried
-        some = load("graphs", str(tmp_path), edge_features=("ring", "double")).carried
+        every = load("graphs", str(tmp_path), edge_features="all").edge_attrs
+        some = load("graphs", str(tmp_path), edge_features=("ring", "double")).edge_attrs
         assert every is not None
         assert some is not None
         assert (every.columns, some.columns) == (BOND, ("ring", "double"))
@@ -236,5 +236,5 @@ def test_scaffolds_of_a_column_may_be_empty(tmp_path: Path) -> None:
     data = load("graphs", str(table(tmp_path, "id,label,scaffold\na,0,\nb,1,c1ccccc1\nc,1,\n")))
     assert data.scaffold is not None
     assert data.scaffold.tolist() == [0, 1, 0]
-    again = load("npz", str(data.save(tmp_path / "kept.npz")), sens_feature=True, normalise="none")
+    again = load("npz", str(data.save(tmp_path / "kept.npz")), sens_feature=True, normalize="none")
     np.testing.assert_array_equal(again.scaffold, data.scaffold)

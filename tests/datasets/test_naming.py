@@ -49,7 +49,7 @@ def test_own_names_give_what_the_known_ones_do(tmp_path: Path) -> None:
     folder(tmp_path / "banks/a", OWN, CONTACTS)
     assert load("members", str(tmp_path / "banks"), **NAMES).ids == ("a/p1", "a/p2", "a/p3")
     same(
-        read_graph(own, SiteData(path=str(own), normalise="none", labels=("ill", "well"), groups=("f", "m"), **NAMES)),
+        read_graph(own, SiteData(path=str(own), normalize="none", labels=("ill", "well"), groups=("f", "m"), **NAMES)),
         expected,
     )
 

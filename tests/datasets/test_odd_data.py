@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import load
-from fedweave.datasets.features import normalise
+from fedweave.datasets.features import normalize
 from fedweave.datasets.schema import odd_data, one_class, row_numbers
 from fedweave.datasets.table import alike, difference, plain
 from fedweave.report.notes import notes
@@ -23,7 +23,7 @@ DATA = load("synthetic", nodes=120, features=4, classes=2)
 def with_column(values: np.ndarray, how: str = "none") -> np.ndarray:
     x = np.random.default_rng(0).normal(size=(len(values), 3)).astype(np.float32)
     x[:, 1] = values
-    return np.asarray(normalise(x, how, "x"))
+    return np.asarray(normalize(x, how, "x"))
 
 
 @pytest.mark.parametrize("how", ["none", "scale", "standard", "minmax"])

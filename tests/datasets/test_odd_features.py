@@ -64,8 +64,8 @@ def test_a_rating_whose_sign_is_the_label_of_the_same_edge_is_named() -> None:
     taken = from_frames(nodes, edges, task="edges", edge_features=("fee", "rating"))
     [said] = odd_features(taken)
     assert said.startswith("the edge feature rating has numbers of which no two classes share a range")
-    ends, y = torch.from_numpy(taken.carried.ends), torch.from_numpy(taken.y)  # type: ignore[union-attr]
-    attributes = torch.from_numpy(taken.carried.features)  # type: ignore[union-attr]
+    ends, y = torch.from_numpy(taken.edge_attrs.ends), torch.from_numpy(taken.y)  # type: ignore[union-attr]
+    attributes = torch.from_numpy(taken.edge_attrs.features)  # type: ignore[union-attr]
     pyg = from_pyg(Data(x=torch.eye(20), edge_index=ends, edge_label=y, edge_attr=attributes), task="edges")
     assert [one.startswith("the edge feature 1 has numbers") for one in odd_features(pyg)] == [True]
     assert not list(odd_features(from_frames(nodes, edges.drop(columns="rating"), task="edges", edge_features="fee")))
@@ -85,11 +85,11 @@ def test_past_edges_carry_what_the_examples_do_not() -> None:
     edges.loc[:19, "label"], edges.loc[20:, "rating"] = None, None
     nodes = pd.DataFrame({"id": range(60), "f": rng.normal(size=60)})
     data = from_frames(nodes, edges, task="edges", edge_features="rating", missing=("edges.rating",))
-    assert data.carried is not None
-    assert data.carried.features is not None
-    assert data.carried.columns == ("rating", "rating is missing")
-    assert data.carried.features[20:].tolist() == [[0, 1]] * 40
-    assert set(data.carried.features[:20, 0]) == {-3, 1, 2}
+    assert data.edge_attrs is not None
+    assert data.edge_attrs.features is not None
+    assert data.edge_attrs.columns == ("rating", "rating is missing")
+    assert data.edge_attrs.features[20:].tolist() == [[0, 1]] * 40
+    assert set(data.edge_attrs.features[:20, 0]) == {-3, 1, 2}
     assert data.y[:20].tolist() == [-1] * 20
     assert not list(odd_features(data))
 
@@ -114,11 +114,11 @@ def test_check_and_run_say_so(tmp_path: Path) -> None:
     words = [str(tmp_path / "e.toml"), "--set", f"data.path={tmp_path}", "--set", "rounds=1"]
     runs = [("check",), ("run", "--out", str(tmp_path / "run"))]
     for command, *more in runs:  # what one says of columns, the other does
-        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalise=none"])
+        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalize=none"])
         assert told.exit_code == 0, told.output
         assert told.output.count("note: the feature status has one value for each class") == 1
         assert told.output.count("note: the feature income has numbers up to 15,006 times") == 1
-    for how in ([], ["--set", "data.normalise=standard"]):
+    for how in ([], ["--set", "data.normalize=standard"]):
         scaled = CliRunner().invoke(app, ["check", *words, *how]).output
         assert ("status has" in scaled, "income has" in scaled) == (True, False)
 

@@ -129,30 +129,30 @@ def test_a_mark_of_the_encoding_is_no_statement(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["unknown", ("unknown", "?")])
 def test_a_word_may_say_that_there_is_no_label(words: Any, tmp_path: Path) -> None:
     path = str(CASES / "unknown-label/data")
-    with refusal("data.row", "row 4", "'unknown'", "1", "2", 'unlabelled = "unknown"'):
+    with refusal("data.row", "row 4", "'unknown'", "1", "2", 'unlabeled = "unknown"'):
         load("folder", path, labels=("1", "2"))
-    assert load("folder", path, labels=("1", "2"), unlabelled=words).y.tolist() == [1, 0, -1, 0]
-    site = SiteData(path="data", labels=("1", "2"), unlabelled=words)
+    assert load("folder", path, labels=("1", "2"), unlabeled=words).y.tolist() == [1, 0, -1, 0]
+    site = SiteData(path="data", labels=("1", "2"), unlabeled=words)
     assert read_graph(CASES / "unknown-label/data", site).y.tolist() == [1, 0, -1, 0]
     frames = [pd.read_csv(Path(path) / f"{stem}.csv") for stem in ("nodes", "edges")]
-    assert from_frames(*frames, labels=("1", "2"), unlabelled=words).y.tolist() == [1, 0, -1, 0]
+    assert from_frames(*frames, labels=("1", "2"), unlabeled=words).y.tolist() == [1, 0, -1, 0]
     wet = "id,label\nwater,wet\nsalt,unknown\nair,dry\n"
-    assert load("graphs", str(graph_folder(tmp_path / "small", wet)), unlabelled=words).y.tolist() == [1, -1, 0]
+    assert load("graphs", str(graph_folder(tmp_path / "small", wet)), unlabeled=words).y.tolist() == [1, -1, 0]
     bank = tables(tmp_path / "parties/bank", NODES.replace("a,0", "a,unknown"))
     tables(tmp_path / "parties/shop", "id,label,g\na,1,1\nb,unknown,2\nc,?,2\nd,1,1\n", EDGES)
     if len(words) == 2:
-        assert load("parties", str(Path(bank).parent), unlabelled=words).y.tolist() == [1, 1, 0, 1]
+        assert load("parties", str(Path(bank).parent), unlabeled=words).y.tolist() == [1, 1, 0, 1]
 
 
 def test_a_number_may_say_that_there_is_no_label(tmp_path: Path) -> None:
     path = tables(tmp_path, NODES.replace("a,0", "a,-1"))
-    with refusal("data.row", "row 2", "-1", "0", 'unlabelled = "', "-1"):
+    with refusal("data.row", "row 2", "-1", "0", 'unlabeled = "', "-1"):
         load("folder", path)
-    assert load("folder", path, unlabelled="-1").y.tolist() == [-1, 1, 0, 1]
+    assert load("folder", path, unlabeled="-1").y.tolist() == [-1, 1, 0, 1]
     frames = [pd.read_csv(tmp_path / f"{stem}.csv") for stem in ("nodes", "edges")]
-    assert from_frames(frames[0].astype({"label": float}), frames[1], unlabelled="-1").y.tolist() == [-1, 1, 0, 1]
+    assert from_frames(frames[0].astype({"label": float}), frames[1], unlabeled="-1").y.tolist() == [-1, 1, 0, 1]
     with refusal("config.conflict", "'b'"):
-        load("folder", path, labels=("a", "b"), unlabelled=("b",))
+        load("folder", path, labels=("a", "b"), unlabeled=("b",))
 
 
 def test_row_indexes_are_left_out_however_they_came(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -190,7 +190,7 @@ def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
 def test_frames_are_read_like_files(tmp_path: Path) -> None:
     plain = load("folder", str(folder(tmp_path)))
     nodes = pd.read_csv(tmp_path / "nodes.csv")
-    same(plain, datasets.from_frames(nodes, pd.read_csv(tmp_path / "edges.csv"), normalise="none"))
+    same(plain, datasets.from_frames(nodes, pd.read_csv(tmp_path / "edges.csv"), normalize="none"))
     nodes.loc[1, "age"] = np.inf
     with refusal("data.row", "row 1", "'age'"):
         datasets.from_frames(nodes, pd.read_csv(tmp_path / "edges.csv"))

@@ -185,7 +185,7 @@ def test_missing_files_and_parties_are_refused(tmp_path: Path) -> None:
 def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
     sections: dict[str, dict[str, Any]] = {
         "data": {"name": "parties", "path": str(two(tmp_path))},
-        "partition": {"name": "parties", "public_split": True},
+        "partition": {"name": "parties", "use_dataset_split": True},
         "algorithm": {"name": "local"},
     }
     built = build.build(config.resolve(sections))
@@ -249,9 +249,9 @@ def test_that_every_party_is_taken_to_see_labels_which_some_alone_have_is_noted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = loaded(two(tmp_path))
-    Parties("holders", public_split=True).cut(data, 0)
+    Parties("holders", use_dataset_split=True).cut(data, 0)
     assert "partition.labels" not in caplog.text
-    Parties(public_split=True).cut(data, 0)
+    Parties(use_dataset_split=True).cut(data, 0)
     assert "labels are in the tables of shop alone, and partition.labels = 'all'" in caplog.text
 
 
@@ -274,7 +274,7 @@ def test_a_party_knows_the_groups_of_its_own_tables_alone(tmp_path: Path) -> Non
     data = loaded(two(tmp_path, shop=SHOP.replace("id,", "id,sens,").replace("cleo,", "cleo,1,").replace(
         "anna,", "anna,0,").replace("ben,", "ben,1,")))  # fmt: skip
     assert [party.groups for party in data.parties or ()] == [False, True]
-    cut = Parties(public_split=True).cut(data, 0)
+    cut = Parties(use_dataset_split=True).cut(data, 0)
     bank, shop = shares(data, cut.parts)
     assert bank.sens.tolist() == [-1, -1, -1]
     assert shop.sens.tolist() == [0, 1, 1]

@@ -30,7 +30,7 @@ def write(folder: Path, users: str = USERS, relations: str = RELATIONS, stem: st
 @pytest.mark.parametrize(("name", "stem"), [("pokec-z", "region_job"), ("pokec-n", "region_job_2")])
 def test_tables_worked_by_hand(name: str, stem: str, tmp_path: Path) -> None:
     write(tmp_path, stem=stem)
-    data = load(name, str(tmp_path), normalise="none")
+    data = load(name, str(tmp_path), normalize="none")
     assert (data.name, data.classes) == (name, 2)
     x = data.x.toarray() if sp.issparse(data.x) else data.x
     np.testing.assert_array_equal(x, [[1, 0, 20, 0], [1, 1, 31, 0], [0, 1, 44, 1], [1, 0, 0, 0], [0, 0, 0, 0]])
@@ -47,8 +47,8 @@ def test_sparse_tables_can_be_standardized(tmp_path: Path) -> None:
     lines = USERS.splitlines()
     wide = "\n".join([f"{lines[0]},{rare}", *(line + ",0" * 30 for line in lines[1:])]) + "\n"
     write(tmp_path, wide)
-    assert sp.issparse(load("pokec-z", str(tmp_path), normalise="none").x)
-    standard = load("pokec-z", str(tmp_path), normalise="standard").x.toarray()
+    assert sp.issparse(load("pokec-z", str(tmp_path), normalize="none").x)
+    standard = load("pokec-z", str(tmp_path), normalize="standard").x.toarray()
     np.testing.assert_allclose(standard[:, :4].mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(standard[:, :4].std(0), 1, atol=1e-6)
     assert not standard[:, 4:].any()
@@ -64,7 +64,7 @@ def test_where_the_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
         load("pokec-z", str(tmp_path / "other"))
     write(tmp_path / "cache" / "pokec-z")
     write(tmp_path / "data" / "pokec", USERS.replace(",31,", ",32,"))
-    assert np.asarray(load("pokec-z", normalise="none").x)[1, 2] == 32
+    assert np.asarray(load("pokec-z", normalize="none").x)[1, 2] == 32
 
 
 @pytest.mark.parametrize(

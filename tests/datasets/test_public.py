@@ -111,7 +111,7 @@ def test_same_file_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nba", "german", "bail", "credit"])
 def test_the_sensitive_attribute_is_no_feature_and_the_others_are_unchanged(name: str) -> None:
-    data = load(name, real(name), normalise="none")
+    data = load(name, real(name), normalize="none")
     x = dense(data.x)
     assert data.sens is not None
     assert not any(np.array_equal(column, data.sens) or np.array_equal(column, 1 - data.sens) for column in x.T)
@@ -131,26 +131,26 @@ def test_the_dropped_column_takes_its_name_along(tmp_path: Path) -> None:
 
 
 def test_normalizations() -> None:
-    x = dense(load("german", real("german"), normalise="none").x)
+    x = dense(load("german", real("german"), normalize="none").x)
     scaled = dense(load("german", real("german")).x)  # "minmax" is the default
     assert (scaled.min(0) == -1).all()
     assert (scaled.max(0) == 1).all()
     np.testing.assert_allclose(scaled[:, 2], 2 * (x[:, 2] - 19) / (75 - 19) - 1, atol=1e-6)  # age, 19 to 75
-    standard = dense(load("german", real("german"), normalise="standard").x)
+    standard = dense(load("german", real("german"), normalize="standard").x)
     np.testing.assert_allclose(standard.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(standard.std(0), 1, atol=1e-5)
     for name in ("german", "citeseer"):
-        plain, scaled = (load(name, real(name), normalise=how).x for how in ("none", "scale"))
+        plain, scaled = (load(name, real(name), normalize=how).x for how in ("none", "scale"))
         deviation = dense(plain).std(0)
         np.testing.assert_allclose(dense(scaled), dense(plain) / np.where(deviation > 0, deviation, 1), rtol=1e-4)
         assert sp.issparse(scaled) == sp.issparse(plain)
-        data = load(name, real(name), normalise="row")
+        data = load(name, real(name), normalize="row")
         sums = np.abs(dense(data.x)).sum(1)
-        plain = np.abs(dense(load(name, real(name), normalise="none").x)).sum(1)
+        plain = np.abs(dense(load(name, real(name), normalize="none").x)).sum(1)
         np.testing.assert_allclose(sums, plain > 0, atol=1e-5)  # citeseer has 15 rows of zeros
         assert data.x.dtype == np.float32
-        present = load(name, real(name), normalise="binary").x
-        np.testing.assert_array_equal(dense(present), dense(load(name, real(name), normalise="none").x) != 0)
+        present = load(name, real(name), normalize="binary").x
+        np.testing.assert_array_equal(dense(present), dense(load(name, real(name), normalize="none").x) != 0)
         assert present.dtype == np.float32
         assert sp.issparse(present) == (name == "citeseer")
 
@@ -160,7 +160,7 @@ def test_constant_columns_become_zero(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(rows)
     (tmp_path / "edges.csv").write_text("source,target\n1,2\n")
     for how in ("minmax", "standard"):
-        data = load("folder", str(tmp_path), normalise=how)
+        data = load("folder", str(tmp_path), normalize=how)
         np.testing.assert_array_equal(data.x, [[0, -1], [0, 1]])
 
 
@@ -171,15 +171,15 @@ def test_columns_of_sparse_features_are_scaled_unless_they_would_fill_the_memory
     monkeypatch.setattr(DATASETS["cora"], "facts", Facts(2, 1, 11, 2))
     for how in ("standard", "minmax"):
         expected = np.pad([[1.0, -1], [-1, 1]], ((0, 0), (0, 9)))
-        np.testing.assert_array_equal(load("cora", str(tmp_path), normalise=how).x, expected)
+        np.testing.assert_array_equal(load("cora", str(tmp_path), normalize=how).x, expected)
         shift, divisor = features.scaling(np.eye(2, 3, dtype=np.float32), how)
         sparse = features.scaling(sp.csr_matrix(np.eye(2, 3, dtype=np.float32)), how)
         np.testing.assert_array_equal(sparse, (shift, divisor))
     monkeypatch.setattr(features, "FILLED", 21)
     with refusal("config", "2", "11"):
-        load("cora", str(tmp_path), normalise="standard")
+        load("cora", str(tmp_path), normalize="standard")
     with refusal("config", "'unit'"):
-        load("cora", str(tmp_path), normalise="unit")
+        load("cora", str(tmp_path), normalize="unit")
 
 
 def test_lookup_order(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

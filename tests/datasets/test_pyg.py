@@ -140,10 +140,10 @@ def test_a_graph_of_several_types_is_refused_by_name_or_flattened_on_request() -
     assert x.tolist() == wanted
     assert data.y.tolist() == [1, 0, -1, -1, -1]
     assert data.public.tolist() == [[True, *[False] * 4], [False] * 5, [False, True, *[False] * 3]]
-    assert data.carried.directed
-    assert data.carried.ends.tolist() == [[0, 1, 1, 1], [4, 2, 3, 0]]
-    assert data.carried.columns == ("type = user-buys-item", "type = user-knows-user", "user-buys-item.0")
-    assert data.carried.features.tolist() == [[1, 0, 7], [1, 0, 8], [1, 0, 9], [0, 1, 0]]
+    assert data.edge_attrs.directed
+    assert data.edge_attrs.ends.tolist() == [[0, 1, 1, 1], [4, 2, 3, 0]]
+    assert data.edge_attrs.columns == ("type = user-buys-item", "type = user-knows-user", "user-buys-item.0")
+    assert data.edge_attrs.features.tolist() == [[1, 0, 7], [1, 0, 8], [1, 0, 9], [0, 1, 0]]
     plain = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]))
     assert from_pyg(plain, flatten=True).columns == ()
 
@@ -152,7 +152,7 @@ def test_types_without_edges_have_columns_and_rows_that_do_not_fit_are_refused()
     data = shop()
     buys = data["user", "buys", "item"]
     buys.edge_index, buys.edge_attr = torch.zeros((2, 0), dtype=torch.int64), torch.zeros((0, 1))
-    assert from_pyg(data, flatten=True).carried.features.tolist() == [[0, 1, 0]]
+    assert from_pyg(data, flatten=True).edge_attrs.features.tolist() == [[0, 1, 0]]
     buys.edge_attr = torch.zeros((2, 1))
     with refusal("data", "'user-buys-item'", "2 rows", "0"):
         from_pyg(data, flatten=True)
@@ -173,7 +173,7 @@ def test_a_flattened_graph_may_have_edges_as_examples_and_says_what_it_does_not_
         from_pyg(data, flatten=True)
     data["user", "knows", "user"].edge_time = torch.tensor([4.0])
     made = from_pyg(data, flatten=True, task="edges")
-    assert (made.example, made.y.tolist(), made.carried.time.tolist()) == ("edge", [0, 1, 0, -1], [1, 2, 3, 4])
+    assert (made.example, made.y.tolist(), made.edge_attrs.time.tolist()) == ("edge", [0, 1, 0, -1], [1, 2, 3, 4])
     data["item"].price = torch.ones(3)
     assert "item.price" in str(from_pyg(data, flatten=True).notes)
     data["item"].y = torch.tensor([0, 1, 0])

@@ -70,7 +70,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if these few nodes had been released."""
     for kind in RELEASED:
         monkeypatch.setattr(kind, "facts", Facts(4, 2, 2, 2))
-    monkeypatch.setattr(AmazonFraud, "unlabelled", 1)
+    monkeypatch.setattr(AmazonFraud, "unlabeled", 1)
 
 
 @pytest.mark.parametrize("name", WRITE)

@@ -108,11 +108,11 @@ def test_a_list_of_numbers_is_a_feature_for_each(door: Callable[..., Dataset], t
 def test_lists_of_edges_and_of_unlike_length(tmp_path: Path) -> None:
     of_nodes = pa.table({"id": list("abcd"), "label": [0, 1, 0, 1], "f": F})
     edges = pa.table({**ENDS, "e": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))})
-    carried = from_frames(of_nodes, edges, edge_features=("e",)).carried
-    assert carried is not None
-    assert carried.columns == ("e 0", "e 1")
-    assert carried.features is not None
-    assert carried.features.tolist() == [[1, 2], [3, 4]]
+    edge_attrs = from_frames(of_nodes, edges, edge_features=("e",)).edge_attrs
+    assert edge_attrs is not None
+    assert edge_attrs.columns == ("e 0", "e 1")
+    assert edge_attrs.features is not None
+    assert edge_attrs.features.tolist() == [[1, 2], [3, 4]]
     for uneven in ([[1], [2], [3, 4], [5]], [[1], None, [3], [4]]):
         with refusal("data.row", "row", "'emb'"):
             from_frames(of_nodes.append_column("emb", pa.array(uneven)), pa.table(ENDS))

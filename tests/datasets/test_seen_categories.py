@@ -34,10 +34,10 @@ OPTIONS: dict[str, Any] = {"edge_features": ("kind",)}
 def same(one: datasets.Dataset, other: datasets.Dataset) -> None:
     assert one.columns == other.columns
     np.testing.assert_array_equal(*(sp.csr_matrix(own.x).toarray() for own in (one, other)))
-    assert one.carried is not None
-    assert other.carried is not None
-    assert one.carried.columns == other.carried.columns
-    np.testing.assert_array_equal(one.carried.features, other.carried.features)
+    assert one.edge_attrs is not None
+    assert other.edge_attrs is not None
+    assert one.edge_attrs.columns == other.edge_attrs.columns
+    np.testing.assert_array_equal(one.edge_attrs.features, other.edge_attrs.features)
 
 
 def test_they_are_those_of_a_list(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_rows_of_training_are_those_of_which_a_split_says_so(caplog: pytest.LogC
     edges = EDGES.assign(label=[0, 1] * 11 + [0], split=["train" if kind == "cash" else "val" for kind in EDGES.kind])
     of_edges = from_frames(nodes, edges, categories=AUTO, task="edges", **OPTIONS)
     assert of_edges.columns == ("job = nurse", "job = pilot", "f")  # nodes are in no split
-    assert of_edges.carried is not None
-    assert of_edges.carried.columns == ("kind = cash",)
+    assert of_edges.edge_attrs is not None
+    assert of_edges.edge_attrs.columns == ("kind = cash",)
 
 
 def test_nodes_of_small_graphs_of_training() -> None:

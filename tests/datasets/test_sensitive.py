@@ -103,12 +103,12 @@ def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("name", "column"), [("german", 0), ("bail", 0), ("credit", 1)])
 def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: int, data_root: Path) -> None:
-    plain, asked = (load(name, str(data_root), sens_feature=keep, normalise="none") for keep in (False, True))
+    plain, asked = (load(name, str(data_root), sens_feature=keep, normalize="none") for keep in (False, True))
     assert plain.sens is not None
     assert repeated(np.asarray(plain.x), plain.sens).tolist() == []
     assert repeated(np.asarray(asked.x), plain.sens).tolist() == [column]
     np.testing.assert_array_equal(np.delete(asked.x, column, 1), plain.x)
-    standard = np.asarray(load(name, str(data_root), normalise="standard").x)
+    standard = np.asarray(load(name, str(data_root), normalize="standard").x)
     np.testing.assert_allclose(standard.mean(0), 0, atol=1e-4)
     np.testing.assert_allclose(standard.std(0), 1, atol=1e-3)
 

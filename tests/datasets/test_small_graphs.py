@@ -65,7 +65,7 @@ def test_attributes_come_after_the_labels(data_root: Path) -> None:
     assert wide.features == 4
     np.testing.assert_array_equal(np.asarray(wide.x)[:, :3], plain.x)
     np.testing.assert_array_equal(np.asarray(wide.x)[:3, 3], [23, 10, 25])
-    scaled = load("proteins", str(data_root), attributes=True, normalise="standard")
+    scaled = load("proteins", str(data_root), attributes=True, normalize="standard")
     np.testing.assert_allclose(np.asarray(scaled.x).mean(0), 0, atol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_labels_and_attributes_are_standardized_though_most_are_0(tmp_path: Path
     assert isinstance(plain.x, sp.csr_matrix)
     wide = np.hstack([np.eye(35)[kinds], places.astype(np.float32)])
     np.testing.assert_array_equal(plain.x.toarray(), wide)
-    scaled = load("tu", path, attributes=True, normalise="standard").x
+    scaled = load("tu", path, attributes=True, normalize="standard").x
     np.testing.assert_allclose(scaled, StandardScaler().fit_transform(wide), atol=1e-6)
 
 

@@ -202,13 +202,13 @@ def test_every_fault_of_all_targets_is_told_at_once() -> None:
 
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"target": "amount"}, "config.value"),
-    "scaled in another way": ({"target": "number", "target_normalise": "minmax"}, "config.value"),
+    "scaled in another way": ({"target": "number", "target_normalize": "minmax"}, "config.value"),
     "twice": ({"target": "number", "targets": ("y", "y")}, "config.value"),
     "none": ({"target": "number", "targets": ()}, "config.value"),
     "of a class": ({"targets": ("y",)}, "config.conflict"),
     "logarithms of a class": ({"target_log": True}, "config.conflict"),
     "logarithms of labels": ({"target": "labels", "targets": ("y",), "target_log": True}, "config.conflict"),
-    "scale of labels": ({"target": "labels", "targets": ("y",), "target_normalise": "all"}, "config.conflict"),
+    "scale of labels": ({"target": "labels", "targets": ("y",), "target_normalize": "all"}, "config.conflict"),
     "no columns": ({"target": "labels"}, "config.missing"),
     "classes": ({"target": "number", "classes": 2}, "config.conflict"),
     "names of classes": ({"target": "number", "labels": ("a", "b")}, "config.conflict"),

@@ -86,7 +86,7 @@ def test_times_with_and_without_a_zone_are_refused_in_frames_and_networkx(kind: 
 
     def moments(times: list[datetime]) -> list[list[float]]:
         made = from_frames(NODES, frame(times), edge_time="when"), from_networkx(graph(times), edge_time="when")
-        return [data.carried.time.tolist() for data in made]  # type: ignore[union-attr]
+        return [data.edge_attrs.time.tolist() for data in made]  # type: ignore[union-attr]
 
     assert moments([NAIVE, NAIVE]) == moments([AWARE, AWARE]) == [[19723.5] * 2] * 2
     with refusal("data.times", "'when'"):
@@ -175,7 +175,7 @@ def test_edges_cannot_be_scaled_by_none(tmp_path: Path, monkeypatch: pytest.Monk
     folder(tmp_path / "data", list(OPENED), ["2024-02-01"] * 10)
     (tmp_path / "e.toml").write_text(
         '[data]\nname = "folder"\npath = "data"\nnode_time = "opened"\nedge_time = "when"\nedge_features = ["sum"]\n'
-        'edge_normalise = "standard"\n[partition]\nname = "random"\nclients = 1\nsplit = "time"\n'
+        'edge_normalize = "standard"\n[partition]\nname = "random"\nclients = 1\nsplit = "time"\n'
     )
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(app, ["check", "e.toml"])
@@ -184,7 +184,7 @@ def test_edges_cannot_be_scaled_by_none(tmp_path: Path, monkeypatch: pytest.Monk
     site = SiteData(
         path="data",
         **TIMED,
-        edge_normalise="standard",
+        edge_normalize="standard",
         train_until="2024-01-05",
         val_until="2024-01-08",
     )

@@ -11,8 +11,8 @@ from fedweave.partition import Column
 
 
 def as_bytes(data: Dataset) -> list[bytes]:
-    assert data.carried is not None
-    return [np.asarray(part).tobytes() for part in (data.x, data.y, data.owner, *data.carried.arrays().values())]
+    assert data.edge_attrs is not None
+    return [np.asarray(part).tobytes() for part in (data.x, data.y, data.owner, *data.edge_attrs.arrays().values())]
 
 
 @pytest.mark.often("small", "banks")
@@ -30,23 +30,23 @@ def test_sizes_and_shares_are_the_parameters(
     params: dict[str, Any], accounts: int, transfers: int, frauds: int
 ) -> None:
     data = check(load("transfers", seed=1, **params), "transfers")
-    carried, banks = data.carried, params.get("banks", 3)
-    assert carried is not None
-    assert carried.time is not None
-    assert carried.y is not None
-    assert carried.split is not None
-    assert (data.nodes, carried.total, data.y.sum()) == (accounts, transfers, frauds)
+    edge_attrs, banks = data.edge_attrs, params.get("banks", 3)
+    assert edge_attrs is not None
+    assert edge_attrs.time is not None
+    assert edge_attrs.y is not None
+    assert edge_attrs.split is not None
+    assert (data.nodes, edge_attrs.total, data.y.sum()) == (accounts, transfers, frauds)
     assert np.ptp(np.bincount(np.asarray(data.owner), minlength=banks)) <= 1
-    assert np.bincount(carried.split).tolist() == [transfers * 3 // 5, transfers // 5, transfers // 5]
-    assert (np.diff(carried.time) >= 0).all()
-    assert carried.time[0] >= 0
-    assert carried.time[-1] < 180
-    laundered = carried.ends[:, carried.y == 1]
+    assert np.bincount(edge_attrs.split).tolist() == [transfers * 3 // 5, transfers // 5, transfers // 5]
+    assert (np.diff(edge_attrs.time) >= 0).all()
+    assert edge_attrs.time[0] >= 0
+    assert edge_attrs.time[-1] < 180
+    laundered = edge_attrs.ends[:, edge_attrs.y == 1]
     assert set(laundered.ravel()) == set(np.flatnonzero(data.y))  # a ring's members, and nobody else
-    assert 2 * frauds / 2 <= carried.y.sum() <= 5 * frauds
+    assert 2 * frauds / 2 <= edge_attrs.y.sum() <= 5 * frauds
     if banks > 1 and transfers >= 3000:
-        owner = np.asarray(data.owner)[carried.ends]
-        assert (owner[0] != owner[1])[carried.y == 0].mean() == pytest.approx(0.3, abs=0.04)
+        owner = np.asarray(data.owner)[edge_attrs.ends]
+        assert (owner[0] != owner[1])[edge_attrs.y == 0].mean() == pytest.approx(0.3, abs=0.04)
 
 
 def test_a_seed_gives_the_same_bits_and_another_others() -> None:
@@ -109,13 +109,13 @@ def test_no_feature_alone_tells_frauds_or_laundering() -> None:
     from sklearn.metrics import average_precision_score
 
     data = load("transfers", seed=0, accounts=15_000, transfers=75_000)
-    assert data.carried is not None
-    assert data.carried.features is not None
-    ends = data.carried.ends
+    assert data.edge_attrs is not None
+    assert data.edge_attrs.features is not None
+    ends = data.edge_attrs.ends
     counts = [np.bincount(end, minlength=data.nodes)[:, None] for end in ends]
     for y, columns, most in (
         (data.y, np.concatenate([data.x, *counts], 1), 0.1),
-        (data.carried.y, data.carried.features, 0.1),
+        (data.edge_attrs.y, data.edge_attrs.features, 0.1),
     ):
         for column in columns.T:
             assert max(average_precision_score(y, column), average_precision_score(y, -column)) < most
@@ -124,13 +124,13 @@ def test_no_feature_alone_tells_frauds_or_laundering() -> None:
 def test_tables_say_the_same() -> None:
     kind = Transfers("small")
     data, (accounts, transfers) = kind.load(None, 5), kind.tables(5)
-    assert data.carried is not None
+    assert data.edge_attrs is not None
     assert accounts["label"].to_pylist() == [("honest", "fraud")[label] for label in data.y]
     assert accounts["bank"].to_pylist() == [data.owners[owner] for owner in np.asarray(data.owner)]
-    assert np.array_equal([transfers["source"], transfers["target"]], data.carried.ends)
-    assert transfers["kind"].to_pylist() == [("ordinary", "laundering")[label] for label in data.carried.y]
+    assert np.array_equal([transfers["source"], transfers["target"]], data.edge_attrs.ends)
+    assert transfers["kind"].to_pylist() == [("ordinary", "laundering")[label] for label in data.edge_attrs.y]
     days = (transfers["date"].to_numpy() - np.datetime64("2024-01-01")) / np.timedelta64(1, "D")
-    assert np.abs(days - data.carried.time).max() < 2e-5
+    assert np.abs(days - data.edge_attrs.time).max() < 2e-5
 
 
 def test_a_bank_is_a_client_and_labels_survive_a_file(tmp_path: Any) -> None:

@@ -30,9 +30,9 @@ def test_a_table_and_texts_give_the_same_by_hand(tmp_path):
         data = datasets.load("triples", str(tmp_path / form))
         assert data.node_ids == ("animal", "cat", "dog")
         assert data.labels == ("fears", "is a", "likes")
-        assert data.carried.ends.tolist() == [[1, 2, 1, 2], [0, 0, 2, 2]]
+        assert data.edge_attrs.ends.tolist() == [[1, 2, 1, 2], [0, 0, 2, 2]]
         assert data.y.tolist() == [1, 1, 0, 2]
-        assert data.carried.directed
+        assert data.edge_attrs.directed
         assert np.asarray(data.public).astype(int).tolist() == [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
         assert (data.x.toarray() == np.eye(3)).all()
         assert data.edges.tolist() == [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
@@ -85,5 +85,5 @@ def test_ratings_of_douban(data_root: Path):
     data = datasets.load("douban", str(data_root))
     assert np.asarray(data.public).sum(1).tolist() == [123202, 0, 13689]
     assert np.bincount(data.node_labels).tolist() == [2999, 3000]
-    assert (data.node_labels[data.carried.ends] == [[0], [1]]).all()
+    assert (data.node_labels[data.edge_attrs.ends] == [[0], [1]]).all()
     assert data.labels[data.y[0]] == "4"  # user 0 gives film 22 four stars

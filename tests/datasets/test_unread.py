@@ -91,7 +91,7 @@ def test_a_split_of_any_source_that_is_not_used_is_told(tmp_path: Path, data_roo
     npz.write(data, tmp_path / "mine.npz")
     for own in (data, load("npz", str(tmp_path / "mine.npz"))):
         assert "own split (30 train, 0 val, 30 test) is not used" in said(Random(clients=2), own)
-        assert "public_split = true takes it" in said(Dirichlet(clients=2), own)
+        assert "use_dataset_split = true takes it" in said(Dirichlet(clients=2), own)
         assert "louvain" in said(Overlap(clients=6), own)
     assert said(Random(clients=2), replace(data, public=None)) == ""
     if (data_root / "cora").is_dir():
@@ -101,10 +101,10 @@ def test_a_split_of_any_source_that_is_not_used_is_told(tmp_path: Path, data_roo
 @pytest.mark.parametrize(
     "partition",
     [
-        Random(clients=2, public_split=True),
-        Vertical(clients=2, public_split=True, train_rest=True),
-        EgoNetworks(hops=1, clients=2, public_split=True),
-        LabelSkew(clients=2, majors=1, public_split=True),
+        Random(clients=2, use_dataset_split=True),
+        Vertical(clients=2, use_dataset_split=True, train_on_rest=True),
+        EgoNetworks(hops=1, clients=2, use_dataset_split=True),
+        LabelSkew(clients=2, majors=1, use_dataset_split=True),
     ],
 )
 def test_a_split_that_is_used_is_seen_from_the_cut_alone(partition: object) -> None:
@@ -119,7 +119,7 @@ def test_python_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
     algorithm = fedweave.algorithms.FedAvg(fedweave.models.GCN(hidden=2).build(data.features, data.classes))
     with caplog.at_level(logging.WARNING):
         fedweave.federation(data, Random(clients=2).cut(data, 0), algorithm)
-        fedweave.federation(data, Random(clients=2, public_split=True).cut(data, 0), algorithm)
+        fedweave.federation(data, Random(clients=2, use_dataset_split=True).cut(data, 0), algorithm)
     first, split, again = (record.getMessage() for record in caplog.records)
     assert first == again == "note: a.csv is not read"
     assert "own split (30 train, 0 val, 30 test) is not used" in split
@@ -186,4 +186,4 @@ def test_a_cut_of_small_graphs_tells_too() -> None:
     assert "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet can take it" in said(
         GraphsIID(clients=2), data
     )
-    assert said(Random(clients=2, public_split=True), data) == ""
+    assert said(Random(clients=2, use_dataset_split=True), data) == ""

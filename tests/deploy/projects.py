@@ -94,8 +94,8 @@ def tables(root: Path, labelled: Sequence[str] = SITES[:1]) -> dict[str, object]
             (root / site).mkdir(parents=True, exist_ok=True)
             (root / site / f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
     return {
-        "data": {"name": "parties", "path": str(root), "normalise": "standard", "labels": ["c0", "c1", "c2"]},
-        "partition": {"name": "parties", "public_split": True, "labels": "holders"},
+        "data": {"name": "parties", "path": str(root), "normalize": "standard", "labels": ["c0", "c1", "c2"]},
+        "partition": {"name": "parties", "use_dataset_split": True, "labels": "holders"},
     }
 
 
@@ -103,7 +103,7 @@ def bring(project: Path, root: Path) -> Path:
     """The project with the tables of `root` as its sites' own data."""
     for site in SITES:
         shutil.copytree(root / site, project / site / "data", dirs_exist_ok=True)
-        about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
+        about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalize": "standard"}
         write_site_file(project / site / SITE_FILE, about, measures=list(FINE))
     return project
 
@@ -246,7 +246,7 @@ def carrying(folder: Path, marker: Path, to: str) -> Path:
     (code / "custom/carried.py").write_text(f"open({str(marker)!r}, 'w').close()\n\n\nclass Carried:\n    pass\n")
     file = code / "config/config_fed_client.json"
     config = json.loads(file.read_text())
-    config["components"].append({"id": "carried", "path": "carried.Carried", "args": {}})
+    config["components"].append({"id": "edge_attrs", "path": "carried.Carried", "args": {}})
     file.write_text(json.dumps(config))
     return job
 

@@ -30,7 +30,7 @@ TABLES = {
     "directed": True,
     "edge_features": "amount",
     "edge_weight": "amount",
-    "edge_normalise": "standard",
+    "edge_normalize": "standard",
     "loops": "keep",
 }
 
@@ -76,11 +76,11 @@ def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
     site = project / SITES[0]
     bank(site / "data", split_column=True)
     lines = ['path = "data"', "classes = 2", "directed = true", 'edge_features = ["amount"]', 'edge_weight = "amount"']
-    (site / SITE_FILE).write_text("\n".join(["[data]", *lines, 'edge_normalise = "standard"', 'loops = "keep"']) + "\n")
+    (site / SITE_FILE).write_text("\n".join(["[data]", *lines, 'edge_normalize = "standard"', 'loops = "keep"']) + "\n")
     here = own_graph(read_site_file(site / SITE_FILE)[0], site)
     there = load("folder", str(site / "data"), classes=2, **TABLES)
-    assert all(map(np.array_equal, here.carried.arrays().values(), there.carried.arrays().values()))
-    assert here.carried.columns == ("amount",)
+    assert all(map(np.array_equal, here.edge_attrs.arrays().values(), there.edge_attrs.arrays().values()))
+    assert here.edge_attrs.columns == ("amount",)
 
 
 TRANSFERS = {
@@ -88,9 +88,9 @@ TRANSFERS = {
     "directed": True,
     "edge_features": "amount",
     "edge_time": "day",
-    "edge_normalise": "standard",
+    "edge_normalize": "standard",
     "loops": "keep",
-    "unlabelled": "unknown",
+    "unlabeled": "unknown",
 }
 UNTIL = {"train_until": "1970-01-31", "val_until": 45.0}
 
@@ -119,7 +119,7 @@ def on_transfers(
     path: Path, model: str = "gine", scaled: str = "standard", external: str = "refuse", **more: object
 ) -> object:
     document = experiment(rounds=2).plain()
-    data = {"name": "folder", "path": str(path), **TRANSFERS, "owner": "bank", "edge_normalise": scaled}
+    data = {"name": "folder", "path": str(path), **TRANSFERS, "owner": "bank", "edge_normalize": scaled}
     data |= {} if external == "refuse" else {"external": external}
     own = {"name": model, "hidden": 8} | ({"directed": "both", "ports": True} if model == "gine" else {})
     cut = {"name": "column", "split": "time", **UNTIL}
@@ -138,7 +138,7 @@ def own_tables(whole: Path, project: Path) -> None:
         held.drop(columns="bank").to_csv(folder / "nodes.csv", index=False)
         edges[inside].to_csv(folder / "edges.csv", index=False)
         about = {"path": "data", "labels": ["fine", "fraud"], "random_id": site, **TRANSFERS, **UNTIL}
-        write_site_file(project / site / SITE_FILE, about | {"edge_normalise": "none"}, measures=list(FINE))
+        write_site_file(project / site / SITE_FILE, about | {"edge_normalize": "none"}, measures=list(FINE))
 
 
 @pytest.mark.often("gine-refuse", "gcn-exchange")
@@ -161,13 +161,13 @@ def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, 
 
 
 def test_new_nodes_beside_exchanged_columns_are_scaled_as_in_training(project: Path, tmp_path: Path) -> None:
-    """`normalise = "auto"`: one new account of a wild age, without transfers, moves no score."""
+    """`normalize = "auto"`: one new account of a wild age, without transfers, moves no score."""
     whole = transfers(tmp_path / "data")
     nodes = pd.read_csv(whole / "nodes.csv")
     nodes.assign(age=1000 * nodes["age"]).to_csv(whole / "nodes.csv", index=False)
     config = on_transfers(whole, "gcn", external="exchange", evaluation={"positive": 1})
     document = config.plain()
-    config = resolve({**document, "data": {**document["data"], "normalise": "auto"}})
+    config = resolve({**document, "data": {**document["data"], "normalize": "auto"}})
     (project / "server/test.npz").unlink(missing_ok=True)
     hand_out(*split(config, SITES), project, SITES, config)
     fed, algorithm, _ = joined(project, config)
@@ -217,7 +217,9 @@ def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_pa
         known = read["label"].isin(["fine", "fraud"])
         assert found["split"].tolist() == np.where(known, np.array(["train", "val", "test"])[until], "").tolist()
         graph = sim.graphs[site]
-        p = probabilities(algorithm.net, last.state["w"], graph)[: graph.own_edges.members[0].carried.total, 1].numpy()
+        p = probabilities(algorithm.net, last.state["w"], graph)[
+            : graph.own_edges.members[0].edge_attrs.total, 1
+        ].numpy()
         scored = np.abs(found["score"].to_numpy()[: len(p)] - p)
         before = (known & (until < 2)).to_numpy()[: len(p)]
         assert scored[before].max() <= 1e-4  # what came later changes nothing before

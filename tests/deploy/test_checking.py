@@ -182,7 +182,7 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     said = runner.invoke(app, ["sites", "check", str(project), str(path)])
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
-    assert told.count("normalise = 'standard' of the experiment applies only to simulations; here it is 'none'") == 3
+    assert told.count("normalize = 'standard' of the experiment applies only to simulations; here it is 'none'") == 3
     assert (
         told.count("because site.toml sets no scaling, after the scaling by the configuration of `sites init --split`")
         == 3
@@ -508,7 +508,7 @@ def test_a_vertical_project_starts_with_policies_that_the_template_can_run(tmp_p
     template, sites = tomllib.loads(shipped()["own-parties"]), names.split(",")
     for site in sites:
         about, rules = read_site_file(tmp_path / "p" / site / SITE_FILE)
-        assert (about.split, about.normalise) == ("hash", "standard")
+        assert (about.split, about.normalize) == ("hash", "standard")
         assert {"auc", "average_precision", "classes", "loss"} <= {*rules.measures}
 
         def refused(**settings: Any) -> list[str]:

@@ -36,7 +36,7 @@ EDGES = {"directed": True, "edge_features": "amount", "edge_weight": "amount", "
 
 def across(path: Path, external: str, least: int = 1, holdout: bool = False, **data: Any) -> Config:
     """Three banks and the transfers between them."""
-    own = {"name": "folder", "path": str(path), "external": external, "external_least": least, **EDGES, **data}
+    own = {"name": "folder", "path": str(path), "external": external, "min_external": least, **EDGES, **data}
     cut = {"name": "louvain", "clients": 3, "holdout": True} if holdout else {"name": "random", "clients": 3}
     document = experiment(rounds=2).plain()
     return resolve({**document, "data": own, "partition": cut, "model": {"name": "sage", "hidden": 8}})
@@ -53,8 +53,8 @@ def handed(project: Path, config: Config) -> Path:
     ("external", "least", "holdout", "data"),
     [
         pytest.param("features", 1, False, {}, id="features"),
-        pytest.param("exchange", 1, True, {"normalise": "row"}, id="exchange-holdout"),
-        pytest.param("exchange", 2, False, {"normalise": "row", "edge_time": "amount"}, id="exchange-2-timed"),
+        pytest.param("exchange", 1, True, {"normalize": "row"}, id="exchange-holdout"),
+        pytest.param("exchange", 2, False, {"normalize": "row", "edge_time": "amount"}, id="exchange-2-timed"),
     ],
 )
 def test_sites_give_the_numbers_of_the_simulation(
@@ -118,7 +118,7 @@ def tables(project: Path, ages: Any = AGES, external: str = "exchange", **policy
         (project / site / "own/nodes.csv").write_text("\n".join(["id,age,label,split", *rows]) + "\n")
         ends = [f"iban-{pair.replace(',', ',iban-')}" for pair in TRANSFERS[site]]
         (project / site / "own/edges.csv").write_text("\n".join(["source,target", *ends]) + "\n")
-        about = {"path": "own", "classes": 2, "directed": True, "external": external, "normalise": "none"}
+        about = {"path": "own", "classes": 2, "directed": True, "external": external, "normalize": "none"}
         write_site_file(project / site / SITE_FILE, about, **({"min_nodes": 1, "exchange": True} | policy))
     (project / "server/test.npz").unlink(missing_ok=True)
     data = {"name": "digits", "external": "exchange"}
@@ -160,7 +160,7 @@ def test_a_site_tells_only_of_as_many_nodes_at_once_as_its_policy_asks_for(proje
         _, link = joins(project, config, run=f"r{exchange}")
         assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == told
         site.write_text(site.read_text().replace(f"exchange = {exchange}", "exchange = true"))
-    _, link = joins(project, replace(config, external_least=4), run="r5")
+    _, link = joins(project, replace(config, min_external=4), run="r5")
     assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == 0
 
 

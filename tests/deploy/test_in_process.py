@@ -37,7 +37,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.models.blocks import has_ports
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
@@ -69,7 +69,7 @@ def joined(
     features, fed.classes = widest(replies), replies[SITES[0]]["classes"]
     fed.begin(max(after, 0) + 1)
     form = {} if vertical else common_form(replies)
-    return fed, config.algorithm.make(model_told(config.model.make(), form, features, fed.classes)), link
+    return fed, config.algorithm.make(model_of_form(config.model.make(), form, features, fed.classes)), link
 
 
 def simulated(config: Any) -> tuple[Any, Any]:
@@ -687,7 +687,7 @@ def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path) -
     """Other columns or scaling, said later, are of later runs."""
     site = project / "bank-a/site.toml"
     as_made = site.read_text()
-    site.write_text(as_made.replace('normalise = "none"', 'normalise = "standard"', 1))
+    site.write_text(as_made.replace('normalize = "none"', 'normalize = "standard"', 1))
     joined(project, experiment("fedavg"), run="r1")
     then = before_of(project / "bank-a").form
     site.write_text(as_made)

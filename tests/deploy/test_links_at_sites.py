@@ -21,7 +21,7 @@ from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, copied, experiment
 from tests.deploy.test_in_process import renamed, simulated
@@ -91,7 +91,7 @@ def joined(project: Path, config: Any, link: InProcess | None = None, **options:
     fed.begin(1)
     fed.classes = 2
     form, features = common_form(replies), replies[SITES[0]]["features"]
-    return fed, config.algorithm.make(model_told(config.model.make(), form, features, 2, config.decoder)), link
+    return fed, config.algorithm.make(model_of_form(config.model.make(), form, features, 2, config.decoder)), link
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -136,8 +136,8 @@ def split_at(site: Path, seed: int = 0, **links: Any) -> dict[frozenset[str], in
     """{ends: split} of a site's links."""
     about, _ = read_site_file(site / SITE_FILE)
     data = own_graph(about, site, links=Links(seed=seed, **links))
-    assert data.carried is not None
-    ends = np.array(data.node_ids)[data.carried.ends]
+    assert data.edge_attrs is not None
+    ends = np.array(data.node_ids)[data.edge_attrs.ends]
     return {
         frozenset(pair): int(at) for pair, at in zip(ends.T.tolist(), np.asarray(data.public).argmax(0), strict=True)
     }

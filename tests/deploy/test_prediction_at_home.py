@@ -141,7 +141,7 @@ def banks(project: Path) -> Path:
     """The project with tables of named classes."""
     for at, site in enumerate(SITES):
         customers(project / site / "data", at)
-        write_site_file(project / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalise": "row"})
+        write_site_file(project / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalize": "row"})
     (project / "server/test.npz").unlink(missing_ok=True)
     return project
 
@@ -171,7 +171,7 @@ def swap(banks: Path, site: str = "bank-b") -> None:
 
 def settle(banks: Path, site: str, **changed: Any) -> None:
     """Change settings in a site's file."""
-    about = {"path": "data", "labels": ["low", "high"], "normalise": "row"} | changed
+    about = {"path": "data", "labels": ["low", "high"], "normalize": "row"} | changed
     write_site_file(banks / site / SITE_FILE, about)
 
 
@@ -188,8 +188,8 @@ def settle(banks: Path, site: str, **changed: Any) -> None:
             r"classes: not as in the run r1. Write labels = ['low', 'high'] into site.toml.",
         ),
         (
-            lambda banks: settle(banks, "bank-b", normalise="none"),
-            r"scaling: not as in the run r1. Write normalise = 'row' into site.toml.",
+            lambda banks: settle(banks, "bank-b", normalize="none"),
+            r"scaling: not as in the run r1. Write normalize = 'row' into site.toml.",
         ),
     ],
 )
@@ -252,7 +252,7 @@ def test_the_command_fails_where_a_site_wrote_nothing(owned: Path, tmp_path: Pat
     """Real processes, with a quorum that training needs no third site for."""
     for at, site in enumerate(SITES):
         customers(owned / site / "data", at)
-        write_site_file(owned / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalise": "row"})
+        write_site_file(owned / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalize": "row"})
     (owned / "server/test.npz").unlink(missing_ok=True)
     run(experiment("fedavg", rounds=2, quorum=0.6), owned, tmp_path / "out", False, lambda now: None)
     command = ["sites", "predict", str(tmp_path / "out"), "--sites", str(owned)]

@@ -57,7 +57,7 @@ def test_a_run_leaves_the_simulations_model_at_each_site(project: Path, name: st
 def test_a_site_scores_what_sites_predict_gives_it(banks: Path, how: str) -> None:
     """Old and new customers, the flags of all sites' threshold among them; later with no project around."""
     for site in SITES:
-        write_site_file(banks / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalise": how})
+        write_site_file(banks / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalize": how})
     document = experiment("fedavg", rounds=ROUNDS).plain()
     config = resolve({**document, "evaluation": {"metric": "average_precision", "positive": "high"}})
     fed, algorithm, _ = joined(banks, config)

@@ -187,7 +187,7 @@ def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: P
     ("name", "settings", "keys"),
     [
         ("scaffold", {"option": 1}, {"update", "control", "n", "beyond"}),
-        ("fednova", {"most_local_steps": 3}, {"update", "reach", "n", "beyond", "steps"}),
+        ("fednova", {"max_local_steps": 3}, {"update", "reach", "n", "beyond", "steps"}),
         ("feddc", {}, {"update", "n", "beyond"}),
         ("fedrep", {}, {"update", "n", "beyond"}),
         ("pfedme", {}, {"update", "n", "beyond"}),

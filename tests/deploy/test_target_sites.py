@@ -14,7 +14,7 @@ from fedweave.deploy.flare.predicted import form_at
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.rounds import train
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import renamed, simulated
@@ -40,14 +40,14 @@ def joined(project: Path, config: Any) -> tuple[Flare, Any, Any]:
     replies = fed.join(config.plain(), "r1", -1, False)
     fed.begin(1)
     size = replies[SITES[0]]["features"], replies[SITES[0]]["classes"]
-    return fed, config.algorithm.make(model_told(config.model.make(), common_form(replies), *size)), replies
+    return fed, config.algorithm.make(model_of_form(config.model.make(), common_form(replies), *size)), replies
 
 
 @pytest.mark.parametrize(
     "data",
     [
         {},
-        {"target_normalise": "none"},
+        {"target_normalize": "none"},
         {"targets": ["price"], "ignore": ["rent"], "target_log": True},
         {"target": "labels"},
     ],
@@ -96,9 +96,9 @@ def test_sites_that_predict_other_things_are_refused(project: Path, tmp_path: Pa
 
 
 def test_sites_exchange_nothing_to_scale_numbers(project: Path, tmp_path: Path) -> None:
-    with refusal("config.target-normalise"):
-        SiteData(path="data.npz", target="number", target_normalise="all")
-    config = of_numbers(tmp_path, target_normalise="all")
+    with refusal("config.target-normalize"):
+        SiteData(path="data.npz", target="number", target_normalize="all")
+    config = of_numbers(tmp_path, target_normalize="all")
     with refusal("config.target-scale"):
         hand_out(*split(config, SITES), project, SITES, config)
 

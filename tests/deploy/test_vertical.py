@@ -65,7 +65,7 @@ def test_parties_whose_npz_files_have_ids_meet_as_those_with_tables(project: Pat
         data, _ = read_party(tmp_path / "data" / site, Folder(labels=("c0", "c1", "c2")))
         assert len(data.ids) == data.nodes > 60
         npz.write(data, project / site / "people.npz")
-        about = {"path": "people.npz", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
+        about = {"path": "people.npz", "labels": ["c0", "c1", "c2"], "normalize": "standard"}
         write_site_file(project / site / SITE_FILE, about, measures=list(FINE))
     check_equal(project, config)
 
@@ -188,7 +188,7 @@ def test_parties_agree_on_a_split_that_does_not_tell_who_has_a_label(project: Pa
                 line[1] = ""  # the label
         del head[at]
         file.write_text("".join(",".join(line) + "\n" for line in (head, *lines)))
-        rewrite(project / site / SITE_FILE, "normalise = .*", 'normalise = "standard"\nsplit = "hash"')
+        rewrite(project / site / SITE_FILE, "normalize = .*", 'normalize = "standard"\nsplit = "hash"')
         rewrite(project / site / SITE_FILE, "measures", "min_nodes = 1\nmeasures")
     splits = {}
     for site in SITES:
@@ -197,9 +197,9 @@ def test_parties_agree_on_a_split_that_does_not_tell_who_has_a_label(project: Pa
         assert own.public is not None
         splits[site] = dict(zip(own.ids, own.public.argmax(0).tolist(), strict=True))
         if site == SITES[0]:
-            unlabelled = own.y < 0
-            assert 15 < unlabelled.sum() < 35
-            assert own.public[:, unlabelled].any(0).all()  # they are in it like the others
+            unlabeled = own.y < 0
+            assert 15 < unlabeled.sum() < 35
+            assert own.public[:, unlabeled].any(0).all()  # they are in it like the others
     shared = set.intersection(*map(set, splits.values()))
     assert len(shared) == 60
     assert {splits[SITES[0]][node] for node in shared} == {0, 1, 2}

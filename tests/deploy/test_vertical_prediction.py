@@ -26,11 +26,11 @@ from tests.refusals import refusal
 def trained(project: Path, tmp_path: Path, scaling: str = "standard", **settings: Any) -> tuple[Any, Any, Tree]:
     """The experiment, its algorithm and the server's state after three rounds at the sites."""
     sections: Any = tables(tmp_path / "data")
-    sections["data"]["normalise"] = scaling
+    sections["data"]["normalize"] = scaling
     config = experiment("glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5} | settings, **sections)
     bring(project, tmp_path / "data")
     for site in SITES:
-        rewrite(project / site / "site.toml", "normalise = .*", f'normalise = "{scaling}"')
+        rewrite(project / site / "site.toml", "normalize = .*", f'normalize = "{scaling}"')
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 3)
     fed.snapshot()

@@ -10,7 +10,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SLOTS, SecureSum
 from fedweave.core.replies import Stacked
-from fedweave.engines.messages import Messages, SumMeter, check_alike, check_terms
+from fedweave.engines.messages import Messages, SumMeter, check_same_message, check_terms
 from fedweave.errors import FedweaveError
 from fedweave.privacy.secure_sum import FixedPoint
 from tests.refusals import refusal
@@ -57,4 +57,4 @@ def test_a_term_that_has_diverged_is_its_own_clients() -> None:
 def test_in_a_sum_nobody_is_told_what_others_are_not(each: Any, alike: bool) -> None:
     messages = Messages("add_up", {"w": torch.ones(3)}, each, ("a", "b"), ("a", "b"))
     with nullcontext() if alike else pytest.raises(FedweaveError, match="add_up replies in a secure sum"):
-        check_alike("add_up", messages)
+        check_same_message("add_up", messages)

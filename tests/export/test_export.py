@@ -126,9 +126,9 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
 
 def edge_logits(model: Any, data: Any) -> torch.Tensor:
     """The exported module's of each edge as it is listed."""
-    attr = torch.from_numpy(data.carried.features)
+    attr = torch.from_numpy(data.edge_attrs.features)
     with torch.no_grad():
-        return model(torch.from_numpy(np.asarray(data.x)), torch.from_numpy(data.carried.ends), edge_attr=attr)
+        return model(torch.from_numpy(np.asarray(data.x)), torch.from_numpy(data.edge_attrs.ends), edge_attr=attr)
 
 
 @pytest.mark.often("gine", "sage", "rgcn")
@@ -139,7 +139,7 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     name, _, way = name.partition(" ")
     model = {"name": name} | {"gine": {"directed": way or "none"}, "gat": {"edge_features": 0}}.get(name, {})
     cut = {"name": "random", "clients": 2, "train": 0.5, "val": 0.2, "test": 0.3}
-    out, data = tmp_path / "run", {**OF_EDGES, "path": str(folder), "edge_normalise": "standard"}
+    out, data = tmp_path / "run", {**OF_EDGES, "path": str(folder), "edge_normalize": "standard"}
     made(out, {"name": "fedavg", "lr": 0.05}, data, 2, partition=cut, model=model)
     run, whole = run_of(out), datasets.load(**{**data, "edge_time": "day"})
     w = run.model_of("global", run.built.fed.clients[0])
@@ -176,7 +176,7 @@ def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
 
 def test_the_card_and_the_form_say_what_the_model_wants(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "row"}
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalize": "row"}
     summary = made(out, {"name": "fedavg", "lr": 0.05}, data, 3, partition={"name": "random", "clients": 3})
     folder = exported(out)
     about = json.loads((folder / "model.json").read_text())
@@ -206,11 +206,11 @@ def test_the_card_and_the_form_say_what_the_model_wants(tmp_path: Path) -> None:
 def test_the_scaling_in_the_export_is_that_of_training(tmp_path: Path, how: str) -> None:
     raw = {"name": "folder", "path": str(bank(tmp_path / "data", order=(*COLUMNS, "spare")))}  # spare is constant
     cut = {"name": "random", "clients": 2}
-    made(tmp_path / "run", {"name": "fedavg"}, raw | {"normalise": how}, 1, partition=cut)
+    made(tmp_path / "run", {"name": "fedavg"}, raw | {"normalize": how}, 1, partition=cut)
     given = json.loads((exported(tmp_path / "run") / "model.json").read_text())["scaling"]
     x = np.asarray(datasets.load(**raw).x, np.float64)
     divisor = np.array([np.inf if value is None else value for value in given["divisor"]])
-    expected = datasets.load(**raw, normalise=how).x
+    expected = datasets.load(**raw, normalize=how).x
     assert (x - given["shift"]) / divisor == pytest.approx(expected, abs=1e-6)
 
 

@@ -122,7 +122,7 @@ def test_the_command_writes_a_model_that_stands_alone(
 ) -> None:
     out, level = tmp_path / "run", logging.getLogger("torch.onnx").level
     model, cut = {"name": "gcn", "linear": True, "layers": 1, "hidden": 8}, {"name": "random", "clients": 2}
-    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "row"}
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalize": "row"}
     made(out, {"name": "fedavg", "lr": 0.05}, data, 2, model=model, partition=cut)
     said = CliRunner().invoke(app, ["export", str(out), "--format", "onnx"])
     assert said.exit_code == 0, said.output

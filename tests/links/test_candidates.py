@@ -60,7 +60,7 @@ def triples(directed: bool = True) -> Dataset:
     from fedweave.core.edge_attributes import EdgeAttributes
 
     relation = rng.integers(0, 3, ends.shape[1])
-    data = replace(data, carried=EdgeAttributes(ends, directed, y=relation), labels=("a", "b", "c"))
+    data = replace(data, edge_attrs=EdgeAttributes(ends, directed, y=relation), labels=("a", "b", "c"))
     return as_links(data, Links(rank_negatives="all", ratios=(0.6, 0.2, 0.2)))
 
 

@@ -21,7 +21,7 @@ LINKS = {"name": "synthetic", "task": "links"}
 
 def test_learned_features_are_not_scaled(tmp_path: Path) -> None:
     found = config.resolve({"data": {"name": "folder", "path": str(tmp_path), "features": "learned"}})
-    assert found.data.values["normalise"] == "none"
+    assert found.data.values["normalize"] == "none"
     assert config.resolve(found.plain()) == found
 
 

@@ -68,7 +68,7 @@ def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
     vectors, relations = w["0/weight"], w["1/relation"]
     data = built.data
     for client, part in zip(scores.clients.clients, built.partition.parts, strict=True):
-        ends, kind = data.carried.ends[:, part.examples], data.carried.y[part.examples]
+        ends, kind = data.edge_attrs.ends[:, part.examples], data.edge_attrs.y[part.examples]
         known = set(zip(ends[0].tolist(), kind.tolist(), ends[1].tolist(), strict=True))
         found = []
         for (h, t), r in zip(ends[:, part.masks[2]].T.tolist(), kind[part.masks[2]].tolist(), strict=True):
@@ -275,6 +275,6 @@ def test_directions_of_triples_are_used(tmp_path):
     from fedweave.models import blocks
 
     data = build(resolve(document(triples(tmp_path), {"name": "fede"}))).data
-    assert data.carried.directed
+    assert data.edge_attrs.directed
     for name, several in (("embedding", 0), ("rgcn", 0), ("lightgcn", 1)):
-        assert len(blocks.unused(MODELS[name](), data.carried)) == several
+        assert len(blocks.unused(MODELS[name](), data.edge_attrs)) == several

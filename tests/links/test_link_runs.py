@@ -192,7 +192,7 @@ def test_a_split_by_time_sends_no_later_message(tmp_path: Path) -> None:
     }
     inputs = ingredients(resolve(given))
     [share] = shares(inputs.data, inputs.seen.parts)
-    made, attributes = links_of(share), share.carried
+    made, attributes = links_of(share), share.edge_attrs
     assert attributes is not None
     assert attributes.time is not None
     until = np.sort(attributes.time)[int(np.ceil(0.6 * edges.num_rows)) - 1]
@@ -273,9 +273,9 @@ def test_pytorch_geometrics_splits_are_read() -> None:
 
 
 def links_in(data: Dataset, split: int) -> set[tuple[int, int]]:
-    assert data.carried is not None
+    assert data.edge_attrs is not None
     assert data.public is not None
-    ends = data.carried.ends[:, data.public[split]]
+    ends = data.edge_attrs.ends[:, data.public[split]]
     return {(int(min(pair)), int(max(pair))) for pair in ends.T}
 
 

@@ -71,7 +71,7 @@ def test_the_split_is_of_the_ends_names_alone() -> None:
 
 def test_two_members_that_know_a_pair_have_it_in_the_same_split() -> None:
     data = as_links(random_data(), Links())
-    attributes = data.carried
+    attributes = data.edge_attrs
     assert attributes is not None
     assert data.public is not None
     some, others = np.arange(0, 40), np.arange(20, 60)
@@ -81,9 +81,9 @@ def test_two_members_that_know_a_pair_have_it_in_the_same_split() -> None:
         ends = np.searchsorted(nodes, attributes.ends[:, inside])
         named = replace(held, edges=undirected(*ends, len(nodes)), ids=tuple(map(str, nodes.tolist())), classes=1)
         apart = as_links(named, Links())
-        assert apart.carried is not None
+        assert apart.edge_attrs is not None
         assert apart.public is not None
-        where = {pair: at for at, pair in enumerate(map(tuple, nodes[apart.carried.ends].T.tolist()))}
+        where = {pair: at for at, pair in enumerate(map(tuple, nodes[apart.edge_attrs.ends].T.tolist()))}
         for at in np.flatnonzero(inside):
             assert (apart.public[:, where[tuple(attributes.ends[:, at].tolist())]] == data.public[:, at]).all()
 
@@ -116,14 +116,14 @@ def test_a_planted_edge_gives_nothing_away() -> None:
     split = np.array([0, 2, 0, 0, 0, 1])
     attributes = EdgeAttributes(ends, True, split=split)
     data = Dataset("planted", np.eye(6, dtype=np.float32), undirected(*ends, 6), np.zeros(6, np.int64), 1)
-    data = as_links(replace(data, carried=attributes), Links())
-    assert data.carried is not None
+    data = as_links(replace(data, edge_attrs=attributes), Links())
+    assert data.edge_attrs is not None
     assert data.public is not None
-    made = link_examples(Links(), data.carried, data.public, data.node_ids)
+    made = link_examples(Links(), data.edge_attrs, data.public, data.node_ids)
     assert pairs_of(made.edges) == {(2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4)}
-    assert made.carried is not None
-    assert pairs_of(made.carried.ends) == {(2, 3), (3, 4), (4, 5)}
-    cheat = pairs_of(undirected(*data.carried.ends[:, data.public[TRAIN]], 6))
+    assert made.edge_attrs is not None
+    assert pairs_of(made.edge_attrs.ends) == {(2, 3), (3, 4), (4, 5)}
+    cheat = pairs_of(undirected(*data.edge_attrs.ends[:, data.public[TRAIN]], 6))
     assert cheat > pairs_of(made.edges)  # what taking the training edges as they are would tell
 
 

@@ -65,7 +65,7 @@ def two_members() -> tuple[Dataset, Partition]:
     split = np.array([where for _, _, where in INSIDE + BETWEEN])
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     data = Dataset("six", x, undirected(*ends, 6), np.zeros(6, np.int64), 1)
-    data = replace(data, carried=EdgeAttributes(ends, False, split=split))
+    data = replace(data, edge_attrs=EdgeAttributes(ends, False, split=split))
     data = as_links(data, Links(rank_negatives=0))
     owner = replace(data, owner=np.array([0, 0, 0, 1, 1, 1]), owners=("a", "b"))
     from fedweave.partition import Column
@@ -366,18 +366,18 @@ def test_a_member_that_asks_for_nodes_without_a_pair_is_refused_and_named(
 ) -> None:
     """With a pair that only the test has, node 3 of b has no link to a but for those of 0 and 1; 6th is asked for."""
     data, partition = two_members()
-    carried = data.carried
-    assert carried is not None
+    edge_attrs = data.edge_attrs
+    assert edge_attrs is not None
     assert data.public is not None
     left = np.flatnonzero(
-        ~(carried.ends == 5).any(0) | (carried.ends >= 3).all(0)
+        ~(edge_attrs.ends == 5).any(0) | (edge_attrs.ends >= 3).all(0)
     )  # no link between members has node 5
     data = replace(
         data,
-        carried=carried.taken(left),
+        edge_attrs=edge_attrs.taken(left),
         y=data.y[left],
         public=data.public[:, left],
-        edges=undirected(*carried.ends[:, left], 6),
+        edges=undirected(*edge_attrs.ends[:, left], 6),
     )
     from fedweave.partition import Column
 
@@ -467,11 +467,11 @@ def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
     run_experiment(resolve(document()), tmp_path / "run", Quiet())
     built = build(resolve(document()))
     data = built.data
-    assert data.carried is not None
+    assert data.edge_attrs is not None
     holder = np.full(data.nodes, -1)
     for at, part in enumerate(built.partition.parts):
         holder[part.nodes] = at
-    u, v = data.carried.ends
+    u, v = data.edge_attrs.ends
     crossing = np.flatnonzero(holder[u] != holder[v])[:5]
     names = np.array(data.node_ids)
     ends = [*zip(names[u[crossing]], names[v[crossing]], strict=True), (names[0], "nobody")]

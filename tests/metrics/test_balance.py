@@ -67,7 +67,7 @@ def test_swapping_groups_changes_nothing_and_stacked_clients_equal_each_alone() 
 def test_unequal_groups_that_mix_at_random_are_not_balanced(data_root: Path) -> None:
     """Credit has 27,315 people of one group and 2,685 of the other: edges within groups
     are the most by far, and would be if people met at random."""
-    data = load("credit", str(data_root), normalise="none")
+    data = load("credit", str(data_root), normalize="none")
     masks = np.zeros((3, data.nodes), bool)
     graph = make_graph(np.ones((data.nodes, 1)), data.edges, data.y, masks, data.sens)
     within, every = group_edges(graph).tolist()

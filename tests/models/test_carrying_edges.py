@@ -28,9 +28,9 @@ def a_graph(seed=0, directed=True, n=N, m=M, dtype=torch.float64):
     target = np.where(target == source, (source + 2) % (n - 1), target)
     index = np.stack([source, target])
     e, weight = draw.normal(size=(m, K)).astype(np.float32), draw.uniform(0.1, 3, m).astype(np.float32)
-    carried = EdgeAttributes(index, directed, weight, e)
+    edge_attrs = EdgeAttributes(index, directed, weight, e)
     pairs = np.unique(np.concatenate([index, index[::-1]], 1), axis=1)
-    graph = make_graph(x, pairs, draw.integers(0, 2, n), np.ones((3, n), bool), dtype=dtype, carried=carried)
+    graph = make_graph(x, pairs, draw.integers(0, 2, n), np.ones((3, n), bool), dtype=dtype, edge_attrs=edge_attrs)
     if not directed:
         index, e, weight = np.concatenate([index, index[::-1]], 1), np.tile(e, (2, 1)), np.tile(weight, 2)
     return graph, *(torch.from_numpy(part) for part in (x.astype(np.float64), index, e.astype(np.float64), weight))
@@ -126,8 +126,8 @@ def test_ports_are_two_more_features_of_edges_in_attention():
     """Numbered by hand: the how manieth other end, in order of the edges, at the target and at the source."""
     graph, x, index, e, _ = a_graph()
     own = graph.own_edges.members[0]
-    ported = own.carried._replace(ports=True)
-    graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, carried=ported)
+    ported = own.edge_attrs._replace(ports=True)
+    graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, edge_attrs=ported)
     ports, known = torch.zeros(M, 2, dtype=torch.float64), {}
     for row, (source, target) in enumerate(index.T.tolist()):
         for side, (at, other) in enumerate(((target, source), (source, target))):
@@ -209,9 +209,9 @@ def test_matrices_beside_each_other_are_one_product(width):
     """Without features of edges, as of a graph that stands for clients', their weights are left out."""
     graph, *_ = a_graph()
     if not width:
-        own = graph.own_edges.members[0].carried._replace(features=None)
+        own = graph.own_edges.members[0].edge_attrs._replace(features=None)
         graph = make_graph(
-            graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, carried=own
+            graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, edge_attrs=own
         )
     draw = torch.Generator().manual_seed(1)
     h, g, weight = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (graph.nodes, graph.nodes, K))
@@ -228,7 +228,7 @@ def test_largest_of_each_row_by_hand():
         index[:, :0],
         np.zeros(3, int),
         np.ones((3, 3), bool),
-        carried=EdgeAttributes(index, True),
+        edge_attrs=EdgeAttributes(index, True),
     )
     h = torch.zeros(32, 1)
     h[:3, 0] = torch.tensor([5.0, 5.0, -7.0])
@@ -241,13 +241,13 @@ def test_largest_of_each_row_by_hand():
 
 def test_a_loop_and_weights_by_hand():
     """0 -> 1 of weight 3 and a loop at 1 of weight 2: row 1 of A + I is [3, 2 + 1], so that D~ is [1, 6]."""
-    carried = EdgeAttributes(np.array([[0, 1], [1, 1]]), True, np.array([3, 2], np.float32))
+    edge_attrs = EdgeAttributes(np.array([[0, 1], [1, 1]]), True, np.array([3, 2], np.float32))
     graph = make_graph(
         np.eye(2, dtype=np.float32),
         np.array([[0, 1], [1, 0]]),
         np.zeros(2, int),
         np.ones((3, 2), bool),
-        carried=carried,
+        edge_attrs=edge_attrs,
     )
     made = graph.own_edges.members[0].operator("edge_gcn_forward").scipy()[:2, :2].toarray()
     np.testing.assert_allclose(made, [[1, 0], [3 / math.sqrt(6), 3 / 6]], rtol=1e-6)

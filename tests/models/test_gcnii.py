@@ -92,7 +92,7 @@ def test_the_first_representation_is_carried_on_and_dropout_spares_it() -> None:
 
 def accuracy(data_root: Path, model: Any, lr: float, weight_decay: float, steps: int) -> float:
     """Test accuracy on Cora's public split after `steps` full-batch steps of Adam."""
-    data = datasets.load("cora", path=str(data_root), normalise="row")
+    data = datasets.load("cora", path=str(data_root), normalize="row")
     graph = make_graph(data.x, data.edges, data.y, data.public)  # type: ignore[arg-type]
     layers = model.build(data.features, data.classes)
 

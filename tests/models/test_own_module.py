@@ -111,25 +111,27 @@ class OfEdges(nn.Module):
 def carrying() -> tuple[Graph, Tensor, EdgeAttributes]:
     rng = np.random.default_rng(3)
     ends = np.array([[0, 1, 2, 3, 0, 4, 2], [1, 2, 3, 4, 2, 0, 2]])  # the last is a loop
-    carried = EdgeAttributes(ends, directed=False, weight=rng.random(7).astype(np.float32),
+    edge_attrs = EdgeAttributes(ends, directed=False, weight=rng.random(7).astype(np.float32),
                              features=rng.normal(size=(7, 2)).astype(np.float32))  # fmt: skip
     plain = ends[:, :6]
     index, x = np.concatenate([plain, plain[::-1]], 1), rng.normal(size=(5, 3))
-    graph = make_graph(x, index, np.array([0, 1, 0, 1, 0]), np.ones((3, 5), bool), dtype=torch.float64, carried=carried)
-    return graph, torch.from_numpy(x), carried
+    graph = make_graph(
+        x, index, np.array([0, 1, 0, 1, 0]), np.ones((3, 5), bool), dtype=torch.float64, edge_attrs=edge_attrs
+    )
+    return graph, torch.from_numpy(x), edge_attrs
 
 
 def test_a_module_reads_what_edges_carry() -> None:
     """Each edge's features and weight in both directions, loops once, as PyG's own call has them."""
-    graph, x, carried = carrying()
-    model = ModuleKind(OfEdges)().fitted(carried).build(3, 2)
+    graph, x, edge_attrs = carrying()
+    model = ModuleKind(OfEdges)().fitted(edge_attrs).build(3, 2)
     w = models.init(model, random.key(1), torch.float64)
     net = OfEdges(3, 2).double()
     net.load_state_dict(w["0"], strict=False)  # PyG's eps is a constant there
-    ends = torch.from_numpy(carried.ends)
+    ends = torch.from_numpy(edge_attrs.ends)
     index = torch.cat([ends, ends.flip(0)[:, :6]], 1)
     attr, weight = (
-        torch.from_numpy(np.concatenate([part, part[:6]])).double() for part in (carried.features, carried.weight)
+        torch.from_numpy(np.concatenate([part, part[:6]])).double() for part in (edge_attrs.features, edge_attrs.weight)
     )
     torch.testing.assert_close(models.apply(model, w, graph)[:5], net(x, index, weight, attr), **EXACT)
 

@@ -34,11 +34,11 @@ def graph_of(
     ends = np.concatenate([ends[:, ends[0] != ends[1]], [[0, 0], [1, 1]]], 1)
     relation = rng.integers(0, RELATIONS, ends.shape[1])
     relation[-2:] = 1
-    carried = EdgeAttributes(ends, directed, y=relation)
+    edge_attrs = EdgeAttributes(ends, directed, y=relation)
     x = rng.normal(size=(NODES, IN)) if x is None else x
     edges = undirected(*ends, NODES)
     masks = np.zeros((3, NODES), bool)
-    return make_graph(x, edges, np.zeros(NODES, np.int64), masks, dtype=dtype, carried=carried), carried  # type: ignore[arg-type]
+    return make_graph(x, edges, np.zeros(NODES, np.int64), masks, dtype=dtype, edge_attrs=edge_attrs), edge_attrs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -47,7 +47,7 @@ def test_the_layer_is_pygs(directed: bool, sparse: bool) -> None:
     """Outputs and gradients, with what comes back along a link as further relations."""
     conv = pytest.importorskip("torch_geometric.nn").RGCNConv
     columns = NODES if sparse else IN
-    graph, carried = graph_of(0, directed, x=sp.eye(NODES, format="csr") if sparse else None)
+    graph, edge_attrs = graph_of(0, directed, x=sp.eye(NODES, format="csr") if sparse else None)
     layer = convolution(columns, OUT, RELATIONS, BASES)
     w = {name: leaf.double().requires_grad_() for name, leaf in layer.init(random.key(0)).items()}
     theirs = conv(columns, OUT, 2 * RELATIONS, BASES).double()
@@ -56,7 +56,7 @@ def test_the_layer_is_pygs(directed: bool, sparse: bool) -> None:
         theirs.comp.copy_(w["mixture"])
         theirs.root.copy_(w["root"])
         theirs.bias.copy_(w["bias"].add_(0.5))
-    ends, kind = torch.from_numpy(carried.ends), torch.from_numpy(carried.y)
+    ends, kind = torch.from_numpy(edge_attrs.ends), torch.from_numpy(edge_attrs.y)
     there = (ends, kind) if directed else (torch.cat([ends, ends.flip(0)], 1), kind.repeat(2))
     edges = torch.cat([there[0], there[0].flip(0)], 1)
     x = torch.eye(NODES, dtype=torch.float64) if sparse else graph.x[:NODES]
@@ -83,9 +83,9 @@ def triples() -> Dataset:
     rng = np.random.default_rng(0)
     ends = np.unique(rng.integers(0, 30, (2, 240)), axis=1)
     ends = ends[:, ends[0] < ends[1]]  # no link is the reverse of another one
-    carried = EdgeAttributes(ends, True, y=rng.integers(0, RELATIONS, ends.shape[1]))
+    edge_attrs = EdgeAttributes(ends, True, y=rng.integers(0, RELATIONS, ends.shape[1]))
     x = rng.normal(size=(30, IN)).astype(np.float32)
-    data = Dataset("triples", x, undirected(*ends, 30), np.zeros(30, np.int64), 1, carried=carried)
+    data = Dataset("triples", x, undirected(*ends, 30), np.zeros(30, np.int64), 1, edge_attrs=edge_attrs)
     return as_links(replace(data, labels=("a", "b", "c")), Links(ratios=(0.6, 0.2, 0.2)))
 
 
@@ -99,12 +99,12 @@ def test_it_takes_the_relations_of_links() -> None:
     w = models.init(net, random.key(1))
     [graph] = client_graphs(data, EdgeGroups(clients=1, by="random").cut(data, 0)).values()
     h = models.embedded(net, w, graph)
-    assert data.carried is not None
+    assert data.edge_attrs is not None
     assert data.public is not None
     for split, same in ((0, False), (1, True), (2, True)):
-        relation = data.carried.y.copy()  # type: ignore[union-attr]
+        relation = data.edge_attrs.y.copy()  # type: ignore[union-attr]
         relation[data.public[split]] = (relation[data.public[split]] + 1) % RELATIONS
-        other = replace(data, carried=data.carried._replace(y=relation))
+        other = replace(data, edge_attrs=data.edge_attrs._replace(y=relation))
         [changed] = client_graphs(other, EdgeGroups(clients=1, by="random").cut(other, 0)).values()
         assert torch.equal(models.embedded(net, w, changed), h) == same
 

@@ -31,21 +31,23 @@ def one_hot(seed=0, how="standard", m=M):
     return scaled(EdgeAttributes(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
 
 
-def a_graph(carried, examples, seed=0, dtype=torch.float64):
-    draw, (source, target) = np.random.default_rng(seed), carried.ends
+def a_graph(edge_attrs, examples, seed=0, dtype=torch.float64):
+    draw, (source, target) = np.random.default_rng(seed), edge_attrs.ends
     apart = source != target
-    pairs = np.unique(np.concatenate([carried.ends[:, apart], carried.ends[::-1, apart]], 1), axis=1)
-    carried = carried._replace(examples=examples)
-    count = carried.total if examples else N
+    pairs = np.unique(np.concatenate([edge_attrs.ends[:, apart], edge_attrs.ends[::-1, apart]], 1), axis=1)
+    edge_attrs = edge_attrs._replace(examples=examples)
+    count = edge_attrs.total if examples else N
     x = draw.normal(size=(N, D)).astype(np.float32)
-    return make_graph(x, pairs, draw.integers(0, 2, count), np.ones((3, count), bool), dtype=dtype, carried=carried)
+    return make_graph(
+        x, pairs, draw.integers(0, 2, count), np.ones((3, count), bool), dtype=dtype, edge_attrs=edge_attrs
+    )
 
 
-def outcome(name, carried):
+def outcome(name, edge_attrs):
     """The logits, and the gradients of their squares, of an untrained model."""
-    net, graph = MODELS[name].build(D, 2), a_graph(carried, name.startswith("edges"))
+    net, graph = MODELS[name].build(D, 2), a_graph(edge_attrs, name.startswith("edges"))
     w = torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
-    rows = carried.total if name.startswith("edges") else N
+    rows = edge_attrs.total if name.startswith("edges") else N
     loss = lambda w: (models.apply(net, w, graph)[:rows] ** 2).sum()  # noqa: E731
     return models.apply(net, w, graph)[:rows], torch.func.grad(loss)(w), graph
 
@@ -55,13 +57,13 @@ def outcome(name, carried):
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
-    carried = one_hot(how=how)._replace(directed=leads)
-    logits, gradients, graph = outcome(name, carried)
+    edge_attrs = one_hot(how=how)._replace(directed=leads)
+    logits, gradients, graph = outcome(name, edge_attrs)
     own = graph.own_edges.members[0].messages.apart
-    assert own[1].nnz < 0.1 * M * K < np.count_nonzero(carried.features)
+    assert own[1].nnz < 0.1 * M * K < np.count_nonzero(edge_attrs.features)
     for module in (carrying, blocks):
         monkeypatch.setattr(module, "WIDE", 1 << 30)
-    expected, others, graph = outcome(name, carried)
+    expected, others, graph = outcome(name, edge_attrs)
     assert isinstance(graph.own_edges.members[0].messages.apart[1], np.ndarray)
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
     for one, other in zip(*map(torch.utils._pytree.tree_leaves, (gradients, others)), strict=True):
@@ -73,23 +75,23 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
     """Of one, the features are sparse as they are: nothing is kept apart."""
     net, examples = MODELS[name].build(D, 2), name.startswith("edges")
     given = (one_hot(0), one_hot(1, m=410), one_hot(2, "none"))
-    graphs = [a_graph(carried, examples, seed, torch.float32) for seed, carried in enumerate(given)]
+    graphs = [a_graph(edge_attrs, examples, seed, torch.float32) for seed, edge_attrs in enumerate(given)]
     w = models.init(net, key(1))
     batch = stack(graphs)
     there = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
     together = torch.func.vmap(lambda graph: models.apply(net, w, graph), (there,))(batch)
-    for place, (graph, carried) in enumerate(zip(graphs, given, strict=True)):
-        rows = carried.total if examples else N
+    for place, (graph, edge_attrs) in enumerate(zip(graphs, given, strict=True)):
+        rows = edge_attrs.total if examples else N
         torch.testing.assert_close(together[place][:rows], models.apply(net, w, graph)[:rows], rtol=1e-4, atol=1e-5)
 
 
 def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
-    carried = one_hot()
-    carried = carried._replace(time=np.arange(M, dtype=np.float64), until=(200.0, 300.0), examples=True)
+    edge_attrs = one_hot()
+    edge_attrs = edge_attrs._replace(time=np.arange(M, dtype=np.float64), until=(200.0, 300.0), examples=True)
     net, w = MODELS["edges"].build(D, 2), None
     found = []
     for _ in range(2):
-        graph = a_graph(carried, True)
+        graph = a_graph(edge_attrs, True)
         w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
         found.append([models.apply(net, w, graph._replace(edges=graph.own_edges.at(split))) for split in range(3)])
         for module in (carrying, blocks):

@@ -357,7 +357,7 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
         raise ConfigError("the algorithm refuses its settings: it needs sgd")
 
     class OfOwn:
-        not_owed: ClassVar[dict[str, str]] = {}
+        exemptions: ClassVar[dict[str, str]] = {}
         refuses = False
 
         def made(self) -> None:

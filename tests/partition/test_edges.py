@@ -33,9 +33,11 @@ def data(ends: np.ndarray = ENDS, kind: np.ndarray = KIND, nodes: int = 6, time:
     """Six nodes, of which the last has no edge, and seven edges of three kinds, two pairs of them parallel."""
     m = ends.shape[1]
     when = np.arange(m, dtype=np.float64) if time is None else time
-    carried = EdgeAttributes(ends, True, time=when, owner=kind % 2, owners=("x", "y"))
+    edge_attrs = EdgeAttributes(ends, True, time=when, owner=kind % 2, owners=("x", "y"))
     x = np.eye(nodes, dtype=np.float32)
-    return Dataset("triples", x, skeleton(ends, nodes), kind, 3, labels=KINDS, carried=carried._replace(examples=True))
+    return Dataset(
+        "triples", x, skeleton(ends, nodes), kind, 3, labels=KINDS, edge_attrs=edge_attrs._replace(examples=True)
+    )
 
 
 def held(partition: Partition) -> list[list[int]]:
@@ -52,7 +54,7 @@ def test_a_member_of_each_kind_holds_the_ends_of_its_edges_and_no_edge_of_anothe
     assert nodes == {(0, 2, 6): [0, 1, 2, 4], (1, 3): [0, 1, 2], (4, 5): [0, 2, 3]}  # nobody holds node 5
     assert by_kind[4, 5].edges.tolist() == [[0, 2, 3, 3], [3, 3, 0, 2]]
     own = dict(zip(map(tuple, held(made)), shares(whole, made.parts), strict=True))
-    assert own[4, 5].carried.ends.tolist() == [[1, 2], [2, 0]]  # among its own three
+    assert own[4, 5].edge_attrs.ends.tolist() == [[1, 2], [2, 0]]  # among its own three
     assert own[4, 5].y.tolist() == [2, 2]
     assert own[4, 5].edges.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
     assert own[1, 3].y.tolist() == [1, 1]
@@ -94,14 +96,14 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
     assert sorted(np.concatenate([part.examples for part in made.parts]).tolist()) == list(range(edges))
     for part, own in zip(made.parts, shares(whole, made.parts), strict=True):
         assert part.nodes.tolist() == np.unique(ends[:, part.examples]).tolist()
-        assert (part.nodes[own.carried.ends] == ends[:, part.examples]).all()
-        assert (own.edges == skeleton(own.carried.ends, own.nodes)).all()
+        assert (part.nodes[own.edge_attrs.ends] == ends[:, part.examples]).all()
+        assert (own.edges == skeleton(own.edge_attrs.ends, own.nodes)).all()
         assert (own.public == part.masks).all()
         if by == "relation":
             others = np.setdiff1d(np.arange(edges), part.examples)
             assert not np.isin(kind[part.examples], kind[others]).any()
     [union] = shares(whole, pooled(made, whole).parts)
-    assert union.carried.total == edges
+    assert union.edge_attrs.total == edges
 
 
 def test_a_source_is_at_one_member_with_all_edges_from_it():
@@ -123,12 +125,12 @@ def test_a_split_by_time_and_the_datas_own():
     whole = data()
     by_time = cut(EdgeGroups(by="relation", clients=3, split="time", train_until=2.0, val_until=4.0), whole, 0)
     for part in by_time.parts:
-        times = whole.carried.time[part.examples]
+        times = whole.edge_attrs.time[part.examples]
         assert part.masks[TRAIN].tolist() == (times <= 2).tolist()
         assert part.masks[VAL].tolist() == ((times > 2) & (times <= 4)).tolist()
         assert part.until == (2.0, 4.0)
     own = replace(whole, public=np.arange(7) % 3 == np.arange(3)[:, None])
-    published = cut(EdgeGroups(clients=2, public_split=True), own, 0)
+    published = cut(EdgeGroups(clients=2, use_dataset_split=True), own, 0)
     assert all((part.masks == own.public[:, part.examples]).all() for part in published.parts)
     assert published.parts[0].masks[TEST].any()
 
@@ -150,7 +152,7 @@ def test_what_cannot_be_cut_is_refused(how, change, code):
     if "y" in change:
         changed = replace(whole, y=change["y"])
     else:
-        changed = replace(whole, carried=whole.carried._replace(**change))
+        changed = replace(whole, edge_attrs=whole.edge_attrs._replace(**change))
     if change.get("examples") is False:
         changed = replace(changed, y=np.zeros(6, np.int64))
     with refusal(code):
@@ -166,9 +168,9 @@ def test_tables_name_owners_and_members_train(tmp_path):
     pd.DataFrame({"id": range(12), "age": draw.normal(size=12)}).to_csv(tmp_path / "nodes.csv", index=False)
     settings = {"task": "edges", "directed": True, "loops": "keep", "edge_owner": "shop"}
     whole = datasets.load("folder", str(tmp_path), **settings)
-    assert [whole.carried.owners[at] for at in whole.carried.owner] == edges.shop.tolist()
+    assert [whole.edge_attrs.owners[at] for at in whole.edge_attrs.owner] == edges.shop.tolist()
     again = datasets.load("npz", str(whole.save(tmp_path / "saved.npz")), loops="keep")
-    assert again.carried.owners == ("east", "west")
+    assert again.edge_attrs.owners == ("east", "west")
     for by, names in (("owner", ("east", "west")), ("relation", None)):
         document = {
             "rounds": 1,

@@ -110,7 +110,7 @@ def test_statistics_count_groups_by_hand() -> None:
     masks = np.zeros((3, 6), bool)
     masks[TRAIN, 0], masks[TEST, [1, 2]] = True, True
     data = replace(data, public=masks)
-    cut = EgoNetworks(hops=1, clients=1, public_split=True).cut(data, 0)
+    cut = EgoNetworks(hops=1, clients=1, use_dataset_split=True).cut(data, 0)
     columns = statistics(data, cut)
     assert columns["groups"] == [[3, 3]]
     assert columns["test_groups"] == [[1, 1]]
@@ -147,7 +147,7 @@ SIZES = {
 @pytest.mark.parametrize(("name", "hops"), SIZES)
 def test_sizes_on_the_public_sets(name: str, hops: int, data_root: Path) -> None:
     """Three hops are nearly all of the small sets; F²GNN's 30 clients."""
-    data = load(name, str(data_root), normalise="none")
+    data = load(name, str(data_root), normalize="none")
     sizes = [len(part.nodes) for seed in range(10) for part in EgoNetworks(hops=hops).cut(data, seed).parts]
     median, tolerance = SIZES[name, hops]
     assert len(sizes) == 300

@@ -28,8 +28,8 @@ TIME = np.array([1, 4, 3, 8, 9, 11, 10, 2], np.float64)
 
 def graph(carries: bool = True, x: Any = None) -> Dataset:
     x = np.arange(1, 6, dtype=np.float32)[:, None] if x is None else x
-    carried = EdgeAttributes(ENDS, True, AMOUNT, None, TIME) if carries else None
-    return Dataset("five", x, skeleton(ENDS, 5), np.arange(5) % 2, 2, carried=carried, columns=("age",))
+    edge_attrs = EdgeAttributes(ENDS, True, AMOUNT, None, TIME) if carries else None
+    return Dataset("five", x, skeleton(ENDS, 5), np.arange(5) % 2, 2, edge_attrs=edge_attrs, columns=("age",))
 
 
 def cut(*groups: list[int]) -> Partition:
@@ -85,7 +85,7 @@ def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, c
             x=data.x[part.nodes],
             y=data.y[part.nodes],
             edges=skeleton(place, len(part.nodes)),
-            carried=None if data.carried is None else data.carried.taken(held, place),
+            edge_attrs=None if data.edge_attrs is None else data.edge_attrs.taken(held, place),
             outside=outside,
         )
         npz.write(own, tmp_path / "own.npz")
@@ -107,8 +107,8 @@ def test_without_members_all_columns_are_nothing() -> None:
 def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -> None:
     split = replace(cut([0, 1], [2, 3]), parts=tuple(replace(p, until=(3.0, 9.0)) for p in cut([0, 1], [2, 3]).parts))
     early = TIME <= 3
-    carried = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
-    known = replace(graph(), carried=carried, edges=skeleton(ENDS[:, early], 5))
+    edge_attrs = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
+    known = replace(graph(), edge_attrs=edge_attrs, edges=skeleton(ENDS[:, early], 5))
     for how in ("features", "exchange"):
         now, then = (
             appended(data, parts, how).data for data, parts in ((graph(), split), (known, cut([0, 1], [2, 3])))
@@ -139,8 +139,8 @@ def test_foreign_ends_in_members_own_files_are_refused_or_used(tmp_path: Path) -
     data = load("members", str(root), directed=True, external="exchange")
     assert data.outside is not None
     assert set(data.outside.names) == {"x", "b1", "a1"}
-    assert data.carried is not None
-    assert data.carried.total == 2
+    assert data.edge_attrs is not None
+    assert data.edge_attrs.total == 2
     found = columns(appended(data, cut([0, 1], [2, 3]), "exchange").data)
     assert found["external in log count"] == pytest.approx(np.log1p([0, 1, 1, 0]), abs=1e-5)
     assert found["exchanged out mean of age"] == [5, 0, 0, 0]

@@ -27,7 +27,7 @@ from fedweave.partition.ego_networks import induced_edges, labels_of
 from tests.refusals import refusal
 
 
-def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabelled: float = 0.0) -> Dataset:
+def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabeled: float = 0.0) -> Dataset:
     """Random small graphs in order of class, with labeled nodes and edges."""
     rng = np.random.default_rng(seed)
     graph_of = np.repeat(np.arange(graphs), rng.integers(1, 9, graphs))
@@ -36,7 +36,7 @@ def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabelled: f
     edges = undirected(*pairs, n)
     kinds = (edges.min(0) + edges.max(0)) % 3
     y = np.sort(rng.integers(0, classes, graphs))
-    y[rng.random(graphs) < unlabelled] = -1
+    y[rng.random(graphs) < unlabeled] = -1
     x = np.ones((n, 1), np.float32)
     data = Dataset(
         "small",
@@ -55,7 +55,7 @@ def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabelled: f
     "partition", [GraphsIID(clients=4), Random(clients=4), Dirichlet(clients=4), Perturbed(clients=7)]
 )
 def test_clients_hold_whole_graphs_and_each_at_most_one_client(partition: object) -> None:
-    data = collection(unlabelled=0.1)
+    data = collection(unlabeled=0.1)
     made = cut(partition, data, 0)
     held = np.concatenate([part.examples for part in made.parts])
     assert len(np.unique(held)) == len(held)

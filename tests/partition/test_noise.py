@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused() -> None:
         with refusal("config.value", next(iter(wrong))):
             Noise(**wrong)  # type: ignore[arg-type]
     plain = data_of()
-    led = replace(plain, carried=EdgeAttributes(plain.edges, directed=True))
+    led = replace(plain, edge_attrs=EdgeAttributes(plain.edges, directed=True))
     with refusal("config.noise-edges", "noise.edges"):
         Noise(edges=0.5).applied(led, CUT.cut(led, 0), 0)
     data = Dataset("small", plain.x, plain.edges, np.arange(12) % 3, 3, graph_of=np.repeat(np.arange(12), 10))

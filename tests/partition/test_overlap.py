@@ -42,7 +42,7 @@ def test_the_printed_generator_gives_both_groups_the_same() -> None:
 @pytest.mark.parametrize("clients", [3, 7, 12])
 def test_other_numbers_of_clients_too(clients: int) -> None:
     how = Overlap(overlap=0.1, clients=clients)
-    none, low, high = group_means(how, blocks(3000, unlabelled=0.0))
+    none, low, high = group_means(how, blocks(3000, unlabeled=0.0))
     assert none == 0
     assert low == pytest.approx(0.1, abs=0.02)
     assert high == pytest.approx(0.2, abs=0.03)

@@ -60,14 +60,14 @@ def both_ways(pairs: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1).astype(np.int64)
 
 
-def blocks(nodes: int = 400, groups: int = 8, classes: int = 5, unlabelled: float = 0.1, seed: int = 0) -> Dataset:
+def blocks(nodes: int = 400, groups: int = 8, classes: int = 5, unlabeled: float = 0.1, seed: int = 0) -> Dataset:
     """A graph of dense blocks with a few edges between them and some isolated nodes."""
     rng = np.random.default_rng(seed)
     block = np.sort(rng.integers(0, groups, nodes))
     chance = np.where(block[:, None] == block, 0.15, 0.004)
     pairs = np.stack(np.nonzero(np.triu(rng.random((nodes, nodes)) < chance, 1)))
     pairs = pairs[:, ~(np.isin(pairs, np.arange(0, nodes, 20)).any(axis=0))]
-    y = np.where(rng.random(nodes) < unlabelled, -1, rng.integers(0, classes, nodes))
+    y = np.where(rng.random(nodes) < unlabeled, -1, rng.integers(0, classes, nodes))
     public = np.arange(nodes) % 3 == np.arange(3)[:, None]
     return Dataset("blocks", np.zeros((nodes, 1), np.float32), both_ways(pairs), y, classes, None, public)
 
@@ -192,7 +192,7 @@ def test_holders_do_not_depend_on_labels(how: Any) -> None:
 def test_public_split_is_the_published_one(kind: type) -> None:
     data = blocks()
     assert data.public is not None
-    for part in kind(clients=3, public_split=True).cut(data, 0).parts:
+    for part in kind(clients=3, use_dataset_split=True).cut(data, 0).parts:
         assert np.array_equal(part.masks, (data.public & (data.y >= 0))[:, part.nodes])
 
 
@@ -353,7 +353,7 @@ def test_holdout_of_a_single_community_is_an_error() -> None:
 
 
 def test_dirichlet_is_skewed_when_alpha_is_small_and_even_when_large() -> None:
-    data = blocks(nodes=2000, unlabelled=0.0)
+    data = blocks(nodes=2000, unlabeled=0.0)
 
     def largest_share(alpha: float) -> float:
         parts = Dirichlet(clients=5, alpha=alpha).cut(data, 0).parts
@@ -374,9 +374,9 @@ def test_dirichlet_shares_have_the_right_moments() -> None:
 
 
 def test_dirichlet_spreads_unlabeled_nodes_evenly() -> None:
-    data = blocks(nodes=2000, unlabelled=0.5)
-    unlabelled = [(data.y[part.nodes] < 0).sum() for part in Dirichlet(clients=5, alpha=0.1).cut(data, 0).parts]
-    assert max(unlabelled) - min(unlabelled) <= 1
+    data = blocks(nodes=2000, unlabeled=0.5)
+    unlabeled = [(data.y[part.nodes] < 0).sum() for part in Dirichlet(clients=5, alpha=0.1).cut(data, 0).parts]
+    assert max(unlabeled) - min(unlabeled) <= 1
 
 
 def test_dirichlet_guarantees_min_nodes_or_says_how_to_get_them() -> None:
@@ -389,7 +389,7 @@ def test_dirichlet_guarantees_min_nodes_or_says_how_to_get_them() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.6, 0.8, 1.0])
 def test_label_skew_sizes_and_major_rate(rate: float) -> None:
-    data = blocks(nodes=1000, unlabelled=0.1)
+    data = blocks(nodes=1000, unlabeled=0.1)
     labelled = int((data.y >= 0).sum())
     cut = LabelSkew(clients=6, majors=2, major_rate=rate, share=0.2, test_nodes=50).cut(data, 0)
     assert cut.test is not None
@@ -405,7 +405,7 @@ def test_label_skew_sizes_and_major_rate(rate: float) -> None:
 
 
 def test_reserved_test_nodes_are_held_by_no_later_client() -> None:
-    data = blocks(nodes=1000, unlabelled=0.1)
+    data = blocks(nodes=1000, unlabeled=0.1)
     skew = LabelSkew(clients=6, majors=2, share=0.4, test_nodes=80, short="fill", rest="all", reserved=True)
     parts = skew.cut(data, 0).parts
     for i, part in enumerate(parts):
@@ -418,13 +418,13 @@ def test_reserved_test_nodes_are_held_by_no_later_client() -> None:
     labelled = int((data.y >= 0).sum())
     left = labelled - round(0.3 * labelled) - 5 * 80  # what the last one can choose from
     assert len(parts[-1].nodes) == min(left, round(0.4 * labelled)) == left
-    with refusal("config.public-split", "reserved = true", "public_split"):
-        LabelSkew(reserved=True, public_split=True)
+    with refusal("config.public-split", "reserved = true", "use_dataset_split"):
+        LabelSkew(reserved=True, use_dataset_split=True)
 
 
 @pytest.mark.parametrize("reserved", [False, True])
 def test_exclusive_no_client_trains_on_what_another_validates_or_tests_on(reserved: bool) -> None:
-    data = blocks(nodes=1000, unlabelled=0.1)
+    data = blocks(nodes=1000, unlabeled=0.1)
     skew = LabelSkew(clients=6, majors=2, share=0.4, test_nodes=40, short="fill", rest="all", reserved=reserved)
     alike, alone = skew.cut(data, 0).parts, replace(skew, exclusive=True).cut(data, 0).parts
     judged = np.unique(np.concatenate([part.nodes[part.masks[1:].any(0)] for part in alike]))
@@ -437,16 +437,16 @@ def test_exclusive_no_client_trains_on_what_another_validates_or_tests_on(reserv
 
 
 def test_exclusive_says_which_client_it_leaves_without_train_nodes() -> None:
-    data = blocks(nodes=200, unlabelled=0.0)
+    data = blocks(nodes=200, unlabeled=0.0)
     skew = LabelSkew(clients=30, majors=2, share=0.3, test_nodes=30, rest="all", short="fill", exclusive=True)
     with refusal("config.exclusive", "exclusive = true"):
         skew.cut(data, 0)
-    with refusal("config.public-split", "exclusive = true", "public_split"):
-        LabelSkew(exclusive=True, public_split=True)
+    with refusal("config.public-split", "exclusive = true", "use_dataset_split"):
+        LabelSkew(exclusive=True, use_dataset_split=True)
 
 
 def test_label_skew_clients_overlap_and_differ_in_majors() -> None:
-    data = blocks(nodes=1000, unlabelled=0.0)
+    data = blocks(nodes=1000, unlabeled=0.0)
     parts = LabelSkew(clients=8, majors=1, share=0.15, test_nodes=30).cut(data, 0).parts
     assert len({int(np.bincount(data.y[part.nodes]).argmax()) for part in parts}) > 2
     assert len(np.unique(np.concatenate([part.nodes for part in parts]))) < 8 * 150
@@ -478,7 +478,7 @@ def test_impossible_cuts_name_the_remedy(how: Any, message: str) -> None:
 
 
 def test_the_remedy_for_test_nodes_works() -> None:
-    data = blocks(unlabelled=0.0)
+    data = blocks(unlabeled=0.0)
     with refusal("config.no-train", "95"):
         LabelSkew(majors=2).cut(data, 0)
     cut = LabelSkew(majors=2, test_nodes=95).cut(data, 0)

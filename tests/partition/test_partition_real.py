@@ -78,14 +78,14 @@ def test_the_label_skew_of_the_paper(name: str, share: float, clients: int) -> N
 
 def test_public_split_of_cora_is_shared_out() -> None:
     data = real("cora")
-    for how in (Louvain(public_split=True), Random(public_split=True), Dirichlet(public_split=True)):
+    for how in (Louvain(use_dataset_split=True), Random(use_dataset_split=True), Dirichlet(use_dataset_split=True)):
         columns = statistics(data, how.cut(data, 0))
         assert [sum(columns[role]) for role in ("train", "val", "test")] == [140, 500, 1000]
 
 
 def test_dblp_has_no_public_split() -> None:
     with refusal("config.no-split", "'dblp'"):
-        Louvain(public_split=True).cut(real("dblp"), 0)
+        Louvain(use_dataset_split=True).cut(real("dblp"), 0)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ BARE = replace(molecules([0, 1]), scaffold=None)
 @pytest.mark.parametrize(
     ("how", "code"),
     [
-        (lambda: Random(split="scaffold", public_split=True), "config.public-split"),
+        (lambda: Random(split="scaffold", use_dataset_split=True), "config.public-split"),
         (lambda: Random(split="scaffold", train_until=0.5), "config.idle"),
         (lambda: ScaffoldDirichlet(clients=4, min_nodes=30).cut(molecules([0] * 40), 0), "config.too-few"),
         (lambda: ScaffoldDirichlet(clients=4, min_nodes=10, alpha=0.01).cut(molecules([0] * 40), 0), "config.draws"),

@@ -98,7 +98,7 @@ def test_published_masks_without_unlabeled_nodes() -> None:
 
 
 def test_no_published_split_is_an_error() -> None:
-    with refusal("config.no-split", "public_split = true", "'toy'"):
+    with refusal("config.no-split", "use_dataset_split = true", "'toy'"):
         divide(labelled([0, 1]), [np.arange(2)], (0.5, 0.5, 0.0), True, 0)
 
 

@@ -116,18 +116,18 @@ def test_labels_only_at_the_first() -> None:
 def test_published_masks_and_the_rest() -> None:
     """Node 2 is unlabeled; 0 is published as train, 1 as test, and 3 is in no mask."""
     public = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
-    for train_rest, trains in ((False, [0]), (True, [0, 3])):
-        cut = Vertical(public_split=True, train_rest=train_rest).cut(square(public=public), 0)
+    for train_on_rest, trains in ((False, [0]), (True, [0, 3])):
+        cut = Vertical(use_dataset_split=True, train_on_rest=train_on_rest).cut(square(public=public), 0)
         for part in cut.parts:
             assert [np.flatnonzero(mask).tolist() for mask in part.masks] == [trains, [], [1]]
     with refusal("config.no-split", "'square'"):
-        Vertical(public_split=True).cut(square(), 0)
+        Vertical(use_dataset_split=True).cut(square(), 0)
 
 
 @pytest.mark.parametrize("kind", [Vertical, Parties])
 def test_rest_needs_the_published_split(kind: type) -> None:
-    with refusal("config.public-split", "train_rest = true", "public_split = true"):
-        kind(train_rest=True)
+    with refusal("config.public-split", "train_on_rest = true", "use_dataset_split = true"):
+        kind(train_on_rest=True)
 
 
 def test_widths_are_of_all_clients() -> None:
@@ -175,7 +175,7 @@ def test_parties_are_refused_where_there_are_none() -> None:
 
 def test_cora(data_root: Path) -> None:
     data = datasets.load("cora", path=str(data_root))
-    cut = Vertical(public_split=True, train_rest=True).cut(data, 0)
+    cut = Vertical(use_dataset_split=True, train_on_rest=True).cut(data, 0)
     columns = statistics(data, cut)
     assert columns["features"] == [478, 477, 478]
     edges = data.edges.shape[1] // 2
@@ -192,7 +192,7 @@ def test_equally_many_nodes_of_each_label_train() -> None:
         assert part.masks.sum(1).tolist() == [20, 15, 18]
         assert np.array_equal(part.masks, cut.parts[0].masks)
     with refusal("config.public-split", "train_per_class = 10"):
-        Vertical(train_per_class=10, public_split=True)
+        Vertical(train_per_class=10, use_dataset_split=True)
 
 
 def test_a_hashed_split_is_what_the_key_and_the_id_say(tmp_path: Path) -> None:
@@ -226,5 +226,5 @@ def test_parties_that_split_by_a_hash_do_so_whatever_the_labels() -> None:
     assert not np.array_equal(cut(y, 1), masks)
     some = np.where(np.arange(200) < 50, y, -1)
     assert np.array_equal(cut(some), masks & (some >= 0))
-    with refusal("config.public-split", "split", "public_split"):
-        Parties(split="hash", public_split=True)
+    with refusal("config.public-split", "split", "use_dataset_split"):
+        Parties(split="hash", use_dataset_split=True)

@@ -60,7 +60,7 @@ def test_rows_differ_in_what_their_names_say() -> None:
     ours, other, plain, scaled = (
         config.resolve(experiment("Cora", method)).plain() for method in (OURS, NORMALIZED, PLAIN, SCALED)
     )
-    assert config.differences(ours, other) == ["algorithm.normalise"]
+    assert config.differences(ours, other) == ["algorithm.normalize"]
     assert set(config.differences(plain, scaled)) == {
         "algorithm.name", "algorithm.momentum", "algorithm.server_lr",
     }  # fmt: skip

@@ -207,12 +207,12 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
         "algorithm.own_reduction",
     }  # fmt: skip
     assert differing("FedEgo", "Cora") == everything
-    more = {"rounds", "algorithm.lr", "data.normalise"}
+    more = {"rounds", "algorithm.lr", "data.normalize"}
     assert differing("FedEgo", "Wiki") == everything | more
     assert differing("FedAvg", "Cora") == {
         "eval_every", "partition.reserved", "model.initial", "algorithm.parts", "algorithm.local_steps"
     }  # fmt: skip
-    assert differing("FedAvg", "Wiki") - differing("FedAvg", "Cora") == {"data.normalise"}
+    assert differing("FedAvg", "Wiki") - differing("FedAvg", "Cora") == {"data.normalize"}
     assert script("FedAvg", "Cora")["algorithm"]["parts"][-1] == "trained_model"
     assert (script("FedProx", "Cora")["algorithm"]["mu"], script("FedProx", "Cora")["algorithm"]["adaptive"]) == (
         0.0,
@@ -227,7 +227,7 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
         "clients judged after training": {"algorithm.own_reduction"},
         "Kaiming-normal weights": {"model.initial"},
         "more training on dblp": {"rounds", "algorithm.lr"},
-        "features 0/1 on dblp": {"data.normalise"},
+        "features 0/1 on dblp": {"data.normalize"},
     }
     assert {name: value for name, value in added.items() if value} == {
         "Adam's moments kept": {"algorithm.optimizer_state"},

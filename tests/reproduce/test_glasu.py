@@ -349,7 +349,9 @@ ROUNDS = 2
 def small(document: config.Document) -> config.Document:
     """The experiment on 60 nodes with ten features, a narrow model, and the engine that records no steps."""
     data = {"name": "synthetic", "nodes": 60, "classes": 2, "features": 10, "degree": 4.0}
-    split = {key: value for key, value in document["partition"].items() if key not in ("public_split", "train_rest")}
+    split = {
+        key: value for key, value in document["partition"].items() if key not in ("use_dataset_split", "train_on_rest")
+    }
     model, engine = document["model"] | {"hidden": 4}, {"mode": "loop"}
     short = {"rounds": ROUNDS, "eval_every": 1, "data": data, "partition": split, "model": model, "engine": engine}
     return document | short

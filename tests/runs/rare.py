@@ -32,7 +32,7 @@ path = "{data}"
 owner = "bank"
 [partition]
 name = "column"
-public_split = true
+use_dataset_split = true
 [model]
 name = "mlp"
 hidden = 4

@@ -25,7 +25,7 @@ TABLES = {
     "directed": True,
     "edge_features": ["amount", "kind"],
     "edge_weight": "amount",
-    "edge_normalise": "standard",
+    "edge_normalize": "standard",
     "categories": {"edges.kind": ["cash", "wire"]},
     "loops": "keep",
 }
@@ -119,14 +119,14 @@ def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, model: di
 
 def test_what_a_model_does_not_use_is_said(tmp_path: Path) -> None:
     config = resolve(document(bank(tmp_path / "data"), name="sage"))
-    carried = build(config).data.carried
-    assert [note.split(";")[0].split()[-1] for note in unused(config.model.make(), carried)] == [
+    edge_attrs = build(config).data.edge_attrs
+    assert [note.split(";")[0].split()[-1] for note in unused(config.model.make(), edge_attrs)] == [
         "directions",
         "weights",
         "features",
     ]
     gcn = resolve(document(tmp_path / "data", name="gcn", directed="both")).model.make()
-    assert len(unused(fitted(gcn, carried), carried)) == 1
+    assert len(unused(fitted(gcn, edge_attrs), edge_attrs)) == 1
     assert not unused(gcn, None)
 
 

@@ -36,7 +36,7 @@ def test_a_client_without_training_examples_has_the_model_that_it_received(
     """Of three banks one trains; weight decay alone moved the others' models, to .25 for .95."""
     out = tmp_path / "run"
     monkeypatch.chdir(CASES / "idle-trained")
-    fast = ("rounds=30", "algorithm.local_steps=20", "algorithm.lr=0.05", "data.normalise=none")
+    fast = ("rounds=30", "algorithm.local_steps=20", "algorithm.lr=0.05", "data.normalize=none")
     settings = [word for own in fast for word in ("--set", own)]
     assert called("run", "onetrain.toml", "--out", out, *settings).exit_code == 0
     metrics = pq.read_table(out / "metrics.parquet").to_pylist()
@@ -76,7 +76,7 @@ def test_one_name_is_one_metric_for_every_algorithm(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(CASES / "centralized-auc")
     found = {}
     for name in ("fedavg", "centralized"):
-        words = ("run", "e.toml", "--algorithm", name, "--out", tmp_path / name, "--set", "data.normalise=none")
+        words = ("run", "e.toml", "--algorithm", name, "--out", tmp_path / name, "--set", "data.normalize=none")
         assert called(*words).exit_code == 0
         found[name] = json.loads((tmp_path / name / "summary.json").read_text())["metrics"]
     aucs = ("global/auc", "within/auc", "pooled/auc", "within/members")

@@ -36,7 +36,7 @@ NODES_ALONE |= {"feddep", "fedtad", "fggp", "fgssl"}
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
 OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
 DATA = {"name": "folder", "task": "edges", "directed": True, "edge_features": ["amount"], "edge_time": "day"}
-DATA |= {"loops": "keep", "unlabelled": "unknown", "owner": "bank"}
+DATA |= {"loops": "keep", "unlabeled": "unknown", "owner": "bank"}
 CUT = {"name": "column", "split": "time", "train_until": 0.5, "val_until": "1970-02-15"}
 MODEL = {"name": "gine", "hidden": 8, "directed": "both", "dropout": 0.0}
 
@@ -85,11 +85,11 @@ def trained(folder: Path, algorithm: str | dict = "fedavg", rounds: int = 2, mod
 def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_path):
     config = resolve(document(tables(tmp_path)))
     built = build(config)
-    data, day = built.data, built.data.carried.time
+    data, day = built.data, built.data.edge_attrs.time
     first = np.sort(day[data.y >= 0])[(np.count_nonzero(data.y >= 0) + 1) // 2 - 1]
     held = np.zeros(data.examples, bool)
     for at, part in enumerate(built.partition.parts):
-        ends = data.carried.ends[:, part.examples]
+        ends = data.edge_attrs.ends[:, part.examples]
         assert (data.owner[ends] == at).all()
         held[part.examples] = True
         known = data.y[part.examples] >= 0
@@ -97,7 +97,7 @@ def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_pat
         assert np.array_equal(part.masks[TRAIN], wanted[0] & known)
         assert np.array_equal(part.masks[VAL], wanted[1] & known)
         assert np.array_equal(part.masks.any(0), known)
-    assert np.array_equal(held, data.owner[data.carried.ends[0]] == data.owner[data.carried.ends[1]])
+    assert np.array_equal(held, data.owner[data.edge_attrs.ends[0]] == data.owner[data.edge_attrs.ends[1]])
     table = built.partition.table()
     assert table["examples"].to_pylist() == [len(part.examples) for part in built.partition.parts]
     assert data.labels == ("fine", "fraud")
@@ -114,7 +114,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     nodes.to_csv(folder / "nodes.csv", index=False)
     data |= {
         "task": "nodes",
-        "unlabelled": None,
+        "unlabeled": None,
         "ignore": ["edges.id", "edges.label", "edges.sens"],
     }
     data = {name: value for name, value in data.items() if value is not None}
@@ -123,7 +123,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     assert built.data.columns == of_nodes.columns
     assert built.data.features > 1
     for part in built.partition.parts:
-        assert len({*built.data.owner[built.data.carried.ends[:, part.examples]].ravel()}) == 1
+        assert len({*built.data.owner[built.data.edge_attrs.ends[:, part.examples]].ravel()}) == 1
     east = pd.read_csv(folder / "nodes.csv").query("bank == 'east'").drop(columns=["label", "bank"])
     edges = pd.read_csv(folder / "edges.csv")
     own = tmp_path / "east"
@@ -134,7 +134,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     taken = {name: value for name, value in DATA.items() if name != "owner"} | {"external": how, "path": str(own)}
     alone = datasets.load(**taken)
     assert alone.ids == tuple(edges["id"][here[0] & here[1]])
-    assert alone.outside.carried.total == int((here[0] != here[1]).sum())
+    assert alone.outside.edge_attrs.total == int((here[0] != here[1]).sum())
 
 
 @pytest.mark.often("model0-fedavg")
@@ -157,7 +157,7 @@ def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model
     found = []
     for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
         folder = tables(tmp_path / name, more=more)
-        data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
+        data = {**DATA, "path": str(folder), "edge_normalize": "standard"}
         found.append(trained(folder, algorithm, partition=cut, model=model, data=data))
     (_, one, before), (_, two, after) = found
     for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
@@ -175,7 +175,7 @@ def test_each_split_is_judged_with_the_edges_until_its_end(tmp_path):
         whole = models.judged(model, state["w"], graph)
         for split in (TRAIN, VAL, TEST):
             seen = graph.own_edges.members[0].seen(split)
-            assert seen.carried.time.max() <= (*graph.own_edges.members[0].carried.until, 60.0)[split]
+            assert seen.edge_attrs.time.max() <= (*graph.own_edges.members[0].edge_attrs.until, 60.0)[split]
             own = models.apply(model, state["w"], graph.at(split))
             assert torch.equal(whole[graph.masks[split]], own[graph.masks[split]])
             assert split == TRAIN or not torch.equal(whole[graph.masks[TRAIN]], own[graph.masks[TRAIN]])
@@ -316,7 +316,7 @@ def test_nodes_are_split_by_their_own_times_too(tmp_path):
         ({**CUT, "train_until": "soon"}, "train_until"),
         ({**CUT, "train_until": 0.9}, "second later"),
         ({"name": "column", "train_until": 0.5}, "split"),
-        ({**CUT, "public_split": True}, "public_split"),
+        ({**CUT, "use_dataset_split": True}, "use_dataset_split"),
         ({"name": "dirichlet"}, "edges"),
     ],
 )
@@ -336,9 +336,9 @@ FRAMES = {"task": "edges", "directed": True, "loops": "keep", "edge_features": "
 
 def test_doors_give_the_same_edges(tmp_path):
     folder = tables(tmp_path / "data")
-    own = datasets.load("folder", str(folder), unlabelled="unknown", **FRAMES, ignore=["bank"])
+    own = datasets.load("folder", str(folder), unlabeled="unknown", **FRAMES, ignore=["bank"])
     nodes, edges = pd.read_csv(folder / "nodes.csv").drop(columns="bank"), pd.read_csv(folder / "edges.csv")
-    frames = datasets.from_frames(nodes, edges, unlabelled="unknown", **FRAMES)
+    frames = datasets.from_frames(nodes, edges, unlabeled="unknown", **FRAMES)
     file = datasets.load("npz", str(own.save(tmp_path / "own.npz")), loops="keep")
     for other in (frames, file):
         assert other.example == "edge"
@@ -346,12 +346,12 @@ def test_doors_give_the_same_edges(tmp_path):
         assert other.node_ids == own.node_ids
         assert np.array_equal(other.y, own.y)
         assert np.array_equal(other.sens, own.sens)
-        assert np.array_equal(other.carried.ends, own.carried.ends)
+        assert np.array_equal(other.edge_attrs.ends, own.edge_attrs.ends)
         assert other.labels == own.labels
-        assert np.array_equal(other.carried.features, own.carried.features)
+        assert np.array_equal(other.edge_attrs.features, own.edge_attrs.features)
     split = np.random.default_rng(0).choice(["train", "test", ""], len(edges))
     split[own.y < 0] = ""
-    table = datasets.from_frames(nodes, edges.assign(split=split), unlabelled="unknown", **FRAMES)
+    table = datasets.from_frames(nodes, edges.assign(split=split), unlabeled="unknown", **FRAMES)
     again = datasets.load("npz", str(table.save(tmp_path / "split.npz")), loops="keep")
     assert np.array_equal(again.public, table.public)
     assert table.public[TEST].tolist() == (split == "test").tolist()
@@ -366,7 +366,7 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
         for name in ("nodes", "edges"):
             path = tmp_path / "all" / member / f"{name}.csv"
             pd.read_csv(path).drop(columns={"nodes": "bank", "edges": "id"}[name]).to_csv(path, index=False)
-    own = datasets.load("members", str(tmp_path / "all"), unlabelled="unknown", **FRAMES)
+    own = datasets.load("members", str(tmp_path / "all"), unlabeled="unknown", **FRAMES)
     assert own.example == "edge"
     assert own.examples == 2 * TRANSFERS
     assert own.ids[TRANSFERS] == "south/0"
@@ -381,21 +381,21 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
     )
     pyg = datasets.from_pyg(held, task="edges", loops="keep")
     assert pyg.example == "edge"
-    assert pyg.carried.directed
+    assert pyg.edge_attrs.directed
     assert pyg.y.tolist() == label.tolist()
-    assert np.allclose(pyg.carried.features[:, 0], edges["amount"])
-    assert np.array_equal(pyg.carried.ends, own.carried.ends[:, :TRANSFERS])
+    assert np.allclose(pyg.edge_attrs.features[:, 0], edges["amount"])
+    assert np.array_equal(pyg.edge_attrs.ends, own.edge_attrs.ends[:, :TRANSFERS])
 
 
 def test_ports_number_neighbors_in_order_of_time():
     ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
-    carried = EdgeAttributes(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
-    into, out_of = carried_edges.ports_of(carried).T
+    edge_attrs = EdgeAttributes(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
+    into, out_of = carried_edges.ports_of(edge_attrs).T
     assert into.tolist() == [1, 0, 1, 2, 0, 0]  # 3 is reached from 1, then from 0, then from 2
     assert out_of.tolist() == [1, 0, 1, 0, 0, 1]  # 0 reaches 1, then 3; 1 reaches 3, then 0
-    early = carried.taken(carried.time <= 5)
-    assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(carried)[carried.time <= 5].tolist()
-    assert np.allclose(carried.read[:, 0], np.log1p(into))
+    early = edge_attrs.taken(edge_attrs.time <= 5)
+    assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(edge_attrs)[edge_attrs.time <= 5].tolist()
+    assert np.allclose(edge_attrs.read[:, 0], np.log1p(into))
 
 
 def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):

@@ -26,8 +26,8 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
 ) -> None:
     member(tmp_path / "m/a", "a1=1 a2=2 a3=4 a4=5 a5=7 a6=8", "a1,b1 b2,a2 a1,a2 c9,a3")
     member(tmp_path / "m/b", "b1=3 b2=6 b3=9 b4=9 b5=1 b6=2", "a1,b1 b2,a2 b3,b4")
-    data = {"name": "members", "path": str(tmp_path / "m"), "directed": True, "normalise": "standard"}
-    cut = {"name": "folders", "public_split": True}
+    data = {"name": "members", "path": str(tmp_path / "m"), "directed": True, "normalize": "standard"}
+    cut = {"name": "folders", "use_dataset_split": True}
     document = {"rounds": 1, "data": data | {"external": "exchange", "classes": 2}, "partition": cut}
     config = resolve({**document, "model": {"name": "sage", "hidden": 4}, "algorithm": {"name": "fedavg"}})
     made, parts, _ = prepared(config)

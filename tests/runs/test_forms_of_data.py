@@ -54,7 +54,7 @@ def test_graphs_in_a_tu_folder_are_predicted_alike_as_tables(tmp_path: Path, mon
         assert [name for name in new if name.startswith("p_")] == ["p_-1", "p_1"]
 
 
-def unlabelled(root: Path) -> Path:
+def unlabeled(root: Path) -> Path:
     """The same collection without labels of nodes, so that degrees are its features."""
     shutil.copytree(MOLECULES, root, ignore=shutil.ignore_patterns("*node_labels*"))
     return root
@@ -73,7 +73,7 @@ def as_tables(data: datasets.Dataset, root: Path, names: tuple[str, ...]) -> Pat
 @pytest.mark.often("label")
 @pytest.mark.parametrize("kind", ["label", "degree"])
 def test_small_graphs_are_predicted_alike_in_every_form(tmp_path: Path, kind: str) -> None:
-    source = MOLECULES if kind == "label" else unlabelled(tmp_path / "tu")
+    source = MOLECULES if kind == "label" else unlabeled(tmp_path / "tu")
     data = datasets.load("tu", str(source))
     npz.write(data, tmp_path / "named.npz")
     forms = {"tu": source, "npz": tmp_path / "named.npz", "graphs": as_tables(data, tmp_path / "tables", ("-1", "1"))}
@@ -161,7 +161,7 @@ def test_nodes_are_predicted_alike_in_every_form(tmp_path: Path, how: str, caplo
     }
     for name, path in forms.items():
         out, given = tmp_path / f"run-{name}", {"name": name.replace("bare", "npz"), "path": str(path)}
-        made(out, LEARNT, given | {"normalise": how}, 3, partition={"name": "random", "clients": 1})
+        made(out, LEARNT, given | {"normalize": how}, 3, partition={"name": "random", "clients": 1})
         expected = probabilities(out)
         for other, new in forms.items() if name != "bare" else [("bare", forms["bare"])]:
             caplog.clear()
@@ -210,7 +210,7 @@ def test_an_export_says_what_columns_and_classes_are(tmp_path: Path) -> None:
 
 
 def test_the_record_is_that_of_the_data_and_read_as_it_was_written(tmp_path: Path) -> None:
-    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": "standard"}
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalize": "standard"}
     out = tmp_path / "run"
     made(out, LEARNT, data, 1)
     form = read_form(out)

@@ -128,7 +128,7 @@ def test_data_of_ones_own_is_saved_beside_its_runs_once(tmp_path: Path) -> None:
     [file] = tmp_path.glob("*.npz")
     config = fedweave.load_run(tmp_path / "one").config
     assert (config.folder, config.partition.name) == (str(file), "column")
-    assert config.data.values["normalise"] == "none"  # as the features were when the run was made
+    assert config.data.values["normalize"] == "none"  # as the features were when the run was made
     assert fedweave.load_run(tmp_path / "one").partition["client"].to_pylist() == ["north", "south", "west"]
     done = command("predict", tmp_path / "one")
     assert done.exit_code == 0, done.output

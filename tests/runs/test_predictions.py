@@ -180,7 +180,7 @@ def bank(
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of FedAvg on customers, whose features were scaled over all of them."""
     root = tmp_path_factory.mktemp("bank")
-    data = {"name": "folder", "path": str(bank(root / "data")), "normalise": "standard"}
+    data = {"name": "folder", "path": str(bank(root / "data")), "normalize": "standard"}
     made(root / "run", {"name": "fedavg", "lr": 0.05}, data, 10, partition={"name": "random", "clients": 3})
     return root / "run"
 
@@ -246,7 +246,7 @@ def test_new_nodes_may_say_whose_they_are_or_not(tmp_path: Path) -> None:
 def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path, how: str) -> None:
     """One client that holds all: its own nodes and the same tables without labels, columns in another order, give equal
     probabilities; of a part of the nodes alone this holds only if features are scaled as they were in training."""
-    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalise": how}
+    data = {"name": "folder", "path": str(bank(tmp_path / "data")), "normalize": how}
     made(tmp_path / "run", {"name": "fedavg"}, data, partition={"name": "random", "clients": 1}, model={"name": "mlp"})
     own = columns(predictions(tmp_path / "run"))
     new = columns(predictions(tmp_path / "run", bank(tmp_path / "new", False, ("debt", "age", "income"), 90)))

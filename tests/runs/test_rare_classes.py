@@ -133,7 +133,7 @@ def test_the_chosen_round_catches_some_of_the_rare_class(tmp_path: Path) -> None
     """Whose more probable class is the frequent one nearly everywhere."""
     experiment = accounts(tmp_path, 0.04)
     given = ["--set", "rounds=30", "--set", "eval_every=5", "--set", "algorithm.lr=0.02"]
-    given += ["--set", "data.normalise=none"]  # scaled columns catch fewer of them in so few rounds
+    given += ["--set", "data.normalize=none"]  # scaled columns catch fewer of them in so few rounds
     assert called("run", experiment, *given, "--out", tmp_path / "run").exit_code == 0
     found = json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
     assert found["best_val/pooled/recall"] > found["best_val/global/recall"]

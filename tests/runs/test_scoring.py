@@ -33,7 +33,7 @@ from tests.runs.test_target_files import CUT, graphs_folder, nodes_folder, of_nu
 
 FAST: dict[str, Any] = {"name": "fedavg", "lr": 0.05}
 JOBS = ("clerk", "driver", "nurse")
-CUSTOMERS = {"name": "folder", "normalise": "auto", "categories": {"job": list(JOBS)}, "missing": ["debt"]}
+CUSTOMERS = {"name": "folder", "normalize": "auto", "categories": {"job": list(JOBS)}, "missing": ["debt"]}
 SPLIT = {"name": "random", "clients": 2, "train": 0.5, "val": 0.2, "test": 0.3}
 
 
@@ -114,12 +114,12 @@ def test_a_runs_folder_scores_with_the_model_that_is_asked_for(bank: Path) -> No
 def test_edges_small_graphs_numbers_and_columns_of_outside_edges(tmp_path: Path) -> None:
     """Each as the run predicts the same tables."""
     of_edges = {"name": "folder", "path": str(transfers(tmp_path / "transfers")), "task": "edges", "directed": True}
-    of_edges |= {"edge_features": ["amount"], "edge_time": "day", "loops": "keep", "unlabelled": "unknown"}
-    of_edges |= {"owner": "bank", "edge_normalise": "standard", "groups": ["cash", "wire"]}
+    of_edges |= {"edge_features": ["amount"], "edge_time": "day", "loops": "keep", "unlabeled": "unknown"}
+    of_edges |= {"owner": "bank", "edge_normalize": "standard", "groups": ["cash", "wire"]}
     of_graphs = {"name": "graphs", "path": str(graphs_folder(tmp_path / "graphs")), "target": "labels"}
     of_graphs |= {"targets": ["long", "warm", "cold"]}
     gin = {"name": "gin", "hidden": 8, "pool": "sum"}
-    numbers = of_numbers(nodes_folder(tmp_path / "nodes"), "price", normalise="minmax")
+    numbers = of_numbers(nodes_folder(tmp_path / "nodes"), "price", normalize="minmax")
     cases: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "transfers": (of_edges, {"partition": SPLIT, "model": {"name": "gine", "hidden": 8, "directed": "both"}}),
         "graphs": (of_graphs, {"partition": CUT, "model": gin}),
@@ -134,7 +134,7 @@ def test_edges_small_graphs_numbers_and_columns_of_outside_edges(tmp_path: Path)
     member(tmp_path / "m/b", "b1=3 b2=6 b3=9 b4=9 b5=1 b6=2", "a1,b1 b2,a2 b3,b4")
     data = {"name": "members", "path": str(tmp_path / "m"), "directed": True, "external": "features", "classes": 2}
     sage = {"name": "sage", "hidden": 4}
-    made(tmp_path / "run", FAST, data, 2, partition={"name": "folders", "public_split": True}, model=sage)
+    made(tmp_path / "run", FAST, data, 2, partition={"name": "folders", "use_dataset_split": True}, model=sage)
     same(scorer_at(tmp_path / "run").score(tmp_path / "m/a"), predictions(tmp_path / "run", tmp_path / "m/a"))
 
 

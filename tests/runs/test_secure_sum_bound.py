@@ -18,7 +18,7 @@ def test_the_number_of_values_that_were_cut_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(case)
     wide = "algorithm.parts=[{name = 'secure_sum', bound = 50.0, bits = 64}]"
     told = {}
-    settings = ["--set", "rounds=1", "--set", "data.normalise=none"]
+    settings = ["--set", "rounds=1", "--set", "data.normalize=none"]
     for name, more in (("tight", []), ("wide", ["--set", wide])):
         command = ["run", str(case / "tight.toml"), "--out", str(tmp_path / name), *settings, *more]
         result = CliRunner().invoke(app, command, env={"COLUMNS": "200"})

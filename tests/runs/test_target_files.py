@@ -77,7 +77,7 @@ def rmse(table: Any, split: str = "test", who: str | None = None) -> float:
 @pytest.mark.parametrize("how", ["own", "all", "none"])
 @pytest.mark.parametrize("log", [False, True])
 def test_predictions_are_in_the_datas_units(tmp_path: Path, how: str, log: bool) -> None:
-    data = of_numbers(nodes_folder(tmp_path / "d", log=log), "price", target_normalise=how, target_log=log)
+    data = of_numbers(nodes_folder(tmp_path / "d", log=log), "price", target_normalize=how, target_log=log)
     summary = made(tmp_path / "run", FAST, data, 20, model=MLP, partition=CUT)
     table = predictions(tmp_path / "run")
     assert table.column_names == ["client", "node", "id", "split", "true", "predicted"]
@@ -93,7 +93,7 @@ def test_predictions_are_in_the_datas_units(tmp_path: Path, how: str, log: bool)
 def test_new_nodes_get_what_the_same_nodes_get(tmp_path: Path) -> None:
     """With one scale for all; by a client's own model, its own."""
     folder = nodes_folder(tmp_path / "d")
-    made(tmp_path / "run", FAST, of_numbers(folder, "price", target_normalise="all", normalise="none"), model=MLP)
+    made(tmp_path / "run", FAST, of_numbers(folder, "price", target_normalize="all", normalize="none"), model=MLP)
     own, new = predictions(tmp_path / "run"), predictions(tmp_path / "run", folder)
     before = dict(zip(own["id"].to_pylist(), own["predicted"].to_pylist(), strict=True))
     after = dict(zip(new["id"].to_pylist(), new["predicted"].to_pylist(), strict=True))
@@ -112,7 +112,7 @@ def test_new_nodes_get_what_the_same_nodes_get(tmp_path: Path) -> None:
 
 def test_each_client_predicts_new_nodes_in_its_own_units(tmp_path: Path) -> None:
     folder = nodes_folder(tmp_path / "d")
-    made(tmp_path / "run", FAST | {"name": "local"}, of_numbers(folder, "price", normalise="none"), model=MLP)
+    made(tmp_path / "run", FAST | {"name": "local"}, of_numbers(folder, "price", normalize="none"), model=MLP)
     own, new = predictions(tmp_path / "run"), predictions(tmp_path / "run", folder, "personal")
     after = {(row["client"], row["id"]): row["predicted"] for row in new.to_pylist()}
     for row in own.to_pylist():
@@ -181,12 +181,12 @@ def test_several_labels_of_small_graphs(tmp_path: Path) -> None:
 def test_an_exported_model_answers_in_the_datas_units(tmp_path: Path, log: bool) -> None:
     pytest.importorskip("torch_geometric")
     folder = nodes_folder(tmp_path / "d", log=log)
-    data = of_numbers(folder, "price", normalise="none", target_log=log)
+    data = of_numbers(folder, "price", normalize="none", target_log=log)
     made(tmp_path / "run", FAST, data, model={"name": "gcn", "hidden": 16})
     expected = predictions(tmp_path / "run", folder)["predicted"].to_numpy()
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 0, said.output
-    asked = {key: data[key] for key in ("target", "targets", "target_log", "ignore", "normalise")}
+    asked = {key: data[key] for key in ("target", "targets", "target_log", "ignore", "normalize")}
     held = load("folder", str(folder), **asked)
     with torch.no_grad():
         found = loaded(tmp_path / "run/export")(torch.as_tensor(np.asarray(held.x)), torch.from_numpy(held.edges))
@@ -200,11 +200,11 @@ def test_an_onnx_graph_does_so_too(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = nodes_folder(tmp_path / "d")
-    made(tmp_path / "run", FAST, of_numbers(folder, "price", normalise="none"), model={"name": "gcn", "hidden": 16})
+    made(tmp_path / "run", FAST, of_numbers(folder, "price", normalize="none"), model={"name": "gcn", "hidden": 16})
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "onnx"])
     assert said.exit_code == 0, said.output
     session = runtime.InferenceSession(str(tmp_path / "run/export/model.onnx"))
-    held = load("folder", str(folder), target="number", targets=("price",), ignore=("rent",), normalise="none")
+    held = load("folder", str(folder), target="number", targets=("price",), ignore=("rent",), normalize="none")
     given = {"x": np.asarray(held.x, np.float32), "edge_index": held.edges}
     assert [one.name for one in session.get_outputs()] == ["numbers"]
     expected = predictions(tmp_path / "run", folder)["predicted"].to_numpy()

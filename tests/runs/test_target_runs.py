@@ -41,7 +41,7 @@ JUDGING = Judging(intervals=0.8)
 
 
 def algorithm_on(data, kind=FedAvg, plugin=None, **settings):
-    plugin = on_examples(plugin or PLUGINS[data.example], data.carried)
+    plugin = on_examples(plugin or PLUGINS[data.example], data.edge_attrs)
     return kind(plugin.build(data.features, data.outputs), **settings)
 
 

@@ -71,7 +71,7 @@ def check(found: dict[str, Any], x: np.ndarray, y: np.ndarray, parts: Partition,
 def test_nodes_with_amounts(tmp_path: Path, data_root: Path) -> None:
     """German credit as published: its amounts and durations are scaled, by training examples alone."""
     path = str(data_root / "german/german.npz")
-    given = {"name": "npz", "path": path, "sens_feature": True, "normalise": "none"}
+    given = {"name": "npz", "path": path, "sens_feature": True, "normalize": "none"}
     found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT)
     with np.load(path) as held:
         x = sp.csr_matrix((held["x_data"], held["x_indices"], held["x_indptr"]), tuple(held["x_shape"])).toarray()

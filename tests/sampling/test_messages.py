@@ -51,12 +51,12 @@ def whole_and_sampled(model, graph, batch, fan_out, seed=2):
 
 def of_edges(graph, m, until=None):
     """The same graph with its edges as the examples; with `until`, by time."""
-    draw, carried = np.random.default_rng(7), graph.own_edges.members[0].carried
-    carried = carried._replace(examples=True, time=draw.permutation(m).astype(float), until=until)
+    draw, edge_attrs = np.random.default_rng(7), graph.own_edges.members[0].edge_attrs
+    edge_attrs = edge_attrs._replace(examples=True, time=draw.permutation(m).astype(float), until=until)
     masks = np.zeros((3, m), bool)
-    masks[np.searchsorted(until, carried.time) if until else draw.integers(0, 3, m), np.arange(m)] = True
+    masks[np.searchsorted(until, edge_attrs.time) if until else draw.integers(0, 3, m), np.arange(m)] = True
     index = graph.own_edges.members[0].index
-    return make_graph(graph.x[:N], index, draw.integers(0, 2, m), masks, dtype=torch.float64, carried=carried)
+    return make_graph(graph.x[:N], index, draw.integers(0, 2, m), masks, dtype=torch.float64, edge_attrs=edge_attrs)
 
 
 @pytest.mark.often(
@@ -71,9 +71,9 @@ def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name
     if task == "edges":
         graph = of_edges(graph, m, until)
     elif until:
-        carried = of_edges(graph, m, until).own_edges.members[0].carried._replace(examples=False)
+        edge_attrs = of_edges(graph, m, until).own_edges.members[0].edge_attrs._replace(examples=False)
         index, y = graph.own_edges.members[0].index, graph.y[:N].numpy()
-        graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, carried=carried)
+        graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = (OnEdges(MODELS[name], K) if task == "edges" else MODELS[name]).build(D, 2)
     most = int(graph.own_edges.neighbors.degree.max()) + 2  # the graph has parallel edges
     (loss, slopes), *sampled = whole_and_sampled(model, graph, int(graph.masks[TRAIN].sum()), most)
@@ -109,11 +109,13 @@ def test_sums_over_sampled_messages_are_right_in_expectation():
 
 def test_sampled_messages_by_hand():
     """2 is reached from 0 by two edges of weights 1 and 3; nothing reaches 0, whose places are empty."""
-    carried = EdgeAttributes(
+    edge_attrs = EdgeAttributes(
         np.array([[0, 0, 2], [2, 2, 1]]), True, np.array([1, 3, 5], np.float32), np.array([[1], [2], [4]], np.float32)
     )
     ends = np.array([[0, 1, 2, 2], [2, 2, 0, 1]])
-    graph = make_graph(np.eye(3, dtype=np.float32), ends, np.zeros(3, int), np.ones((3, 3), bool), carried=carried)
+    graph = make_graph(
+        np.eye(3, dtype=np.float32), ends, np.zeros(3, int), np.ones((3, 3), bool), edge_attrs=edge_attrs
+    )
     layer = GCN(weighted=True, directed="forward").build(3, 2)[0]
     (start,), hop = reached(graph, layer, torch.tensor([[2, 0]]), random.fold(random.key(0), torch.arange(1)), 3)
     assert start.tolist() == [[0, 0, 2, 0, 0, 0]]  # an empty place stands for the node itself
@@ -130,10 +132,10 @@ def test_sampled_messages_by_hand():
         edges.operator("edge_sum_reverse")
 
 
-def plain_gine(w, x, ids, carried):
+def plain_gine(w, x, ids, edge_attrs):
     """Hidden and logits of GINE of two layers, in plain PyTorch, of one neighborhood whose center `ids` marks."""
-    source, target = torch.from_numpy(carried.ends)
-    e = torch.from_numpy(carried.features).double()
+    source, target = torch.from_numpy(edge_attrs.ends)
+    e = torch.from_numpy(edge_attrs.features).double()
     h = torch.cat([x, ids], 1) @ w["1"]["weight"] + w["1"]["bias"]
 
     def way(h, own, prefix, start, end):
@@ -157,17 +159,21 @@ def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
     graph = a_graph(m=40)[0]
     x = graph.x[:N].double()
     if sparse:
-        index, y, carried = graph.own_edges.members[0].index, graph.y[:N].numpy(), graph.own_edges.members[0].carried
+        index, y, edge_attrs = (
+            graph.own_edges.members[0].index,
+            graph.y[:N].numpy(),
+            graph.own_edges.members[0].edge_attrs,
+        )
         rows = sp.csr_matrix(x.numpy())
-        graph = make_graph(rows, index, y, graph.masks[:, :N], dtype=torch.float64, carried=carried)
+        graph = make_graph(rows, index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = GINE(**SIZE, edge_features=K, directed="both", ego_ids=True).build(D, 2)
     w = models.init(model, random.key(1), torch.float64)
     found = models.judged(model, w, graph)
-    carried = graph.own_edges.members[0].carried
-    assert np.bincount(carried.ends[1]).max() <= gine.JUDGED
+    edge_attrs = graph.own_edges.members[0].edge_attrs
+    assert np.bincount(edge_attrs.ends[1]).max() <= gine.JUDGED
     for node in range(N):
         ids = (torch.arange(N) == node).double()[:, None]
-        torch.testing.assert_close(found[node], plain_gine(w, x, ids, carried)[node], rtol=0, atol=1e-9)
+        torch.testing.assert_close(found[node], plain_gine(w, x, ids, edge_attrs)[node], rtol=0, atol=1e-9)
     with pytest.raises(ConfigError, match="sampled_cross_entropy"):
         models.apply(model, w, graph)
 
@@ -182,7 +188,7 @@ def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(na
     w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.JUDGED)
     judged = models.judged(model, w, graph)
     around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])
-    ends = graph.own_edges.members[0].carried.ends
+    ends = graph.own_edges.members[0].edge_attrs.ends
     ids, nodes = around["hops"]["0"]["ids"][0, :, 0].bool(), around["nodes"][0]
     assert ids[: 2 * m].all()
     first = 2 * m + np.arange(2 * m * gine.JUDGED)  # what is drawn in the last layer first

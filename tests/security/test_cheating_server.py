@@ -573,7 +573,7 @@ def test_noise_for_single_examples_is_none_where_scaling_moves_them_all(project:
     plain = agreed(algorithm_settings={"parts": ["uniform", part], "local_steps": 1}).plain()
     config = resolve(plain | {"model": {"name": "mlp"}})
     path = project / SITE / "site.toml"
-    text = re.sub(r"(?m)^normalise = .*\n", "", path.read_text())
+    text = re.sub(r"(?m)^normalize = .*\n", "", path.read_text())
     path.write_text(text.replace("[data]", f'[data]\nnormalise = "{how}"'))
     answer = Cheat(project, config).join()
     assert bool(answer.blob) == (how == "none")

@@ -19,7 +19,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.mechanisms import kept_probability
+from fedweave.privacy.mechanisms import keep_probability
 from tests.contract.federations import model
 
 DOCUMENT: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_randomized_response_leaves_what_epsilon_allows(data_root: Path, epsilon
     """Whatever is done with gradients that depend on the noisy labels alone, no more than e^ε / (e^ε + 6) of labels
     drawn alike are found in expectation; here the classes' sizes differ, so that the largest can be guessed."""
     guess, truth, fed = recovered(data_root, rounds=4, label_epsilon=epsilon)
-    allowed = kept_probability(epsilon, 7)
+    allowed = keep_probability(epsilon, 7)
     spread = 4 * math.sqrt(allowed * (1 - allowed) / len(truth))
     assert share(guess[0], truth) < allowed + spread
     assert share(guess[0], truth) > allowed - spread - 0.05  # so the attack finds all that there is

@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, encode
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.mechanisms import kept_probability
+from fedweave.privacy.mechanisms import keep_probability
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 from tests.deploy.test_in_process import cut_again
 from tests.security.cheating import make_sites
@@ -121,7 +121,7 @@ def test_votes_over_runs_find_no_more_labels_than_one(project: Path) -> None:
     guesses = torch.stack([server.labels(f"r{run}") for run in range(9)])
     voted = torch.nn.functional.one_hot(guesses, 3).sum(0).argmax(-1)
     assert torch.equal(voted, guesses[0])
-    allowed = kept_probability(2.0, 3)
+    allowed = keep_probability(2.0, 3)
     right = float((voted == server.truth).double().mean())
     assert right < allowed + 4 * math.sqrt(allowed * (1 - allowed) / len(voted)), right
     other = Server(project, 3.0, cap=1e9).labels("other")

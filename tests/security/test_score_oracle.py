@@ -23,7 +23,7 @@ from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, Rules
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification, groups
 from fedweave.models import MODELS
-from fedweave.privacy.mechanisms import kept_probability
+from fedweave.privacy.mechanisms import keep_probability
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
@@ -33,7 +33,7 @@ CLASSES, EPSILON, DIGITS = 3, 0.5, 8  # nodes whose labels one sum of losses tel
 
 def bound(epsilon: float, labels: int) -> float:
     """The share of labels that randomized response leaves, and four standard deviations more."""
-    kept = kept_probability(epsilon, CLASSES)
+    kept = keep_probability(epsilon, CLASSES)
     return kept + 4 * math.sqrt(kept * (1 - kept) / labels)
 
 

@@ -29,7 +29,7 @@ from fedweave.core.model import Layer, Model
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
-from fedweave.learn import fit, where_trained
+from fedweave.learn import fit, keep_trained
 from fedweave.models import propagation
 from fedweave.models.propagation import Propagation
 
@@ -143,7 +143,7 @@ class AdaFGL(FedAvg):
             self.own.loss, memory["w"], graph, client.key, optimizer, self.local_steps, state=memory.get("optimizer"),
             args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
-        w = where_trained(graph.masks[TRAIN].any(), w, memory["w"]) if self.weight_decay else w
+        w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if self.weight_decay else w
         client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.kept else {})
         return {}
 
@@ -164,7 +164,7 @@ class AdaFGL(FedAvg):
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """What the client trained last, in the form of `used`."""
         trained = self._trained(client, used := self.used(client, message))
-        return None if trained is None else where_trained(client.graph.masks[TRAIN].any(), trained, used)
+        return None if trained is None else keep_trained(client.graph.masks[TRAIN].any(), trained, used)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:

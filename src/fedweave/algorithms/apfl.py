@@ -16,7 +16,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import Fraction
 from fedweave.core.tree import Tree, add, dot, scale, sub
-from fedweave.learn import where_trained
+from fedweave.learn import keep_trained
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MixedModel(Part):
             share = self.moved(ctx, share, personal)
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(personal, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
-        v = where_trained(ctx.examples > 0, v, ctx.received)
+        v = keep_trained(ctx.examples > 0, v, ctx.received)
         ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 
@@ -55,7 +55,7 @@ class MixedModel(Part):
 
     def judged(self, ctx: Context) -> Tree:
         """The mix with the received weights."""
-        return where_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
+        return keep_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
 
     def _own(self, ctx: Context) -> Tree:
         v: Tree = ctx.memory["v"] if ctx.memory else ctx.received

@@ -13,7 +13,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import NonNegative
 from fedweave.core.tree import Tree, squared_distance
-from fedweave.learn import where_trained
+from fedweave.learn import keep_trained
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PersonalModel(Part):
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
-        v = where_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
+        v = keep_trained(ctx.examples > 0, v, ctx.received)  # where the pull alone leads to
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 

@@ -373,7 +373,7 @@ class OverlapWeights(Part):
     clients, and the update of the client with the largest loss λ more (eqs. 24, 25 and 27).
 
     lam:            λ, additional weight of the client with the largest loss.
-    normalise:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
+    normalize:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
     estimator:      overlaps are estimated from noisy uploads ("ldp"), taken from the simulation's partition ("oracle"),
                     or taken for 0 ("none").
     alpha:          α, the share of nodes against links; 1 needs no links.
@@ -396,7 +396,7 @@ class OverlapWeights(Part):
     client_learns = "the encoder that codes are to be made with, which comes of public data"
 
     lam: NonNegative = 0.1
-    normalise: bool = False
+    normalize: bool = False
     estimator: Literal["ldp", "oracle", "none"] = "ldp"
     alpha: Fraction = 0.8
     beta: Fraction = 0.5
@@ -579,7 +579,7 @@ class OverlapWeights(Part):
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """q_i / K or q_i / Σ q_k, and λ more for the client with the largest loss."""
         q = 1 / (1 + overlap(state, self.alpha)[round.at])
-        weights = q / (q.sum() if self.normalise else len(q))
+        weights = q / (q.sum() if self.normalize else len(q))
         worst = state["loss"][round.at].argmax()
         return torch.where(torch.arange(len(q), device=q.device) == worst, weights + self.lam, weights)
 

@@ -54,7 +54,7 @@ from fedweave.core.settings import Beside
 from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
-from fedweave.learn import NumberLoss, where_trained
+from fedweave.learn import NumberLoss, keep_trained
 from fedweave.partition.client_data import Precompute
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
@@ -366,7 +366,7 @@ class FedAvg(LocalTraining, SumsScores):
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, keeps_optimizer = self._context(client, message), self.optimizer_state == "kept"
         fitted = self.composed.trained(ctx)
-        w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
+        w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
@@ -480,7 +480,7 @@ class FedAvg(LocalTraining, SumsScores):
         w = client.state.get("w")
         if w is None or self._goes_on:
             return w
-        return where_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
+        return keep_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
 
     @on_client(
         sends=lambda self: {**SCORES, **self.composed.score_sends},

@@ -12,7 +12,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import StepsOrNone
 from fedweave.core.tree import Tree
-from fedweave.learn import where_trained
+from fedweave.learn import keep_trained
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class FineTuned(Part):
             return ctx.received
         key = random.fold(ctx.client.key, "tune")
         w = ctx.objective.fit(ctx.received, ctx.client, key, ctx.sent, steps=self.tune_steps).w
-        return where_trained(ctx.examples > 0, w, ctx.received)
+        return keep_trained(ctx.examples > 0, w, ctx.received)
 
 
 @preset_of(FineTuned)

@@ -26,7 +26,7 @@ from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.ops.sparse import Sparse
-from fedweave.privacy.secure_sum import tells_beyond
+from fedweave.privacy.secure_sum import beyond_declaration
 
 HELD = "held"
 ITEM_ROWS = "rows of items"  # what `own_users` says to what averages rows: the only ones that leave
@@ -194,7 +194,7 @@ class HoldersSum(InSum):
         return {
             "n": Sends(f"{of_sum}the number of all training examples", hidden),
             HELD: Sends(f"{of_sum}how many clients hold an entity or a relation, or train on it how often", hidden),
-        } | tells_beyond("update", self.masked)
+        } | beyond_declaration("update", self.masked)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Refuses words that could overflow."""

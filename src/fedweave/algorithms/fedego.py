@@ -45,7 +45,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMIZERS, compute_on_server, fit, where_trained
+from fedweave.learn import OPTIMIZERS, compute_on_server, fit, keep_trained
 from fedweave.ops.sparse import weighted_gather
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
@@ -251,7 +251,7 @@ class FedEgo(Deployable):
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
         )
-        w = where_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
+        w = keep_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
         client.state |= {"w": w} | ({"optimizer": optimizer} if self._kept else {})
         theta, _ = self._parts(w)
         reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}

@@ -267,7 +267,7 @@ class NeighborSums(Part):
         words = FixedPoint.of(_words(self.within))
         most = words.word(_BOUND)
         if words.beyond(total, most):
-            raise DataError(f"sums of features are beyond {_BOUND:g}; scale them ([data] normalise).")
+            raise DataError(f"sums of features are beyond {_BOUND:g}; scale them ([data] normalize).")
         degrees = torch.zeros_like(held).index_add(0, torch.from_numpy(nodes), torch.from_numpy(degree))
         return to({"sum": words.encode(total, most), "degree": degrees}, graph.device)
 

@@ -37,12 +37,12 @@ class NormalisedSteps(OwnCount):
     clients send p_i Δ_i A / a_i and p_i a_i / A, where A is the longest reach that any of them can have.
 
     batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
-    most_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
+    max_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
     momentum:   momentum of the local steps; it starts at 0 in each round.
     """
 
     batch: CountOrNone = 8
-    most_local_steps: CountOrNone = 0
+    max_local_steps: CountOrNone = 0
     momentum: BelowOne = 0.0
     counted = "the number of all training examples"
     sends: ClassVar = {
@@ -96,7 +96,7 @@ class NormalisedSteps(OwnCount):
     def steps(self, ctx: Context) -> Tensor:
         """τ_i, int64 scalar."""
         least = ctx.training.local_steps
-        spread = max(self.most_local_steps - least, 0) + 1
+        spread = max(self.max_local_steps - least, 0) + 1
         drawn = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
         return (least + drawn) * self.batches(ctx.examples)
 
@@ -130,7 +130,7 @@ class NormalisedSteps(OwnCount):
 
     def most(self, ctx: Context) -> int:
         """The most steps that any client takes in a round."""
-        result: int = max(ctx.training.local_steps, self.most_local_steps) * ctx.given["batches"]
+        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
         return result
 
     def _longest(self, ctx: Context) -> Tensor:

@@ -22,7 +22,7 @@ from fedweave.core import random
 from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
-from fedweave.learn import Adam, fit, where_trained
+from fedweave.learn import Adam, fit, keep_trained
 from fedweave.models.blocks import affine
 
 MOST = 100.0  # of the margin, in the released code
@@ -63,7 +63,7 @@ class TrainedPrototypes(ClassPrototypes):
         if self.steps:
             args = {"rows": rows, "present": present, "margin": margin(rows, present)}
             fitted = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args)  # type: ignore[arg-type]
-            w = where_trained(present.any(), fitted.w, w)
+            w = keep_trained(present.any(), fitted.w, w)
         known = state.get("known", False) | present.any(0)
         return {"key": state["key"], "w": w, "prototype": prototypes(w).to(sent.dtype), "known": known}
 

@@ -51,7 +51,7 @@ from fedweave.algorithms.vertical.declared import (
     LISTED_ROWS,
     LOGITS,
     SLOPE,
-    check_alike,
+    check_same_message,
     last_heard,
 )
 from fedweave.algorithms.vertical.party import SLOPES, LabelRelease, PartySteps
@@ -213,7 +213,7 @@ class GLASU(Algorithm):
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
-        check_alike(type(self).__name__, fed.clients, replies)
+        check_same_message(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
         # Alone, a client without labels has nothing to train for; with others it follows the gradient.
         if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.party.split.followed):

@@ -22,7 +22,7 @@ from fedweave.core.bounds import Count, Positive
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, scale, sub
-from fedweave.learn import where_trained
+from fedweave.learn import keep_trained
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class MetaGradient(Part):
     def judged(self, ctx: Context) -> Tree:
         """The received weights, trained on a support set."""
         w = ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
-        return where_trained(ctx.examples > 0, w, ctx.received)
+        return keep_trained(ctx.examples > 0, w, ctx.received)
 
 
 @preset_of(MetaGradient, Uniform, ServerAdam, without=("beta1", "beta2", "tau"))

@@ -28,7 +28,7 @@ from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
-from fedweave.learn import where_trained
+from fedweave.learn import keep_trained
 
 # Hooks that nobody asks for.
 _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
@@ -127,7 +127,7 @@ class Local(LocalTraining):
         start = self._own(client, init)
         inputs = Context(client, self.objective, message).sent
         fitted = self.objective.fit(start, client, client.key, inputs, state=state)
-        w = where_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
+        w = keep_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         return w
 

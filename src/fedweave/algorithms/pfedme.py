@@ -16,7 +16,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import Positive, Steps
 from fedweave.core.tree import Tree, add, scale, squared_distance, sub
-from fedweave.learn import Fit, where_trained
+from fedweave.learn import Fit, keep_trained
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MoreauEnvelope(Part):
                 w, client, key, inputs, anchor=w, penalty=self._pull, steps=self.inner_steps
             )
             w = add(w, scale(sub(theta, w), self.outer_lr * self.lam))
-        ctx.keep({"theta": where_trained(ctx.examples > 0, theta, ctx.received)})
+        ctx.keep({"theta": keep_trained(ctx.examples > 0, theta, ctx.received)})
         return Fit(w, loss, {})
 
     def _pull(self, theta: Tree, near: Tree, args: Tree) -> Tensor:

@@ -16,7 +16,7 @@ from fedweave.core.ranges import ANY, Pairs, Whole
 from fedweave.core.replies import Replies
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.learn import compute_on_server, where_trained
+from fedweave.learn import compute_on_server, keep_trained
 from fedweave.metrics import groups, intervals, labels, links, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always, means
@@ -133,7 +133,7 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, re
     else:
         after = measure(model, trained, client.graph, whole=False, members=client.members)
         if not remembered:
-            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: pairs[name] for name in always(pairs)})
+            after = keep_trained(client.graph.masks[TRAIN].any(), after, {name: pairs[name] for name in always(pairs)})
     return {"own": pairs, "trained": after}
 
 

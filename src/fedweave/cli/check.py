@@ -97,8 +97,8 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
             f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
         )
         yield f"groups of people: {people}"
-    if data.carried is not None:
-        yield f"edges: {data.carried}"
+    if data.edge_attrs is not None:
+        yield f"edges: {data.edge_attrs}"
     if config.external == PREDICT:
         yield from _crossing(built)
     elif config.external != "refuse":
@@ -156,7 +156,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
         yield f"{_some(sorted(bare))} no labeled {built.data.example}, so that nothing trains or is evaluated there"
     for split, counts in zip(SPLITS, held.T, strict=True):
         if without := [n for n, count in zip(names, counts, strict=True) if count == 0 and n not in bare]:
-            drawn = split in config.partition.values and not config.partition.values.get("public_split")
+            drawn = split in config.partition.values and not config.partition.values.get("use_dataset_split")
             more = f"; set their share with partition.{split}" if drawn else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
     if built.data.sens is not None and int((built.data.sens > 1).sum()):
@@ -218,7 +218,7 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
         if alike and len(names) > 1:
             yield (
                 f"{_some(alike)} too few different training numbers for a separate scale, so one unit of the model "
-                'is one unit of the data; data.target_normalise = "all" takes one scale for all clients'
+                'is one unit of the data; data.target_normalize = "all" takes one scale for all clients'
             )
 
 
@@ -230,8 +230,8 @@ def _is_plain(data: "Dataset") -> bool:
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
     """What the data of all clients tell beside messages whose ε is stated."""
     protected = any(mechanisms(part) for part in built.algorithm.composed.values())
-    if protected and config.data.values.get("normalise") in OVER_NODES:
-        yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
+    if protected and config.data.values.get("normalize") in OVER_NODES:
+        yield "data.normalize takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
     if protected and _counted(config, built.data.columns):
         yield (
             "the number of one-hot columns for degrees or labels depends on all clients' data, and is in no ε; set "

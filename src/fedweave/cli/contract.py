@@ -44,7 +44,7 @@ def contract(
     and settings that suit clients of a few dozen nodes: test_settings = {"batch": 8}.
     """
     subject = Subject(*_chosen(name, settings or []))
-    if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
+    if unknown := sorted(subject.exemptions.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
     for law in only or ():
         check_name("--law", law, LAWS)
@@ -67,8 +67,8 @@ def verdict(subject: "Subject", law: str) -> str:
     Raises:
         ConfigError: the algorithm rejects its settings under every law.
     """
-    if law in subject.not_owed:
-        return f"declared : does not hold, {subject.not_owed[law]}"
+    if law in subject.exemptions:
+        return f"declared : does not hold, {subject.exemptions[law]}"
     try:
         LAWS[law](subject)
     except ConfigError as error:

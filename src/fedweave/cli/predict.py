@@ -305,13 +305,13 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
 def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
     values, partition = config.data.values, config.partition.values
-    if values.get("normalise", "none") in OVER_NODES:
+    if values.get("normalize", "none") in OVER_NODES:
         raise UserError(
-            f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
-            "differently. Scale the features yourself and train with data.normalise = 'none'.",
+            f"the run was made with data.normalize = {values['normalize']!r}, which would scale the new nodes "
+            "differently. Scale the features yourself and train with data.normalize = 'none'.",
             code="user.scaling",
         )
-    options = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
+    options = {key: partition[key] for key in partition if key not in ("use_dataset_split", "train_on_rest")}
     if "labels" in values:
         known = {"labels": before.labels} if before.labels else {"classes": before.classes}
         values = values | {"labels": None, "classes": None} | known

@@ -102,8 +102,8 @@ def init(
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
-    if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
-        typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
+    if chosen is not None and (how := chosen.data.values.get("normalize")) in OVER_NODES:
+        typer.echo(f"note: normalize = {how!r} scaled the data by numbers over all nodes before it was cut")
     if chosen is not None and parts is not None and (lines := unknown_to_server(chosen, parts[0])):
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 

@@ -173,7 +173,7 @@ class Subject:
     _runs: dict[tuple[object, ...], ContractRun] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def not_owed(self) -> Mapping[str, str]:
+    def exemptions(self) -> Mapping[str, str]:
         """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
         laws: Mapping[str, str] = getattr(_class(self.kind), "exempt_laws", {})
         return laws

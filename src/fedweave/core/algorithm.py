@@ -430,7 +430,7 @@ class Engine(Federation):
         look. None elsewhere."""
         return None
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
         """What the model with weights `w` says of each example (`engines.engine.Executor`) in a simulation; None where
         nobody may know."""
         return None

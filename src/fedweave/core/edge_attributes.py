@@ -140,27 +140,27 @@ def ports_of(attributes: EdgeAttributes) -> np.ndarray:
     return ports
 
 
-def seen(carried: EdgeAttributes, split: int) -> np.ndarray:
+def seen(edge_attrs: EdgeAttributes, split: int) -> np.ndarray:
     """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
-    if carried.until is None or carried.time is None or split >= len(carried.until):
-        return np.ones(carried.total, bool)
-    return np.asarray(carried.time <= carried.until[split])
+    if edge_attrs.until is None or edge_attrs.time is None or split >= len(edge_attrs.until):
+        return np.ones(edge_attrs.total, bool)
+    return np.asarray(edge_attrs.time <= edge_attrs.until[split])
 
 
-def of_examples(carried: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
+def of_examples(edge_attrs: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
     """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`)."""
-    m = carried.total
-    end = carried.ends[(SOURCE, TARGET).index(what)]
+    m = edge_attrs.total
+    end = edge_attrs.ends[(SOURCE, TARGET).index(what)]
     return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
 
-def both_ways(carried: EdgeAttributes) -> EdgeAttributes:
+def both_ways(edge_attrs: EdgeAttributes) -> EdgeAttributes:
     """With undirected edges listed in both directions."""
-    if carried.directed:
-        return carried
-    back = np.flatnonzero(carried.ends[0] != carried.ends[1])
-    at = np.concatenate([np.arange(carried.total), back])
-    return carried.taken(at, np.concatenate([carried.ends, carried.ends[::-1, back]], 1))
+    if edge_attrs.directed:
+        return edge_attrs
+    back = np.flatnonzero(edge_attrs.ends[0] != edge_attrs.ends[1])
+    at = np.concatenate([np.arange(edge_attrs.total), back])
+    return edge_attrs.taken(at, np.concatenate([edge_attrs.ends, edge_attrs.ends[::-1, back]], 1))
 
 
 class EdgeMessages:
@@ -174,16 +174,16 @@ class EdgeMessages:
     """
 
     def __init__(self, attributes: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
-        self.carried, self.nodes, self.kind = attributes, nodes, kind
+        self.edge_attrs, self.nodes, self.kind = attributes, nodes, kind
         self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
         """int64 [2, m], where each message starts and what it reaches, and int64 [m], the edge that it goes along."""
         if way not in self._made:
-            index, edge = self.carried.ends, np.arange(self.carried.total)
-            if way == "reverse" and self.carried.directed:
+            index, edge = self.edge_attrs.ends, np.arange(self.edge_attrs.total)
+            if way == "reverse" and self.edge_attrs.directed:
                 index = index[::-1]
-            elif way == "undirected" or not self.carried.directed:
+            elif way == "undirected" or not self.edge_attrs.directed:
                 back = index[0] != index[1]  # a loop is one message
                 index, edge = np.concatenate([index, index[::-1, back]], 1), np.concatenate([edge, edge[back]])
             order = np.lexsort((index[0], index[1]))
@@ -194,7 +194,7 @@ class EdgeMessages:
         """The tables of `core.edges.Incoming`."""
         (source, target), edge = self.listed(way)
         degree = np.bincount(target, minlength=self.nodes)
-        weight = self.carried.weight
+        weight = self.edge_attrs.weight
         strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
         numbers = (index.astype(np.int32) for index in (source, edge))  # half as large, of tens of millions
         return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
@@ -203,7 +203,7 @@ class EdgeMessages:
     def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
         """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
         one-hot columns were standardized: nearly all rows have one number, and a product with these would be dense."""
-        read = self.carried.read
+        read = self.edge_attrs.read
         as_it_is = np.zeros(read.shape[1], np.float32), read
         if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:
             return as_it_is
@@ -222,7 +222,7 @@ class EdgeMessages:
     @property
     def read(self) -> tuple[np.ndarray, ...]:
         """The tables of `core.edges.OfEdges`."""
-        attributes = self.carried
+        attributes = self.edge_attrs
         weight = np.ones(attributes.total, np.float32) if attributes.weight is None else attributes.weight
         return attributes.read, weight, attributes.ends.T
 
@@ -247,7 +247,7 @@ class EdgeMessages:
     def _adjacency(self, way: str, weighted: bool = True) -> sp.csr_matrix:
         """[n, n]; entry (i, j) is the sum of the weights of the messages from j that reach i, or how many these are."""
         index, edge = self.listed(way)
-        weight = self.carried.weight if weighted else None
+        weight = self.edge_attrs.weight if weighted else None
         values = np.ones(len(edge), self.kind) if weight is None else weight[edge].astype(self.kind)
         return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes, self.nodes))
 
@@ -257,8 +257,8 @@ class EdgeMessages:
     def _relations(self, way: str) -> np.ndarray:
         """int64 [m]: of the edge that each message goes along; 0 where edges have none, or classes to be predicted."""
         index, edge = self.listed(way)
-        known = self.carried.y is not None and not self.carried.examples
-        return self.carried.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
+        known = self.edge_attrs.y is not None and not self.edge_attrs.examples
+        return self.edge_attrs.y[edge] if known else np.zeros(index.shape[1], np.int64)  # type: ignore[index]
 
     def _relation(self, way: str) -> sp.csr_matrix:
         """[m, 1]: the number of each message's relation."""

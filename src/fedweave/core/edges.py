@@ -48,7 +48,7 @@ class EdgeList:
     extra:    what was looked for in the same data, for makers of `derived` matrices.
     features: [m, d], the nodes'; None if nobody compares them.
     memo:     what makers of `derived` matrices leave for one another.
-    carried:  the same edges as they were given, with what they carry; None where they carry nothing.
+    edge_attrs:  the same edges as they were given, with what they carry; None where they carry nothing.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EdgeList:
     ) -> None:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
-        self.extra, self.features, self.carried = extra or Precomputed(), features, attributes
+        self.extra, self.features, self.edge_attrs = extra or Precomputed(), features, attributes
         self._made: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, tuple[np.ndarray, ...]] = {}
@@ -101,19 +101,21 @@ class EdgeList:
         """By which messages go along single edges; of edges that carry nothing, along each both ways."""
         bare = EdgeAttributes(self.index[:, self.index[0] < self.index[1]], directed=False)
         kind = np.float32 if self.weight is None else self.weight.dtype
-        return EdgeMessages(self.carried or bare, self.nodes, kind)
+        return EdgeMessages(self.edge_attrs or bare, self.nodes, kind)
 
     @property
     def timed(self) -> bool:
         """Whether the edges that messages go along depend on the split that they serve (`EdgeAttributes.until`)."""
-        return self.carried is not None and self.carried.until is not None
+        return self.edge_attrs is not None and self.edge_attrs.until is not None
 
     def seen(self, split: int) -> "EdgeList":
         """The edges along which messages for the examples of a split (`core.graph.SPLITS`) go; these where all do."""
-        if self.carried is None or not self.timed:
+        if self.edge_attrs is None or not self.timed:
             return self
         if split not in self._seen:
-            attributes = self.carried.taken(carrying.seen(self.carried, split))._replace(until=None, examples=False)
+            attributes = self.edge_attrs.taken(carrying.seen(self.edge_attrs, split))._replace(
+                until=None, examples=False
+            )
             source, target = attributes.ends
             codes = np.concatenate([source * self.nodes + target, target * self.nodes + source])
             there = np.isin(self.index[0] * self.nodes + self.index[1], codes)
@@ -141,12 +143,12 @@ class EdgeList:
         return self._made[kind]
 
     def _of_examples(self, kind: str) -> sp.csr_matrix:
-        if self.carried is None or not self.carried.examples:
+        if self.edge_attrs is None or not self.edge_attrs.examples:
             raise ValueError("the examples are no edges; choose [data] task = 'edges', or a model without `on_edges`")
         dtype = np.float32 if self.weight is None else self.weight.dtype
         if kind == carrying.OWN:
             return self.messages.of_examples(self.examples)
-        return carrying.of_examples(self.carried, kind, self.examples, self.nodes, dtype)
+        return carrying.of_examples(self.edge_attrs, kind, self.examples, self.nodes, dtype)
 
 
 class EdgeLists(Sequence[EdgeList]):

@@ -152,7 +152,7 @@ class Graph(NamedTuple):
             return "link"
         if self.graph_of is not None:
             return "graph"
-        attributes = self.edges.members[0].carried if isinstance(self.edges, Edges) else None
+        attributes = self.edges.members[0].edge_attrs if isinstance(self.edges, Edges) else None
         return "edge" if attributes is not None and attributes.examples else "node"
 
     @property
@@ -206,21 +206,21 @@ def make_graph(
     graph_of: np.ndarray | None = None,
     examples: int | None = None,
     extra: Precomputed | None = None,
-    carried: EdgeAttributes | None = None,
+    edge_attrs: EdgeAttributes | None = None,
     scale: np.ndarray | None = None,
     pairs: np.ndarray | None = None,
     ranks: np.ndarray | None = None,
     lists: Mapping[str, np.ndarray] | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e] or [e, t],
-    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, edges if `carried`
+    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, edges if `edge_attrs`
     says so, or links with `pairs` [3, e] and `ranks` [2, e].
 
     SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless no
     example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
-    extra: what was looked for in the same data, lists in one length for all clients. carried: the same
+    extra: what was looked for in the same data, lists in one length for all clients. edge_attrs: the same
     edges with what they carry, if anything. scale: see `Graph`. lists: further entries of `Graph.extra`, as they are.
 
     The graph is on the host; `Graph.to` moves it.
@@ -230,7 +230,7 @@ def make_graph(
     """
     n, own = x.shape[0], len(y)
     rows = least_rows(n) if rows is None else rows
-    of_nodes = graph_of is None and (carried is None or not carried.examples) and pairs is None
+    of_nodes = graph_of is None and (edge_attrs is None or not edge_attrs.examples) and pairs is None
     examples = rows if of_nodes else least_rows(own) if examples is None else examples
     for what, count, size in (("nodes", n, rows), ("examples", own, examples)):
         if size % BLOCK or size < count:
@@ -246,7 +246,7 @@ def make_graph(
     extra = (extra or Precomputed()).padded({NODES: rows, EXAMPLES: examples})
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, carried)]),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, edge_attrs)]),
         y=_padded(*_answers(y, examples)),
         masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
@@ -342,8 +342,8 @@ class GraphArrays(NamedTuple):
 
     x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabeled.
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
-           graph of each node, rising from 0; None where nodes are the examples. carried: the same edges with what they
-           carry; None where they carry nothing, as those that are made of other edges do.
+           graph of each node, rising from 0; None where nodes are the examples. edge_attrs: the same edges with what
+           they carry; None where they carry nothing, as those that are made of other edges do.
     scale: float64 [3, t], see `Graph`, or None. pairs: int64 [3, e], and ranks: int64 [2, e], likewise.
     lists: the entries of `Graph.extra` that are of links, or None.
     """
@@ -354,7 +354,7 @@ class GraphArrays(NamedTuple):
     masks: np.ndarray
     sens: np.ndarray | None = None
     graph_of: np.ndarray | None = None
-    carried: EdgeAttributes | None = None
+    edge_attrs: EdgeAttributes | None = None
     scale: np.ndarray | None = None
     pairs: np.ndarray | None = None
     ranks: np.ndarray | None = None
@@ -368,7 +368,7 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
     edge_list = graph.own_edges.members[0]
     e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
-    e = edge_list.carried.total if edge_list.carried is not None and edge_list.carried.examples else e
+    e = edge_list.edge_attrs.total if edge_list.edge_attrs is not None and edge_list.edge_attrs.examples else e
     e = e if graph.pairs is None else int((graph.pairs[RELATION] >= 0).sum())
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
@@ -376,7 +376,7 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     scale = None if graph.scale is None else graph.scale.numpy().copy()
     pairs, ranks = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
     lists = {name: graph.extra[name].numpy().copy() for name in OF_LINKS if name in graph.extra} or None
-    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried
+    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.edge_attrs
     return GraphArrays(*arrays, scale, pairs, ranks, lists)
 
 
@@ -398,7 +398,7 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     )
     edges = edges[:, np.lexsort(edges[::-1])]
     sizes = graph.x.dtype, rows, graph_of, examples
-    more = {"carried": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
+    more = {"edge_attrs": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
     return make_graph(x, edges, y, masks, sens, *sizes, **more).to(graph.device)  # type: ignore[arg-type]
 
 
@@ -407,12 +407,12 @@ def graph_tree(graph: Graph) -> Tree:
     "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
     "graph_of", "scale", "pairs", "ranks" and what edges carry, "carried". Undone by `tree_graph`."""
     arrays = graph_arrays(graph)
-    x, attributes = arrays.x, arrays.carried
+    x, attributes = arrays.x, arrays.edge_attrs
     if isinstance(x, np.ndarray):
         parts = {"dense": x}
     else:
         parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
-    named = {name: part for name, part in arrays._asdict().items() if name not in ("x", "carried", "lists")}
+    named = {name: part for name, part in arrays._asdict().items() if name not in ("x", "edge_attrs", "lists")}
     lists = {name: torch.from_numpy(part) for name, part in (arrays.lists or {}).items()}
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
@@ -438,4 +438,4 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
     attributes = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes, **more)
+    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, edge_attrs=attributes, **more)

@@ -164,7 +164,7 @@ class LinkExamples(NamedTuple):
     """What a client's graph is made of where links are the examples: P links first, in the client's order, then pairs
     that are none, one for each link in a split, then those of ranks.
 
-    edges:   int64 [2, E], both directions of the edges that carry messages. carried: the same with what they carry;
+    edges:   int64 [2, E], both directions of the edges that carry messages. edge_attrs: the same with what they carry;
              None where that is nothing.
     pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
     group:   int64 [e], of which of several members of a union a pair was drawn; of links -1.
@@ -174,7 +174,7 @@ class LinkExamples(NamedTuple):
     """
 
     edges: np.ndarray
-    carried: EdgeAttributes | None
+    edge_attrs: EdgeAttributes | None
     pairs: np.ndarray
     ranks: np.ndarray
     y: np.ndarray
@@ -275,7 +275,7 @@ def link_examples(
     nodes, relation, total = len(names), relation_of(attributes), attributes.total
     hashes = hashes_of(names)
     keys = pair_hashes(hashes[attributes.ends[0]], hashes[attributes.ends[1]], relation, links.seed)
-    edges, carried, supervised = _messages(links, attributes, masks, keys, nodes)
+    edges, edge_attrs, supervised = _messages(links, attributes, masks, keys, nodes)
     codes = Codes(attributes, nodes)
     used = masks.copy()
     used[TRAIN] &= supervised
@@ -307,7 +307,7 @@ def link_examples(
     if not links.candidates:
         ranks[1] = 0
     asked = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
-    return LinkExamples(edges, carried, pairs, ranks, y, split, group, codes.sorted, items, several, asked)
+    return LinkExamples(edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, asked)
 
 
 class _Pieces(NamedTuple):
@@ -330,14 +330,16 @@ def _messages(
     train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
     also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
     chosen = np.flatnonzero(train | also)
-    carried = attributes.taken(chosen)._replace(examples=False, split=None, until=None)
+    edge_attrs = attributes.taken(chosen)._replace(examples=False, split=None, until=None)
     if links.levels:  # training sees level 0, validation up to 1, test all
         level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
-        carried = carried._replace(time=level, until=(0.0, 1.0))
-    source, target = carried.ends
+        edge_attrs = edge_attrs._replace(time=level, until=(0.0, 1.0))
+    source, target = edge_attrs.ends
     both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
-    carries = carried.directed or any(part is not None for part in (carried.weight, carried.features, carried.y))
-    return np.stack([both // nodes, both % nodes]), carried if carries or links.levels else None, supervised
+    carries = edge_attrs.directed or any(
+        part is not None for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y)
+    )
+    return np.stack([both // nodes, both % nodes]), edge_attrs if carries or links.levels else None, supervised
 
 
 class _Drawn(NamedTuple):

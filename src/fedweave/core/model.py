@@ -31,7 +31,7 @@ AT_ONCE = 1 << 20  # messages, or examples, of a piece
 def is_large(graph: Graph) -> bool:
     """Whether the graph, of one client, has so many edges that carry something."""
     members = graph.edges.members if isinstance(graph.edges, Edges) else ()
-    return len(members) == 1 and members[0].carried is not None and members[0].carried.total > MANY
+    return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MANY
 
 
 class PiecewiseLayer(Protocol):

@@ -83,11 +83,11 @@ BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, that carry
 class Outside(NamedTuple):
     """C edges of a dataset's n nodes to nodes that are not among them.
 
-    carried: what they carry; of their ends one is a node, below n, and the other n and its place in `names`.
+    edge_attrs: what they carry; of their ends one is a node, below n, and the other n and its place in `names`.
     names:   what the files call the nodes that are elsewhere.
     """
 
-    carried: EdgeAttributes
+    edge_attrs: EdgeAttributes
     names: tuple[str, ...]
 
 
@@ -132,7 +132,9 @@ def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
     return Ends(*map(np.concatenate, zip(*ends, strict=True)))
 
 
-def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
+def summary(
+    nodes: int, edge_attrs: EdgeAttributes, holder: np.ndarray, ends: Ends
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Of the edges at each of so many nodes whose other end is elsewhere, for every direction: the logarithm of their
     number and 1; sum and mean of weight and of each feature, as inverse hyperbolic sines, which are logarithms of large
     numbers of either sign; the last time, from 0 to 1 between the first and the last of the holder's edges. float32
@@ -140,10 +142,10 @@ def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends)
 
     holder: see `ends_at`.
     """
-    columns, moment = list[tuple[str, np.ndarray]](), _moments(carried, holder, ends)
-    for way, called in enumerate(ways(carried.directed)):
+    columns, moment = list[tuple[str, np.ndarray]](), _moments(edge_attrs, holder, ends)
+    for way, called in enumerate(ways(edge_attrs.directed)):
         prefix, here = f"external {called} ".replace("  ", " "), ends.way == way
-        way_columns = _of_way(nodes, carried, ends.only(here), None if moment is None else moment[here])
+        way_columns = _of_way(nodes, edge_attrs, ends.only(here), None if moment is None else moment[here])
         columns += [(prefix + name, column) for name, column in way_columns]
     return np.stack([column for _, column in columns], 1).astype(np.float32), tuple(name for name, _ in columns)
 
@@ -203,9 +205,9 @@ def bare(ends: np.ndarray) -> EdgeAttributes:
 
 def before(outside: Outside, nodes: int, limit: float) -> Outside:
     """Those edges that are no later than a time, and the names that they lead to."""
-    if outside.carried.time is None or limit == np.inf:
+    if outside.edge_attrs.time is None or limit == np.inf:
         return outside
-    attributes = outside.carried.taken(outside.carried.time <= limit)
+    attributes = outside.edge_attrs.taken(outside.edge_attrs.time <= limit)
     far = attributes.ends >= nodes
     used, place = np.unique(attributes.ends[far], return_inverse=True)
     ends = attributes.ends.copy()
@@ -284,8 +286,8 @@ def write(dataset: "Dataset", path: Path) -> None:
         key: getattr(dataset, field_name) for key, field_name in NAMES.items()
     }
     arrays |= {key: np.array(names) for key, names in text.items() if names}
-    if dataset.carried is not None:
-        arrays |= _of_carried(dataset.carried if dataset.carried.examples else both_ways(dataset.carried))
+    if dataset.edge_attrs is not None:
+        arrays |= _of_carried(dataset.edge_attrs if dataset.edge_attrs.examples else both_ways(dataset.edge_attrs))
     if dataset.example == "edge":
         arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
         if dataset.public is not None:
@@ -336,7 +338,7 @@ class Party:
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
     checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
-    edges of `carried` where that says so.
+    edges of `edge_attrs` where that says so.
 
     name:        what reports call it.
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
@@ -364,15 +366,15 @@ class Dataset(Shown):
     owners:      what the owners are called.
     groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
-    carried:     the edges as they were given, with direction, weight, features and time, of which `edges` says who is
+    edge_attrs:  the edges as they were given, with direction, weight, features and time, of which `edges` says who is
                  joined to whom; None where they carry nothing.
     outside:     edges of its nodes to others that it does not have; None where nobody said.
     node_time:   float64 [n], when each node is, in the unit of the edges' times; None where nobody said.
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
                  (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
-    links:       how links are the examples (`datasets.links.as_links`): those of `carried`, of which each has class 1,
-                 "link"; None otherwise.
+    links:       how links are the examples (`datasets.links.as_links`): those of `edge_attrs`, of which each has class
+                 1, "link"; None otherwise.
     smiles:      the molecule that each small graph is, as SMILES; () where nobody said, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
     notes:       sentences on what came with the data and is not used, for the user.
@@ -400,7 +402,7 @@ class Dataset(Shown):
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    carried: EdgeAttributes | None = None
+    edge_attrs: EdgeAttributes | None = None
     outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
@@ -415,7 +417,7 @@ class Dataset(Shown):
 
     def facts(self) -> dict[str, object]:
         """Its name, how large it is, and what is predicted."""
-        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         graphs = {"graphs": self.examples} if self.example == "graph" else {}
         predicted: dict[str, object] = {"classes" if self.target == "class" else self.target: self.outputs}
         groups = {"sens": Words("yes")} if self.sens is not None else {}
@@ -425,9 +427,14 @@ class Dataset(Shown):
     def __str__(self) -> str:
         """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
         graphs = f"{self.examples:,} graphs, " if self.example == "graph" else ""
-        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
         return f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, {self.features:,} features, {what}"
+
+    @property
+    def carried(self) -> EdgeAttributes | None:
+        """`edge_attrs`, by its name before version 0.9."""
+        return self.edge_attrs
 
     @property
     def target_summary(self) -> str:
@@ -463,8 +470,8 @@ class Dataset(Shown):
 
     def in_archive(self, file: Path) -> Record:
         """The [data] section that reads it from the .npz `file`, once it is written there."""
-        loops = {} if self.carried is None else {"loops": "keep"}
-        scaling = {"normalise": "auto" if self.scaling == "auto" else "none"}
+        loops = {} if self.edge_attrs is None else {"loops": "keep"}
+        scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
         return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
 
     @property
@@ -475,7 +482,7 @@ class Dataset(Shown):
         if self.target_scale is None:
             return {"target": self.target}
         logs = bool(self.target_scale[LOG].any())
-        return {"target": self.target, "target_normalise": self.target_scaling, "target_log": logs}
+        return {"target": self.target, "target_normalize": self.target_scaling, "target_log": logs}
 
     @property
     def target(self) -> Kind:
@@ -505,14 +512,14 @@ class Dataset(Shown):
     @property
     def example(self) -> str:
         """What an example is: "node", "graph" or "edge"."""
-        if self.carried is not None and self.carried.examples:
+        if self.edge_attrs is not None and self.edge_attrs.examples:
             return "edge"
         return "node" if self.graph_of is None else "graph"
 
     @property
     def time(self) -> np.ndarray | None:
         """float64 [e], when each example is; None where nobody said, and of small graphs."""
-        of_edges = None if self.carried is None else self.carried.time
+        of_edges = None if self.edge_attrs is None else self.edge_attrs.time
         return {"edge": of_edges, "node": self.node_time}.get(self.example)
 
     @property
@@ -533,7 +540,7 @@ class Dataset(Shown):
     @property
     def edge_features(self) -> int:
         """How many features edges have."""
-        return 0 if self.carried is None else self.carried.width
+        return 0 if self.edge_attrs is None else self.edge_attrs.width
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -544,8 +551,8 @@ class Dataset(Shown):
     def edge_form(self) -> dict[str, int | bool]:
         """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
         whether directed. Where links are the examples, also of how many "relations" they are."""
-        weighted = self.carried is not None and self.carried.weight is not None
-        directed = self.carried is not None and self.carried.directed
+        weighted = self.edge_attrs is not None and self.edge_attrs.weight is not None
+        directed = self.edge_attrs is not None and self.edge_attrs.directed
         kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
         relations = {} if self.links is None else {"relations": max(1, len(self.links.relations))}
         return {"features": self.edge_features, **kind, **relations}
@@ -553,8 +560,8 @@ class Dataset(Shown):
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the
         ends of these edges."""
-        if self.carried is not None and self.carried.examples:
-            return np.unique(self.carried.ends[:, examples])
+        if self.edge_attrs is not None and self.edge_attrs.examples:
+            return np.unique(self.edge_attrs.ends[:, examples])
         if self.graph_of is None:
             return examples
         chosen = np.zeros(self.examples, bool)

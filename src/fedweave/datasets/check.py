@@ -94,8 +94,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
     """
     e, n = len(dataset.y), len(dataset.y) if dataset.graph_of is None else len(dataset.graph_of)
-    if dataset.carried is not None and dataset.carried.examples:
-        e, n = dataset.carried.total, dataset.x.shape[0]
+    if dataset.edge_attrs is not None and dataset.edge_attrs.examples:
+        e, n = dataset.edge_attrs.total, dataset.x.shape[0]
     if n == 0:
         refuse(where, "the data has no nodes", "Give at least one node.")
     _check_features(dataset.x, n, where)
@@ -119,8 +119,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         check_array(dataset.public, "the split", np.bool_, (3, e), where)
         _check_split(dataset, where, labelled)
     _check_names(dataset, where)
-    if dataset.carried is not None:
-        _check_carried(dataset.carried, dataset.edges, n, where)
+    if dataset.edge_attrs is not None:
+        _check_carried(dataset.edge_attrs, dataset.edges, n, where)
     if dataset.node_time is not None:
         check_array(dataset.node_time, "node_time", np.float64, (n,), where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):

@@ -131,14 +131,14 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
 def check_normalize(how: str) -> None:
     """Raise ConfigError unless `how` is one of `NORMALIZE`."""
     if how not in NORMALIZE:
-        raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
+        raise ConfigError(f"normalize = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
 
 
 def check_edge_normalize(how: str) -> None:
     """Raise ConfigError unless `how` is one of `NORMALIZE` that features of edges can have: all but "auto"."""
     if how not in NORMALIZE or how == AUTO:
         known = ", ".join(name for name in NORMALIZE if name != AUTO)
-        raise ConfigError(f"edge_normalise = {how!r} is not known; choose one of {known}.")
+        raise ConfigError(f"edge_normalize = {how!r} is not known; choose one of {known}.")
 
 
 def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -179,7 +179,7 @@ class Scaler(NamedTuple):
 
 
 def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, divisor), float64 [d] each: `normalise` makes (x - shift) / divisor of a column x; a constant one it
+    """(shift, divisor), float64 [d] each: `normalize` makes (x - shift) / divisor of a column x; a constant one it
     leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
 
     over: features float32 [n, d] as they are. how: one of `BY_NODES`.
@@ -231,7 +231,7 @@ def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
     return not sp.issparse(x) and x.shape[0] > 0 and bool((x == x[:1]).all())
 
 
-def normalise(
+def normalize(
     x: "np.ndarray | sp.csr_matrix", how: str, name: str, over: "np.ndarray | sp.csr_matrix | None" = None
 ) -> "np.ndarray | sp.csr_matrix":
     """Scale features float32 [m, d], columns by what they are over the n nodes `over` float32 [n, d], by default x
@@ -272,12 +272,12 @@ def check_filled(how: str, name: str, *each: "np.ndarray | sp.csr_matrix") -> No
     """Refuse to scale features [n, d] of the data `name` that would no longer be sparse, where they are too many.
 
     Raises:
-        ConfigError: see `normalise`.
+        ConfigError: see `normalize`.
     """
     for x in each:
         if how in ("standard", "minmax") and sp.issparse(x) and x.shape[0] * x.shape[1] > FILLED:
             raise ConfigError(
-                f'normalise = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
+                f'normalize = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
                 'use "none", "row" or "scale".'
             )
 
@@ -291,7 +291,7 @@ def rescaled(
     """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
     is one of `BY_NODES`; a divisor of None is infinity."""
     if how not in BY_NODES:
-        return normalise(x, how, "")
+        return normalize(x, how, "")
     if how == AUTO:
         return _some_rescaled(x, np.array(shift), np.array([math.inf if value is None else value for value in divisor]))
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
@@ -328,16 +328,16 @@ def of_party(how: str) -> str:
 
 
 def scaled_by_holders(data: Dataset, how: str, name: str) -> Dataset:
-    """The data with its features scaled as `normalise` does, or, where `how` is "auto", as they are: whoever holds some
+    """The data with its features scaled as `normalize` does, or, where `how` is "auto", as they are: whoever holds some
     of it scales that by itself (`by_holder`)."""
-    return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalise(data.x, how, name))
+    return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalize(data.x, how, name))
 
 
 def by_holder(data: Dataset) -> Dataset:
     """What one client holds, features scaled by its own nodes where that is asked for (`Dataset.scaling`)."""
     if data.scaling != AUTO:
         return data
-    scaled = normalise(data.x, AUTO, "")
+    scaled = normalize(data.x, AUTO, "")
     return replace(data, x=scaled, scaling="none" if scaled is data.x else OWN)
 
 
@@ -419,9 +419,9 @@ def has_sens(data: Dataset) -> bool:
 def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
     """The features of nodes, the group of each or of its small graph, and what the features are called; of edges, where
     these are the examples."""
-    if data.carried is not None and data.carried.examples:
-        held = data.carried.features
-        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.carried.columns
+    if data.edge_attrs is not None and data.edge_attrs.examples:
+        held = data.edge_attrs.features
+        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.edge_attrs.columns
     sens = data.sens if data.sens is None or data.graph_of is None else data.sens[data.graph_of]
     return data.x, sens, data.columns
 
@@ -502,11 +502,11 @@ def digests(data: Dataset) -> dict[str, str]:
         "small graphs": (data.graph_of, data.node_labels),
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
-    if data.carried is not None:
-        held["what edges carry"] = tuple(data.carried.arrays().values())
+    if data.edge_attrs is not None:
+        held["what edges carry"] = tuple(data.edge_attrs.arrays().values())
     if data.outside is not None:
         named = np.array(data.outside.names, str)
-        held["edges to nodes elsewhere"] = (*data.outside.carried.arrays().values(), named)
+        held["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
     return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
 

@@ -123,10 +123,10 @@ class Folder(NodeSettings, Tabular):
         """See `Tabular.finished`; edges to nodes elsewhere apart, and what is said of edges for those that are left."""
         nodes, (ends, rows) = tables.nodes.rows, found["ends"]
         if self.external != "refuse":
-            every = bare(ends) if found["carried"] is None else found["carried"]
+            every = bare(ends) if found["edge_attrs"] is None else found["edge_attrs"]
             inside, found["outside"] = separated(every, nodes, tuple(found["elsewhere"].to_pylist()))
             rows = rows[np.maximum(*ends) < nodes]
-            found |= {"ends": (inside.ends, rows), "carried": None if found["carried"] is None else inside}
+            found |= {"ends": (inside.ends, rows), "edge_attrs": None if found["edge_attrs"] is None else inside}
         fields = super().finished(tables, found)
         if self.task == "links" and KIND in tables.nodes.columns:
             kinds = owners_of(tables.nodes, KIND)
@@ -134,8 +134,8 @@ class Folder(NodeSettings, Tabular):
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
-            attributes = fields["carried"] or EdgeAttributes(found["ends"][0], False)
-            fields |= {"carried": attributes._replace(split=codes)}
+            attributes = fields["edge_attrs"] or EdgeAttributes(found["ends"][0], False)
+            fields |= {"edge_attrs": attributes._replace(split=codes)}
         if not self.of_edges:
             return fields
         unused = [name for name in NODES[1:] if name in tables.nodes.columns]

@@ -107,7 +107,7 @@ def from_networkx(
             columns[column] = [attributes.get(attribute) for attributes in known.values()]
     edges = _edges(graph, kind, label if kind.of_edges and not targets else None, name)
     dataset = _of_tables(kind, _columns(columns), edges, name)
-    lost = one_way(dataset.carried, not graph.is_directed(), options.get("directed"))
+    lost = one_way(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
     return replace(dataset, notes=(*dataset.notes, *lost))
 
 

@@ -50,7 +50,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
         public = split_of(pair_hashes(hashes[source], hashes[target], attributes.y, links.seed), links.ratios)
     return replace(
         data,
-        carried=attributes._replace(examples=True, split=None),
+        edge_attrs=attributes._replace(examples=True, split=None),
         y=np.ones(attributes.total, np.int64),
         classes=len(NAMES),
         labels=NAMES,
@@ -70,18 +70,20 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
 def by_relation(data: Dataset) -> Dataset:
     """The same edges as examples whose classes are their relations, with the split of the links: what `as_links` takes,
     and a file holds."""
-    attributes, links = data.carried, data.links
+    attributes, links = data.edge_attrs, data.links
     if attributes is None or links is None:
         raise ValueError(f"the examples of {data.name} are no links")
     y = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
     names = links.relations
-    return replace(data, carried=attributes._replace(y=None), y=y, classes=max(1, len(names)), labels=names, links=None)
+    return replace(
+        data, edge_attrs=attributes._replace(y=None), y=y, classes=max(1, len(names)), labels=names, links=None
+    )
 
 
 def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
     """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
     have relations."""
-    attributes = data.carried
+    attributes = data.edge_attrs
     if attributes is None:
         kind = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
@@ -110,15 +112,15 @@ def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...
         return ()
     if data.links is not None:
         return data.links.relations
-    examples = data.carried is not None and data.carried.examples
+    examples = data.edge_attrs is not None and data.edge_attrs.examples
     count = max(data.classes if examples else 0, int(attributes.y.max(initial=0)) + 1)
-    called = data.edge_kinds if data.carried is None else data.labels
+    called = data.edge_kinds if data.edge_attrs is None else data.labels
     return (called or tuple(map(str, range(count)))) if count > 1 else ()
 
 
 def has_split(data: Dataset) -> bool:
     """Whether the data says of its edges which split they are in."""
-    attributes = data.carried
+    attributes = data.edge_attrs
     if attributes is not None and attributes.examples:
         return data.public is not None and bool(np.any(data.public))
     return attributes is not None and _given_split(attributes) is not None

@@ -35,16 +35,16 @@ class Facts(NamedTuple):
 class Published:
     """Base of published data sets.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
-    normalise: str = "none"
+    normalize: str = "none"
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
 
     def __post_init__(self) -> None:
-        check_normalize(self.normalise)
+        check_normalize(self.normalize)
 
 
 Kind = TypeVar("Kind")

@@ -110,7 +110,7 @@ def read(
         name=name,
         x=x,
         edges=arrays["edge_index"] if attributes is None else skeleton(attributes.ends, nodes),
-        carried=attributes,
+        edge_attrs=attributes,
         y=y,
         classes=len(names.get("labels", ())) or (int(y.max(initial=-1)) + 1 if target.by_class else 0),
         public=_split_of_edges(arrays, len(y), path) if of_edges else _split(arrays, len(y), path),
@@ -372,7 +372,7 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_loops(self.loops, carries=True)
-        check_edge_normalize(self.edge_normalise)
+        check_edge_normalize(self.edge_normalize)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.
@@ -395,5 +395,5 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
         data = without_sens(read(path, path.stem, loops=self.loops, target=self), path, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         data = classed(data) if data.target == CLASS else data
-        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, path)
-        return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalise, data.name)
+        attributes = None if data.edge_attrs is None else scaled(data.edge_attrs, self.edge_normalize, path)
+        return scaled_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from fedweave.core.graph import dense
 from fedweave.datasets.base import Dataset, Party, undirected
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.features import compact, normalise, of_party, refuse_repeated
+from fedweave.datasets.features import compact, normalize, of_party, refuse_repeated
 from fedweave.datasets.lookup import named_folder, unread
 from fedweave.datasets.schema import (
     AUTO,
@@ -86,7 +86,7 @@ class PartyFolders(Classified):
         x = np.concatenate([party.x[entry] for party, entry in zip(inputs, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
-            x=normalise(compact(x), of_party(self.normalise), root.name),
+            x=normalize(compact(x), of_party(self.normalize), root.name),
             edges=undirected(source, target, len(ids)),
             y=y,
             classes=classes,

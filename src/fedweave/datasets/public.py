@@ -190,7 +190,7 @@ class Public(Published):
     $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave). If it is in neither and PyTorch Geometric can fetch it, it is
     downloaded into the cache.
 
-    The default of `normalise`, over all nodes, before any partition, keeps the published values (0/1 words, counts,
+    The default of `normalize`, over all nodes, before any partition, keeps the published values (0/1 words, counts,
     TF-IDF): scaling rows is a choice that papers make differently.
     """
 
@@ -210,7 +210,7 @@ class Public(Published):
         counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
         check_counts(dataset, self.facts, path, counted, _OWN)
         dataset = self._allowed(dataset, path)
-        return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalise, self.name)
+        return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
 
     def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
         """The data set with what models may see of the features in the file."""
@@ -248,7 +248,7 @@ class Public(Published):
 class People(Public):
     """Base of the tables of people below; features come in years, dollars and counts, so the default scales them."""
 
-    normalise: str = "minmax"
+    normalize: str = "minmax"
 
 
 @dataclass(frozen=True)

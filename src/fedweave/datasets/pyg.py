@@ -179,7 +179,7 @@ def from_pyg(
     loops: str = "drop",
     task: Literal["nodes", "edges", "links"] = "nodes",
     flatten: bool = False,
-    normalise: str = "auto",
+    normalize: str = "auto",
     **targets: Any,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
@@ -202,7 +202,7 @@ def from_pyg(
     val, test), or one of these, whose further links test.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
-    normalise: how features are scaled (`datasets.features.normalise`).
+    normalize: how features are scaled (`datasets.features.normalize`).
 
     Raises:
         ConfigError: see `Targeted`.
@@ -216,16 +216,16 @@ def from_pyg(
     target = Targeted(**targets)
     graphs = _several(data, name) or [data]
     if task == "links":
-        return _of_links(graphs, name, ignore, directed, loops, normalise)
+        return _of_links(graphs, name, ignore, directed, loops, normalize)
     _refuse_links(graphs, ignore, task, name)
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
         flat, columns, of_edges = flattened(graphs[0], name, flatten, task, target.by_number)
         ways = directed is not False
-        dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalise=normalise, **targets)
-        named = dataset.carried and dataset.carried._replace(columns=of_edges if dataset.carried.width else ())
-        return replace(dataset, columns=columns, carried=named)
+        dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalize=normalize, **targets)
+        named = dataset.edge_attrs and dataset.edge_attrs._replace(columns=of_edges if dataset.edge_attrs.width else ())
+        return replace(dataset, columns=columns, edge_attrs=named)
     label = CLASSES[task]
     if task == "edges" and len(graphs) > 1:
         what = "edges are the examples, and there are several graphs"
@@ -238,7 +238,7 @@ def from_pyg(
     dataset = _dataset(held, graph_of, label, directed, loops, name, target)
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
     dataset = without_sens(check(with_constant(dataset), name), name, sens_feature)
-    return scaled_by_holders(dataset, normalise, name)
+    return scaled_by_holders(dataset, normalize, name)
 
 
 def _dataset(
@@ -271,7 +271,7 @@ def _dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
-        carried=attributes,
+        edge_attrs=attributes,
         y=y[of],
         classes=int(y.max(initial=-1)) + 1 if target.by_class else 0,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
@@ -310,7 +310,7 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
 
 
 def _of_links(
-    graphs: Sequence[Any], name: str, ignore: Sequence[str], directed: bool | None, loops: str, normalise: str
+    graphs: Sequence[Any], name: str, ignore: Sequence[str], directed: bool | None, loops: str, normalize: str
 ) -> Dataset:
     """The data set of links of one graph, or of the three of RandomLinkSplit."""
     if len(graphs) not in (1, 3) or any(map(is_hetero, graphs)):
@@ -321,7 +321,7 @@ def _of_links(
         bare = SimpleNamespace(**{key: value for key, value in _fields_of(graphs[0]).items() if key not in _OF_NODES})
         bare.y = np.zeros(int(graphs[0].num_nodes), np.int64)
         bare.keys = [*vars(bare)]
-        return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalise=normalise), Links())
+        return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalize=normalize), Links())
     nodes = int(graphs[0].num_nodes)
     parts = [(known[0][0], TRAIN)]
     parts += [(links, split if len(graphs) == 3 else TEST) for split, (_, links) in enumerate(known)]
@@ -341,8 +341,8 @@ def _of_links(
     attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(one_way), split=split[at])
     x = compact(_narrowed(_numbers(_dense(graphs[0].x), "x", _FEATURES, name), name))
     y = np.zeros(nodes, np.int64)
-    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, carried=attributes, notes=(_DRAWN,))
-    return as_links(scaled_by_holders(check(dataset, name), normalise, name), Links())
+    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN,))
+    return as_links(scaled_by_holders(check(dataset, name), normalize, name), Links())
 
 
 _DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are drawn (data.task)"

@@ -17,7 +17,7 @@ from scipy.io.matlab import MatReadError
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, check_counts, first, refuse
-from fedweave.datasets.features import AUTO, compact, normalise, scaled_by_holders
+from fedweave.datasets.features import AUTO, compact, normalize, scaled_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.table import WHOLE, Table, read
@@ -50,7 +50,7 @@ class Released(PublishedFile):
                 "damaged",
             )
         check_counts(held, self.facts, folder, self.counted)
-        return check(scaled_by_holders(replace(held, x=compact(held.x)), self.normalise, self.name), folder)
+        return check(scaled_by_holders(replace(held, x=compact(held.x)), self.normalize, self.name), folder)
 
     def read(self, folder: Path) -> Dataset:
         """The graph in `folder`, which has all files."""
@@ -138,7 +138,7 @@ class Elliptic(Released):
 
     The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     name = "elliptic"
@@ -208,11 +208,11 @@ class AmazonFraud(_Fraud):
 
     name, files, called = "amazon-fraud", ("Amazon.mat",), ("Amazon",)
     facts = Facts(11944, 4398392, 25, 2)
-    unlabelled: ClassVar[int] = 3305
+    unlabeled: ClassVar[int] = 3305
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         """Without those of the first, of whom nobody knows."""
-        return np.where(np.arange(len(y)) < self.unlabelled, -1, y)
+        return np.where(np.arange(len(y)) < self.unlabeled, -1, y)
 
 
 RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpChi, AmazonFraud)
@@ -268,7 +268,7 @@ class Twitch(PublishedFile):
             owners=COUNTRIES,
         )
         check_counts(joined, self.facts, folder, ("nodes", "edges", "features", "classes"))
-        joined = scaled_by_holders(replace(joined, x=compact(joined.x)), self.normalise, self.name)
+        joined = scaled_by_holders(replace(joined, x=compact(joined.x)), self.normalize, self.name)
         return check(joined, folder)
 
 
@@ -291,7 +291,7 @@ class HeriGraph(PublishedFile):
                 the published counts.
         """
         folder = self._find(root)
-        dataset = replace(PartyFolders(self.normalise, classes=self.facts.classes).load(folder, seed), name=self.name)
+        dataset = replace(PartyFolders(self.normalize, classes=self.facts.classes).load(folder, seed), name=self.name)
         held = {party.name: len(party.columns) for party in dataset.parties or ()}
         if held != BLOCKS:
             refuse(folder, f"the parties' features are {held}, not {BLOCKS}", "See docs/data-format.md.")
@@ -321,7 +321,7 @@ class Pokec(PublishedFile):
     relationship with oneself is left out; one direction is enough.
     """
 
-    normalise: str = "minmax"
+    normalize: str = "minmax"
 
     stem: ClassVar[str]
     called = ("pokec",)
@@ -351,8 +351,8 @@ class Pokec(PublishedFile):
         ids = _ids(users)
         dataset = Dataset(
             name=self.name,
-            x=compact(x if self.normalise == AUTO else normalise(x, self.normalise, self.name)),
-            scaling=AUTO if self.normalise == AUTO else "none",
+            x=compact(x if self.normalize == AUTO else normalize(x, self.normalize, self.name)),
+            scaling=AUTO if self.normalize == AUTO else "none",
             edges=_edges(folder / f"{self.stem}_relationship.txt", ids),
             y=_binary(users, LABEL),
             classes=2,

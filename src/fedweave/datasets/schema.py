@@ -115,15 +115,15 @@ def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
     if data.example == "node":
         yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
-    elif data.example == "edge" and data.carried is not None and data.carried.features is not None:
-        called = data.carried.columns or tuple(map(str, range(data.carried.width)))
-        yield from _read_off(data, data.carried.features, lambda columns: _few(called, columns), "edge feature")
+    elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
+        called = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
+        yield from _read_off(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
     largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
         yield (
             f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
-            "which hides the others from a model; scale features, by data.normalise or before"
+            "which hides the others from a model; scale features, by data.normalize or before"
         )
 
 
@@ -232,9 +232,9 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
     until: the ends of training and of validation; None where the split is not by time. held: the nodes of each client,
     int64, by its name.
     """
-    if until is None or data.carried is None or data.carried.time is None or not data.carried.total:
+    if until is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
         return
-    edges, nodes, names = data.carried.time, data.node_time, list(held)
+    edges, nodes, names = data.edge_attrs.time, data.node_time, list(held)
     if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
         yield (
             f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
@@ -243,7 +243,7 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
     holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
     for at, own in enumerate(held.values()):
         holder[own] = at
-    source, target = holder[data.carried.ends]
+    source, target = holder[data.edge_attrs.ends]
     client = np.where(source == target, source, len(names))
     for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
         last = np.zeros(len(names) + 1)
@@ -983,7 +983,7 @@ class Classified(TableSettings, Targeted):
 
     @property
     def _unlabeled(self) -> tuple[str, ...]:
-        return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
+        return (self.unlabeled,) if isinstance(self.unlabeled, str) else self.unlabeled or ()
 
     @property
     def carries(self) -> bool:
@@ -1056,7 +1056,7 @@ class Classified(TableSettings, Targeted):
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
         if self.classes is not None and named is None:
-            table.whole("label", empty="unlabelled")  # says which label is no number
+            table.whole("label", empty="unlabeled")  # says which label is no number
         if named is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
@@ -1089,7 +1089,7 @@ class Classified(TableSettings, Targeted):
         return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
     def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
-        y = table.whole("label", empty="unlabelled")
+        y = table.whole("label", empty="unlabeled")
         if self.classes is None:
             refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))
             return y, int(y.max()) + 1

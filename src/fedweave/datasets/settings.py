@@ -18,22 +18,22 @@ Count = Annotated[int, Field(ge=1)]
 class CommonSettings:
     """Of data in any form.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     target:    what is predicted: "class", the class in the column label; "number", a number in that column or in each
                of `targets`; "labels", several yes-or-no labels, 1 or 0, in the columns `targets`. Numbers and labels
                may have gaps: empty cells, NaN and words such as NA.
     targets:   columns of the numbers or labels to predict, in order; None is the column label.
-    target_normalise: the scale in which a model predicts numbers: "own", mean and deviation of the training examples
+    target_normalize: the scale in which a model predicts numbers: "own", mean and deviation of the training examples
                that a client holds; "all", those of all clients' training examples, which they exchange; "none".
                Predictions and errors are in the data's units in any case.
     target_log: train on the logarithms of the numbers, which must be positive.
     """
 
-    normalise: str = "auto"
+    normalize: str = "auto"
     _: KW_ONLY
     target: Literal["class", "number", "labels"] = CLASS
     targets: tuple[str, ...] | None = None
-    target_normalise: Literal["own", "all", "none"] = "own"
+    target_normalize: Literal["own", "all", "none"] = "own"
     target_log: bool = False
 
 
@@ -59,7 +59,7 @@ class TableSettings(ArraySettings):
                name and none called label, they are the `targets` of target = "labels".
     columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that do not count.
-    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    unlabeled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                "auto" in the place of a list takes the values of the training rows, sorted. "edges.currency" is the
@@ -72,7 +72,7 @@ class TableSettings(ArraySettings):
     labels: tuple[str, ...] | None = None
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
-    unlabelled: str | tuple[str, ...] | None = None
+    unlabeled: str | tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     categories: dict[str, str | tuple[str, ...]] | None = None
     missing: tuple[str, ...] | None = None
@@ -82,10 +82,10 @@ class TableSettings(ArraySettings):
 class EdgeScaling:
     """Of features of edges.
 
-    edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
+    edge_normalize: how features of edges are scaled, as `normalize` does those of nodes.
     """
 
-    edge_normalise: str = "none"
+    edge_normalize: str = "none"
 
 
 @dataclass(frozen=True)

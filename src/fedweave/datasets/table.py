@@ -188,7 +188,7 @@ class Table:
         refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
         below = _bools(pc.less(values, 0))
-        if empty == "unlabelled" and below.any():
+        if empty == "unlabeled" and below.any():
             remedy += f" {meant_empty(str(values.filter(pa.array(below))[0]))}"
         refuse_rows(self, below, lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
@@ -254,7 +254,7 @@ class Table:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
         or, without it, one that may not be empty."""
         cells = self.texts(column)
-        hint = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
+        hint = "" if key != "labels" else ', or say [data] unlabeled = "…", the word'
         remedy = f"Leave the cell empty where nothing is known{hint}; if it is a value, name all of them in data.{key}."
         if not key:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
@@ -346,7 +346,7 @@ class Tables(NamedTuple):
 def meant_empty(*words: str) -> str:
     """What to do where a label says that there is none."""
     meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
-    return f"If it says that nothing is known: [data] unlabelled = {meant}."
+    return f"If it says that nothing is known: [data] unlabeled = {meant}."
 
 
 def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:

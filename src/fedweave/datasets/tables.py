@@ -19,7 +19,7 @@ from fedweave.datasets.features import (
     OVER_NODES,
     check_edge_normalize,
     compact,
-    normalise,
+    normalize,
     rescaled,
     scaled_by_holders,
     scaler_of,
@@ -105,7 +105,7 @@ def check_carrying(kind: Carrying) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    check_edge_normalize(kind.edge_normalise)
+    check_edge_normalize(kind.edge_normalize)
     if kind.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {kind.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in kind.chosen if name in EDGES]:
@@ -147,30 +147,30 @@ def carried_of(
         owners = owners_of(edges, kind.edge_owner)
         attributes = attributes._replace(owner=edges.kinds(kind.edge_owner, owners)[rows], owners=owners)
     result = merged(given_once(attributes, edges.origins[rows], edges.path), kind.parallel)
-    return scaled(result, kind.edge_normalise, edges.path)
+    return scaled(result, kind.edge_normalize, edges.path)
 
 
-def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
+def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
+    """With features scaled as `datasets.features.normalize` does, over all of these edges `until` some time.
 
     Raises:
         DataError: there is no edge until then.
     """
-    if carried.features is None or how == "none" or not carried.total:
-        return carried
-    over = carried.features if carried.time is None else carried.features[carried.time <= until]
-    if how in OVER_NODES and carried.time is not None and not len(over):
-        early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
-        remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
+    if edge_attrs.features is None or how == "none" or not edge_attrs.total:
+        return edge_attrs
+    over = edge_attrs.features if edge_attrs.time is None else edge_attrs.features[edge_attrs.time <= until]
+    if how in OVER_NODES and edge_attrs.time is not None and not len(over):
+        early = f"{edge_attrs.time.min():.10g} is the first, and training ends at {until:.10g}"
+        remedy = 'Let training end later (train_until), or say edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
-        features = normalise(carried.features, how, str(where))
+        features = normalize(edge_attrs.features, how, str(where))
     else:
         shift, divisor, apply = scaler_of(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-        features = apply(carried.features)
-    return carried._replace(features=np.ascontiguousarray(features, np.float32), scaling=pairs)
+        features = apply(edge_attrs.features)
+    return edge_attrs._replace(features=np.ascontiguousarray(features, np.float32), scaling=pairs)
 
 
 def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
@@ -182,27 +182,27 @@ def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) ->
     return attributes._replace(features=np.asarray(features, np.float32), scaling=before.scaling)
 
 
-def merged(carried: EdgeAttributes, parallel: str) -> EdgeAttributes:
+def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
     """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
-    if parallel == "keep" or not carried.total:
-        return carried
-    index = carried.ends if carried.directed else np.sort(carried.ends, 0)
+    if parallel == "keep" or not edge_attrs.total:
+        return edge_attrs
+    index = edge_attrs.ends if edge_attrs.directed else np.sort(edge_attrs.ends, 0)
     codes = index[0] * (int(index.max()) + 1) + index[1]
-    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
+    order = np.arange(edge_attrs.total) if edge_attrs.time is None else np.argsort(edge_attrs.time, kind="stable")
     group = np.unique(codes[order], return_inverse=True)[1]
     last = np.zeros(int(group.max()) + 1, np.int64)
     last[group] = order  # of what is assigned twice, the later stays
     rows = np.sort(last)
     place = np.empty(len(last), np.int64)
     place[np.argsort(last)] = np.arange(len(last))
-    of = np.empty(carried.total, np.int64)
+    of = np.empty(edge_attrs.total, np.int64)
     of[order] = place[group]
-    result = carried.taken(rows)
+    result = edge_attrs.taken(rows)
     if parallel == "count":
         return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
     if parallel == "last":
         return result
-    weight, features = (_summed(values, of, len(rows)) for values in (carried.weight, carried.features))
+    weight, features = (_summed(values, of, len(rows)) for values in (edge_attrs.weight, edge_attrs.features))
     return result._replace(weight=weight, features=features)
 
 
@@ -220,60 +220,60 @@ def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
     return undirected(index[0, apart], index[1, apart], nodes)
 
 
-def once(carried: EdgeAttributes, where: str | Path) -> EdgeAttributes:
+def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     """Undirected edges that are listed in both directions, each once.
 
     Raises:
         DataError: one lacks its reverse.
     """
-    if carried.directed:
-        return carried
-    if not mirrored(carried.ends):
+    if edge_attrs.directed:
+        return edge_attrs
+    if not mirrored(edge_attrs.ends):
         refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
-    if not alike_both_ways(carried):
+    if not alike_both_ways(edge_attrs):
         what = "an edge has another weight, other features or another time than its reverse"
         refuse(where, what, "Give both the same, or say that edges are directed.", "reverse")
-    return carried.taken(carried.ends[0] <= carried.ends[1])
+    return edge_attrs.taken(edge_attrs.ends[0] <= edge_attrs.ends[1])
 
 
-def alike_both_ways(carried: EdgeAttributes) -> bool:
+def alike_both_ways(edge_attrs: EdgeAttributes) -> bool:
     """Whether every edge is listed in both directions with the same values."""
-    return bool(_both(carried, np.zeros(carried.total, np.int64))[0].all())
+    return bool(_both(edge_attrs, np.zeros(edge_attrs.total, np.int64))[0].all())
 
 
-def given_once(carried: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
+def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
     """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
     that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
 
     table: int64 [M], which table each edge is from.
     """
-    if carried.directed or not carried.total:
-        return carried
-    both, opens = _both(carried, table)
-    loop = carried.ends[0] == carried.ends[1]
+    if edge_attrs.directed or not edge_attrs.total:
+        return edge_attrs
+    both, opens = _both(edge_attrs, table)
+    loop = edge_attrs.ends[0] == edge_attrs.ends[1]
     whole = np.bincount(table, ~both & ~loop)[table] == 0
-    twice = both & ~loop & (~whole | carried.examples)
+    twice = both & ~loop & (~whole | edge_attrs.examples)
     if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
-        are = "is two examples" if carried.examples else "counts twice"
-        said = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
+        are = "is two examples" if edge_attrs.examples else "counts twice"
+        said = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
         _LOG.warning("note: %s: %s, which %s; list it once, or say directed = true", where, said, are)
-    return carried if carried.examples else carried.taken(~whole | loop | opens)
+    return edge_attrs if edge_attrs.examples else edge_attrs.taken(~whole | loop | opens)
 
 
 _MOSTLY = 0.5  # share of the edges
 
 
-def _both(carried: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
     loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
-    low, high = np.sort(carried.ends, 0)
-    way = np.sign(carried.ends[1] - carried.ends[0])
+    low, high = np.sort(edge_attrs.ends, 0)
+    way = np.sign(edge_attrs.ends[1] - edge_attrs.ends[0])
     pair = np.unique(low << 31 | high, return_inverse=True)[1]
     ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
-    both, opens = way == 0, np.ones(carried.total, bool)
+    both, opens = way == 0, np.ones(edge_attrs.total, bool)
     at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
-    values = [own[at] for own in (carried.weight, carried.time) if own is not None]
-    values += [] if carried.features is None else list(carried.features[at].T)
+    values = [own[at] for own in (edge_attrs.weight, edge_attrs.time) if own is not None]
+    values += [] if edge_attrs.features is None else list(edge_attrs.features[at].T)
     order = np.lexsort([*values, pair[at], table[at]])
     new = np.ones(len(at), bool)
     new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
@@ -305,14 +305,14 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     Raises:
         DataError: its edges have no classes of their own.
     """
-    attributes = data.carried
+    attributes = data.edge_attrs
     if attributes is None or attributes.y is None:
         refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
     split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
     y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
     examples = attributes._replace(examples=True, y=None, split=None)
     named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
-    return replace(data, carried=examples, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+    return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
@@ -477,7 +477,7 @@ class Tabular(Carrying):
         data = with_constant(Dataset(name=root.resolve().name, **(fields | self.of_targets(fields["y"]))))
         data = replace(data, notes=(*data.notes, *self._unused(tables)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
-        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
+        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
         return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
@@ -545,7 +545,7 @@ class Tabular(Carrying):
                 if {"ids", "elsewhere"} <= record.keys()
                 else None
             ),
-            "carried": lambda record: (
+            "edge_attrs": lambda record: (
                 carried_of(edges, record["ends"], self, self.categories) if record.get("ends") else None
             ),
         }

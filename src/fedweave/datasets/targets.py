@@ -25,14 +25,14 @@ class Targeted(CommonSettings):
     """What is predicted of the examples."""
 
     def __post_init__(self) -> None:
-        check_normalize(self.normalise)
+        check_normalize(self.normalize)
         if self.target not in (CLASS, NUMBER, LABELS):
             raise ConfigError(
                 f"data.target = {self.target!r}: must be {CLASS}, {NUMBER} or {LABELS}.", code="config.value"
             )
-        if self.target_normalise not in ("own", ALL, "none"):
+        if self.target_normalize not in ("own", ALL, "none"):
             raise ConfigError(
-                f"data.target_normalise = {self.target_normalise!r}: must be own, all or none.", code="config.value"
+                f"data.target_normalize = {self.target_normalize!r}: must be own, all or none.", code="config.value"
             )
         if self.targets is not None and not 0 < len(self.targets) == len(set(self.targets)):
             raise ConfigError(
@@ -45,8 +45,8 @@ class Targeted(CommonSettings):
                 '"labels".',
                 code="config.conflict",
             )
-        if self.target != NUMBER and (self.target_log or self.target_normalise != "own"):
-            setting = "target_log" if self.target_log else "target_normalise"
+        if self.target != NUMBER and (self.target_log or self.target_normalize != "own"):
+            setting = "target_log" if self.target_log else "target_normalize"
             raise ConfigError(
                 f'data.{setting}: is for numbers, and data.target = "{self.target}". Set target = "number", or leave '
                 "it out.",
@@ -133,7 +133,7 @@ class Targeted(CommonSettings):
         about: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
         if self.target == NUMBER:
             scale = scale_of(y, self.target_log, how="none")
-            about |= {"target_scale": scale, "target_scaling": self.target_normalise}
+            about |= {"target_scale": scale, "target_scaling": self.target_normalize}
         return about
 
     def refuse_other(self, y: np.ndarray, key: str, where: str | Path) -> None:

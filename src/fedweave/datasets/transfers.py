@@ -258,7 +258,7 @@ class Transfers:
             labels=CLASSES,
             owner=drawn.bank,
             owners=_names(self.banks),
-            carried=EdgeAttributes(
+            edge_attrs=EdgeAttributes(
                 ends,
                 directed=True,
                 features=features,

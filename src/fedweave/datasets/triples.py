@@ -141,7 +141,7 @@ def knowledge_graph(table: pa.Table, path: Path, name: str, relations: Sequence[
         public=_split(table, path),
         labels=names,
         node_ids=tuple(entities.to_pylist()),
-        carried=EdgeAttributes(ends, True, examples=True),
+        edge_attrs=EdgeAttributes(ends, True, examples=True),
     )
     return check(learned(data), path)
 
@@ -190,7 +190,7 @@ def _read(folder: Path) -> tuple[pa.Table, Path]:
 class PublishedTriples(PublishedFile):
     """Base of published knowledge graphs, with the split that they are published with."""
 
-    normalise: str = "none"
+    normalize: str = "none"
 
     split: ClassVar[tuple[int, int, int]]  # triples to train on, to validate and to test
 
@@ -250,7 +250,7 @@ class Douban(Targeted, PublishedFile):
     validation: share of the published training ratings that validate a model instead. A hash of user and film decides.
     """
 
-    normalise: str = "none"
+    normalize: str = "none"
     validation: float = 0.0
 
     def __post_init__(self) -> None:
@@ -300,7 +300,7 @@ class Douban(Targeted, PublishedFile):
             node_ids=(*(f"user {at}" for at in users), *(f"item {at}" for at in items)),
             node_labels=np.repeat([0, 1], [len(users), len(items)]),
             node_kinds=("user", "item"),
-            carried=EdgeAttributes(ends, True, examples=True),
+            edge_attrs=EdgeAttributes(ends, True, examples=True),
         )
         data = learned(data)
         check_counts(data, self.facts, folder, remedy=_WHOLE)

@@ -410,7 +410,7 @@ class TU(Targeted):
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
-    normalise:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+    normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
                 but for auto over the nodes of all graphs, before any partition.
     """
 
@@ -435,7 +435,7 @@ class TU(Targeted):
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
         dataset = read(folder, name, self.attributes, pattern=pattern, target=self)
-        return scaled_by_holders(dataset, self.normalise, name)
+        return scaled_by_holders(dataset, self.normalize, name)
 
 
 @dataclass(frozen=True)
@@ -450,7 +450,7 @@ class PublicTU(TU):
     name: ClassVar[str]
     facts: ClassVar[Facts]
 
-    normalise: str = "none"  # as published
+    normalize: str = "none"  # as published
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -117,10 +117,10 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, fault, _REMEDY)
     values, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
     x = values.astype(np.float32)
-    dataset = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
+    dataset = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, edge_attrs=attributes)
     check(dataset, where, labelled=False)
     sizes = new.x.dtype, new.nodes, graph_of, len(new.y)
-    more = {"carried": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
+    more = {"edge_attrs": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
     return make_graph(values, edges, y, masks, sens, *sizes, **more).to(old.device)  # type: ignore[arg-type]
 
 

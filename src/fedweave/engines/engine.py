@@ -28,7 +28,7 @@ from fedweave.engines.calls import (
     sources,
     with_test,
 )
-from fedweave.engines.messages import LastSent, Messages, SumMeter, check_alike, peer_messages
+from fedweave.engines.messages import LastSent, Messages, SumMeter, check_same_message, peer_messages
 from fedweave.errors import ConfigError
 
 
@@ -94,9 +94,9 @@ class Executor(Protocol):
         """
         ...
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.ranking.judged_examples`), in their order."""
+        (`metrics.ranking.evaluated_examples`), in their order."""
         ...
 
     def snapshot(self) -> Tree:
@@ -211,7 +211,7 @@ class LocalEngine(Engine):
         peers = cast(DeliveredReplies, call.received).open() if call.received else None
         messages = Messages(name, call.shared, call.each, [*here, *missing], self.clients, peers, self.device)
         if info.sums:
-            check_alike(name, messages)
+            check_same_message(name, messages)
             self._sums.prepare((self.round, self._calls), here)
         portions: list[Portion] = []
         for ran in self.executor.run(Work(call.step, name, info, key, messages), here):
@@ -274,9 +274,9 @@ class LocalEngine(Engine):
                 where = (self.round, self._calls - 1, call.name)
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `core.algorithm.Engine`."""
-        return self.executor.judged_examples(model, w, clients)
+        return self.executor.evaluated_examples(model, w, clients)
 
     def snapshot(self) -> Tree:
         """All clients' private states in client order, for a checkpoint."""

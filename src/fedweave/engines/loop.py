@@ -21,7 +21,7 @@ from fedweave.engines.engine import Metered, Ran, Work
 from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
-from fedweave.metrics.ranking import judged_examples
+from fedweave.metrics.ranking import evaluated_examples
 from fedweave.ops.touched import materialize
 
 
@@ -133,9 +133,9 @@ class Loop:
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget values derived from the data of `clients`, which has changed."""
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`."""
-        return [judged_examples(model, w, self._graph(client)) for client in clients]
+        return [evaluated_examples(model, w, self._graph(client)) for client in clients]
 
     def snapshot(self) -> Tree:
         """See `Executor`."""

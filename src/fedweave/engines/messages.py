@@ -308,7 +308,7 @@ def fingerprint(heard: Tree) -> str:
     return hashlib.sha256(encode(heard)).hexdigest()
 
 
-def check_alike(step: str, messages: Messages) -> None:
+def check_same_message(step: str, messages: Messages) -> None:
     """Raise an error if a step that replies in a secure sum has messages for single clients: all clients must receive
     the same message (see `Use`).
 

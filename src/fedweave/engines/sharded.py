@@ -132,7 +132,7 @@ class Worker:
     def _judged(self, asked: Tree) -> Tree:
         """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
         net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
-        return dict(zip(clients, self._executor.judged_examples(net, asked["w"], clients), strict=True))
+        return dict(zip(clients, self._executor.evaluated_examples(net, asked["w"], clients), strict=True))
 
     def _ahead(self, number: int, query: Tree) -> Tree:
         """The answer for the new replies to a query that was asked of this step's last replies. It is {} if the
@@ -386,7 +386,7 @@ class Sharded:
         """See `Executor`."""
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`; workers use the model of their algorithm, which is the same."""
         chosen, examples = set(clients), Tree()
         for answer in self._each(

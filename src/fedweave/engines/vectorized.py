@@ -145,7 +145,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
     return [reply, state, len(reply_leaves), *reply_leaves, *state_leaves]
 
 
-def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
+def memory_message(step: str, clients: int, device: torch.device, error: Exception) -> str:
     """The error message if memory is not enough for this number of clients at once."""
     reason = next(iter(str(error).strip().splitlines()), "no more is given")
     where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
@@ -391,7 +391,7 @@ class Vectorized(Loop):
                         ran = self._timed(together, work, group, places.of(group))
                     yield ran
 
-    def judged_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`."""
         examples: dict[str, Tree] = {}
         for batch in self._batches.plan(clients):
@@ -452,7 +452,7 @@ class Vectorized(Loop):
             raise
         except Exception as error:
             if out_of_memory(error):
-                raise OutOfMemory(told_memory(work.name, size, self.device, error)) from error
+                raise OutOfMemory(memory_message(work.name, size, self.device, error)) from error
             self._find_culprit(work, called)
             raise StepFailed(
                 f"step {work.name} failed when vectorized over clients {group[0]!r} to {group[-1]!r}, though not on "

@@ -64,15 +64,15 @@ from fedweave.partition.external import Appended, appended, check_inside, meter_
 def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
     """The data that a config names, its cut and, where its edges between members become features, how.
 
-    with_scaling: whether features are scaled as [data] normalise says.
+    with_scaling: whether features are scaled as [data] normalize says.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
     seed, how, values = config.general.seed, config.external, dict(config.data.values)
-    scaling = values.get("normalise", "none") if how in WIDENING and with_scaling else "none"
-    if "normalise" in values and (how in WIDENING or not with_scaling):
-        values["normalise"] = "none"  # all columns are scaled together, once there are all
+    scaling = values.get("normalize", "none") if how in WIDENING and with_scaling else "none"
+    if "normalize" in values and (how in WIDENING or not with_scaling):
+        values["normalize"] = "none"  # all columns are scaled together, once there are all
     data, partition = cut_as(config, values)
     if config.noise is not None:
         data, partition = config.noise.applied(data, partition, seed)
@@ -80,7 +80,7 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
         if how != PREDICT:
             check_inside(data)
         return data, partition, None
-    exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
+    exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.min_external)
     return scaled_by_holders(exchange.data, scaling, data.name), partition, exchange
 
 
@@ -88,8 +88,8 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     """The data, read with `values` of [data], and its cut. Where that is by time, features of edges are scaled by those
     that training sees."""
     seed = config.general.seed
-    how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
-    values = {**values} | ({"edge_normalise": "none"} if how != "none" else {})
+    how = values.get("edge_normalize", "none") if config.partition.values.get("split") == "time" else "none"
+    values = {**values} | ({"edge_normalize": "none"} if how != "none" else {})
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
     if config.learned:
         data = learned(data)
@@ -101,18 +101,20 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
 
 def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> Dataset:
     """The data with features of edges scaled by those `until` the end of training."""
-    if how == "none" or data.carried is None or until is None:
+    if how == "none" or data.edge_attrs is None or until is None:
         return data
-    attributes = scaled(data.carried, how, data.name, until[0])
+    attributes = scaled(data.edge_attrs, how, data.name, until[0])
     if data.outside is not None:
-        data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, attributes, how)))
-    return replace(data, carried=attributes)
+        data = replace(
+            data, outside=data.outside._replace(edge_attrs=scaled_like(data.outside.edge_attrs, attributes, how))
+        )
+    return replace(data, edge_attrs=attributes)
 
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
-    dataset = appended(data, partition, config.external, config.external_least).data
-    return scaled_by_holders(dataset, config.data.values.get("normalise", "none"), data.name)
+    dataset = appended(data, partition, config.external, config.min_external).data
+    return scaled_by_holders(dataset, config.data.values.get("normalize", "none"), data.name)
 
 
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
@@ -215,7 +217,7 @@ def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
     """The data as the model reads its edges, and the algorithm with that model."""
     config, kind = facts.config, suited(facts.config, facts.data)
     data = blocks.ported(facts.data, kind)
-    head = on_examples(kind, data.carried, data.links, config.decoder)
+    head = on_examples(kind, data.edge_attrs, data.links, config.decoder)
     facts = facts.more(data=data, model=head.build(width(data, facts.partition), data.outputs)).check()
     labels = data.labels if data.target == CLASS else data.targets
     algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(facts.model)
@@ -241,9 +243,9 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
     Raises:
         ConfigError: it is for edges with other features.
     """
-    attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    attributes = None if capabilities(config.algorithm.kind).vertical else data.edge_attrs  # nobody there reads it
     model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
-    blocks.check_fits(model, data.carried)
+    blocks.check_fits(model, data.edge_attrs)
     return model
 
 
@@ -258,7 +260,7 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     inputs = ingredients(config)
     data, partition, seen = inputs.data, inputs.partition, inputs.seen
-    scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
+    scaled_edges = config.data.values.get("edge_normalize", "none") if data.edge_features else "none"
     if config.engine.name == "ray":
         fed, close = _on_cluster(config.plain(), engine, config.general.seed, inputs)
         data, partition, precomputed = *_kept_elsewhere(data, partition), dict[str, Precomputed]()
@@ -266,7 +268,7 @@ def build(config: Config) -> Built:
         fed, close = _in_process(engine, config.general.seed, inputs), lambda: None
         precomputed = found_in(fed)
     fed.judged = _evaluated(fed.clients, config.evaluation.clients, config.general.seed)
-    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
+    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalize", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     meter_target_scaling(fed.ledger, fed.clients, data)
     if inputs.exchange is not None:
@@ -399,7 +401,7 @@ def federation(
         model=algorithm.model,
         members=client_ids(len(seen.parts), seen.names),
         member_models=members or {},
-        normalise=data.scaling,
+        normalize=data.scaling,
         engine={"mode": mode, "chunk": chunk},
     ).check()
     for note in unused(None, data, partition):
@@ -471,7 +473,7 @@ def client_graphs(
     )
     wanted = [at for at, client in enumerate(ids) if only is None or client in only]
     parts: Sequence[Part] = [partition.parts[at] for at in wanted]
-    if not finders and data.carried is None and data.edge_labels is None:
+    if not finders and data.edge_attrs is None and data.edge_labels is None:
         if only is not None:
             data, parts = restrict(data, parts)
         held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)

@@ -151,18 +151,18 @@ def graph_of(
     x, masks = widened(own.x, columns), np.asarray(own.public)
     if own.links is not None:
         links = links_of(own) if links is None else links
-        sizes = dtype, rows, None, examples, extra, links.carried
+        sizes = dtype, rows, None, examples, extra, links.edge_attrs
         lists = links.lists(lengths or links.lengths)
         return make_graph(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )
-    more = own.graph_of, examples, extra, own.carried
+    more = own.graph_of, examples, extra, own.edge_attrs
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more, scale=own.target_scale)
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
     """What the links of a client that holds `share` become; members: see `link_examples`."""
-    settings, attributes = share.links, share.carried
+    settings, attributes = share.links, share.edge_attrs
     if settings is None or attributes is None:
         raise ValueError(f"the examples of {share.name} are no links")
     masks = np.asarray(share.public)

@@ -48,7 +48,7 @@ class ExperimentFacts:
                     that this module cannot import it); not known of an experiment that Python put together.
     name, declared: name and `Capabilities` of the algorithm before it is made.
     rounds, engine: how many rounds; the settings of [engine].
-    normalise, edge_normalise: how features of examples and of edges are to be scaled (`datasets.features`).
+    normalize, edge_normalize: how features of examples and of edges are to be scaled (`datasets.features`).
     member_models:  models that members have of their own, by the settings or by member.
     members:        names of all clients or sites.
     data:           all of it, or at a site its own.
@@ -64,8 +64,8 @@ class ExperimentFacts:
     declared: Capabilities
     rounds: int
     engine: Values
-    normalise: str
-    edge_normalise: str
+    normalize: str
+    edge_normalize: str
     member_models: OwnModels | Mapping[str, Model]
     members: Sequence[str]
     data: Dataset
@@ -91,7 +91,7 @@ class ExperimentFacts:
     def of_config(cls, config: Any) -> "ExperimentFacts":
         """What a configuration says by itself."""
         values = config.data.values
-        how = ("normalise", "edge_normalise")  # at a site, site.toml says so
+        how = ("normalize", "edge_normalize")  # at a site, site.toml says so
         scaling = {} if config.between_sites else {key: values.get(key, "none") for key in how}
         return cls(
             config=config,
@@ -165,7 +165,7 @@ class ExperimentFacts:
         """Whether messages depend on time."""
         if not self.at_site:
             return any(part.until is not None for part in self.partition.parts)
-        attributes = self.data.carried
+        attributes = self.data.edge_attrs
         return attributes is not None and attributes.until is not None and not self.declared.vertical
 
     @property
@@ -184,8 +184,8 @@ class ExperimentFacts:
     @property
     def scaling(self) -> str:
         """How features are scaled; "none" where "auto" finds nothing to scale."""
-        idle = self.normalise == AUTO and (self.data.scaling == "none" or _nothing_to_scale(self.data))
-        return "none" if idle else self.normalise
+        idle = self.normalize == AUTO and (self.data.scaling == "none" or _nothing_to_scale(self.data))
+        return "none" if idle else self.normalize
 
 
 @dataclass(frozen=True)
@@ -700,20 +700,20 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "config.scaling",
         lambda f: bool(f.moved_by_others),
         lambda f: f.scaling not in BY_NODES,
-        lambda f: _scaled("normalise", f.scaling, f),
+        lambda f: _scaled("normalize", f.scaling, f),
     ),
     Requirement(
         "config.scaling",
         lambda f: bool(f.data.edge_features) and bool(f.moved_by_others),
-        lambda f: f.edge_normalise not in BY_NODES,
-        lambda f: _scaled("edge_normalise", f.edge_normalise, f),
+        lambda f: f.edge_normalize not in BY_NODES,
+        lambda f: _scaled("edge_normalize", f.edge_normalize, f),
     ),
     Requirement(
         "config.target-scaling",
         lambda f: f.data.target == NUMBER and f.data.target_scaling != "none",
         lambda f: "example" not in f.bounded,
         lambda f: (
-            f'data.target_normalise = "{f.data.target_scaling}": scales a number by those of all training examples, '
+            f'data.target_normalize = "{f.data.target_scaling}": scales a number by those of all training examples, '
             'so that the ε of one example would not hold. Set it to "none", and scale the numbers by public ones '
             "before."
         ),

@@ -215,7 +215,7 @@ class _Referee:
             return pooled_sums(total, alarm, share)
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
-        examples = self.fed.judged_examples(self.algorithm.net, w, self.fed.judged or self.fed.clients)
+        examples = self.fed.evaluated_examples(self.algorithm.net, w, self.fed.judged or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
 
 

@@ -28,7 +28,7 @@ from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, judged_by, of_best, title_of
 from fedweave.models.blocks import has_ports
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from fedweave.report.compliance import disclose
 from fedweave.report.notes import notes
 from fedweave.report.reading import Run
@@ -180,7 +180,7 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     _check_layers(config, algorithm.model, form)
     of_links = config.links is not None
     of_edges = form.edges is not None and form.edges["examples"] and not of_links
-    net = model_told(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
+    net = model_of_form(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
     values, size = config.model.values, len(net) - 2 * of_edges - of_links
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
@@ -355,8 +355,8 @@ _EXAMPLES = {
 _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
-    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalise, categories)",
-    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalise other than none, scaled "
+    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalize, categories)",
+    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalize other than none, scaled "
     "with numbers of the whole data set that no site has",
     "binary": "1 where not 0",
     "row": "each row divided by the sum of its absolute values",

@@ -1,6 +1,6 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimizers it uses."""
 
-from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, where_trained
+from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, keep_trained
 from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
 from fedweave.learn.optimizers import (
     OPTIMIZERS,
@@ -33,5 +33,5 @@ __all__ = [
     "cross_entropy",
     "fit",
     "optimizer_of",
-    "where_trained",
+    "keep_trained",
 ]

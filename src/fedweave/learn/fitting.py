@@ -688,7 +688,7 @@ def fit(
     return after
 
 
-def where_trained(trains: Tensor, trained: Tree, start: Tree) -> Tree:
+def keep_trained(trains: Tensor, trained: Tree, start: Tree) -> Tree:
     """The weights that a client keeps: `trained` if it `trains` (bool scalar), else `start`, because steps without
     examples only decay the weights. Partly stored leaves come back whole."""
     return map_leaves(lambda new, old: torch.where(trains, new, old), trained, start)

@@ -325,7 +325,7 @@ class Alarm(NamedTuple):
     threshold: Threshold
 
 
-def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
+def evaluated_examples(model: Model, w: Tree, graph: Graph) -> Tree:
     """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]; of
     numbers, in their place, predictions in the data's units."""
     graph = graph.to(device_of(w))
@@ -341,8 +341,8 @@ def judged_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
-    """`judged_examples` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are stacked.
-    Rows that only fill a client's examples up are in no split."""
+    """`evaluated_examples` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are
+    stacked. Rows that only fill a client's examples up are in no split."""
     used = masks.any(1)
     sizes = used.sum(1).tolist()
     columns = (torch.split(tensor[used], sizes) for tensor in (outputs, y, masks.movedim(1, -1)))
@@ -350,8 +350,8 @@ def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
 
 
 def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None, share: float = 0.0) -> dict[str, np.ndarray]:
-    """{"pooled/auc": float64 [3]} of one model on the train, val and test examples of all clients (`judged_examples` of
-    each), NaN where a split lacks positives or negatives; an example that two of them hold counts twice. With an
+    """{"pooled/auc": float64 [3]} of one model on the train, val and test examples of all clients (`evaluated_examples`
+    of each), NaN where a split lacks positives or negatives; an example that two of them hold counts twice. With an
     `alarm`, where there are two classes, also what `scores` says, from the "pooled/threshold" on that validation
     examples decide. Of several labels also "pooled/average_precision"; of numbers "pooled/spearman" and, where a
     `share` of examples is asked for, the `intervals` that cover it."""

@@ -261,33 +261,33 @@ def ported(data: Dataset, model: object) -> Dataset:
     """
     if not has_ports(model):
         return data
-    if data.carried is None or not data.carried.directed:
+    if data.edge_attrs is None or not data.edge_attrs.directed:
         raise ConfigError(f"model.ports = true: the edges of {data.name!r} have no direction. Set data.directed.")
-    if data.carried.width and not getattr(model, "edge_features", 0):
+    if data.edge_attrs.width and not getattr(model, "edge_features", 0):
         raise ConfigError("model.ports = true: edge_features = 0 leaves out the ports. Remove model.edge_features.")
-    return dataclasses.replace(data, carried=data.carried._replace(ports=True))
+    return dataclasses.replace(data, edge_attrs=data.edge_attrs._replace(ports=True))
 
 
-def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
+def fitted(model: Any, edge_attrs: EdgeAttributes | None) -> Any:
     """The plug-in with `edge_features` and `weighted` set from the edge attributes where these settings are None."""
     if isinstance(model, OwnModule):
-        return model.fitted(carried)
-    needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
-    needed["weighted"] = carried is not None and carried.weight is not None
+        return model.fitted(edge_attrs)
+    needed: dict[str, int | bool] = {"edge_features": 0 if edge_attrs is None else edge_attrs.width}
+    needed["weighted"] = edge_attrs is not None and edge_attrs.weight is not None
     field_names = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
     free = {name: value for name, value in needed.items() if name in field_names and getattr(model, name) is None}
     return dataclasses.replace(model, **free) if free else model
 
 
-def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
+def unused(model: object, edge_attrs: EdgeAttributes | None) -> list[str]:
     """Warnings about edge attributes that a model that was `fitted` does not use."""
-    if carried is None:
+    if edge_attrs is None:
         return []
     asks = model.asks if isinstance(model, OwnModule) else ()
     lost = {
-        "directions": carried.directed and getattr(model, "directed", "none") == "none",
-        "weights": carried.weight is not None and not (getattr(model, "weighted", False) or "edge_weight" in asks),
-        "features": bool(carried.width) and not (getattr(model, "edge_features", 0) or "edge_attr" in asks),
+        "directions": edge_attrs.directed and getattr(model, "directed", "none") == "none",
+        "weights": edge_attrs.weight is not None and not (getattr(model, "weighted", False) or "edge_weight" in asks),
+        "features": bool(edge_attrs.width) and not (getattr(model, "edge_features", 0) or "edge_attr" in asks),
     }
     remedy = {
         "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"; rgcn always does',
@@ -297,13 +297,13 @@ def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
     return [f"this model does not use the edges' {what}; {remedy[what]}" for what, is_lost in lost.items() if is_lost]
 
 
-def check_fits(model: object, carried: EdgeAttributes | None) -> None:
+def check_fits(model: object, edge_attrs: EdgeAttributes | None) -> None:
     """Raise an error if the model reads another number of features than the edges have.
 
     Raises:
         ConfigError: names both numbers.
     """
-    wanted, available = getattr(model, "edge_features", None), 0 if carried is None else carried.width
+    wanted, available = getattr(model, "edge_features", None), 0 if edge_attrs is None else edge_attrs.width
     if wanted is not None and wanted not in (0, available):
         raise ConfigError(
             f"model.edge_features = {wanted}: the data's edges have {available} features. Set {available}."

@@ -78,7 +78,7 @@ def model_for(
     return on_examples(kind, attributes, links, decoder).build(features, classes)
 
 
-def model_told(
+def model_of_form(
     model: Architecture, form: Mapping[str, int | bool], features: int, classes: int, decoder: str = "dot"
 ) -> Model:
     """`model_for` data that only `Dataset.edge_form` describes; {} if models read nothing of edges."""

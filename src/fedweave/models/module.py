@@ -197,9 +197,12 @@ def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, unt
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
         out = _applied(module, w, graph, h, key, pooled)
         if not tried[0]:
-            carried, classes = _edge_list(graph).carried, (out["logits"] if isinstance(out, dict) else out).shape[1]
-            weighted = carried is not None and carried.weight is not None
-            pools = _try_out(module, Form(h.shape[1], classes, 0 if carried is None else carried.width, weighted))
+            edge_attrs, classes = (
+                _edge_list(graph).edge_attrs,
+                (out["logits"] if isinstance(out, dict) else out).shape[1],
+            )
+            weighted = edge_attrs is not None and edge_attrs.weight is not None
+            pools = _try_out(module, Form(h.shape[1], classes, 0 if edge_attrs is None else edge_attrs.width, weighted))
             if pools != pooled:
                 raise ConfigError(
                     f"model {type(module).__name__} takes batch, and has a row of logits for each "
@@ -282,16 +285,16 @@ def _edges(
     Raises:
         ConfigError: the module requires an attribute that the edges do not have.
     """
-    asked, carried = _asked(type(module)), edge_list.carried
+    asked, edge_attrs = _asked(type(module)), edge_list.edge_attrs
     index, inputs = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
     if not {"edge_attr", "edge_weight"} & asked.keys():
         return index, inputs
     held: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
-    if carried is not None:
+    if edge_attrs is not None:
         ends, edge = edge_list.messages.listed("undirected")
         index = torch.tensor(ends, dtype=torch.int64, device=device)
-        held["edge_attr"] = carried.read[edge] if carried.width or carried.ports else None
-        held["edge_weight"] = None if carried.weight is None else carried.weight[edge]
+        held["edge_attr"] = edge_attrs.read[edge] if edge_attrs.width or edge_attrs.ports else None
+        held["edge_weight"] = None if edge_attrs.weight is None else edge_attrs.weight[edge]
     for name, values in held.items():
         if name in asked:
             inputs[name] = None if values is None else torch.from_numpy(values).to(device, dtype)

@@ -78,7 +78,7 @@ def experiment(dataset: str, method: str, **own: object) -> Document:
     return {
         "rounds": ROUNDS,
         "eval_every": LOOK,
-        "data": {"name": dataset.lower(), "normalise": "standard"},
+        "data": {"name": dataset.lower(), "normalize": "standard"},
         "partition": {
             "name": "ego_networks",
             "hops": HOPS[dataset],

@@ -7,7 +7,7 @@ and the same number of local steps, where it is free to; q-FedAvg, FCFL and FED-
 paper has for nodes, is here for small graphs (`fairgraphfl`) and not among them.
 
 Weights 1 / (1 + O_i) do not sum to 1, so that FairGFL also takes shorter steps than FedAvg. Two rows tell fairness from
-these: FairGFL with `normalise`, whose weights sum to 1 before λ, and FedAvg whose step the server scales by `STEP`, the
+these: FairGFL with `normalize`, whose weights sum to 1 before λ, and FedAvg whose step the server scales by `STEP`, the
 mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
 """
 
@@ -97,7 +97,7 @@ def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes
 def _algorithm(dataset: str, method: str, overlap: float) -> Document:
     if method in (OURS, NORMALIZED):
         settings = FAIRGFL_OWN | {"code_size": CODES.get(dataset, 100)}
-        return settings | {"normalise": True} if method == NORMALIZED else settings
+        return settings | {"normalize": True} if method == NORMALIZED else settings
     if method == SCALED and overlap > 0:
         return {"name": "fedavgm", "momentum": 0.0, "server_lr": STEP[dataset][overlap]} | UNIFORM | DESCENT
     return OTHERS.get(method, FEDAVG)
@@ -248,7 +248,7 @@ STEPS = (
     f"“{SCALED}”: fedavgm without momentum, whose server_lr is the mean over clients of 1 / (1 + O_i) of the true "
     "overlaps (`STEP`): "
     + "; ".join(f"{name} {', '.join(f'{step[n]:g}' for n in OVERLAPS[1:])}" for name, step in STEP.items())
-    + f" for overlaps of {', '.join(f'{n:g}' for n in OVERLAPS[1:])}. λ is in neither it nor `normalise`."
+    + f" for overlaps of {', '.join(f'{n:g}' for n in OVERLAPS[1:])}. λ is in neither it nor `normalize`."
 )
 OWN = (
     "Ditto and FED-PUB have a model for every client, and are judged by the mean over these on the global test. "

@@ -495,7 +495,7 @@ SCRIPT_SETTINGS = {
     "Kaiming-normal weights": Setting(_only(EGO_METHODS, model={"initial": "kaiming"})),
     "width 512": Setting(unchanged, lambda cell: changed(cell, model={"hidden": 256})),
     "more training on dblp": Setting(_longer),
-    "features 0/1 on dblp": Setting(_on_data(("dblp",), data={"normalise": "binary"})),
+    "features 0/1 on dblp": Setting(_on_data(("dblp",), data={"normalize": "binary"})),
     "FedProx's term without gradient": Setting(_only(("fedprox",), algorithm={"mu": 0.0, "adaptive": False})),
 }
 SCRIPT_NOTES = (

@@ -69,7 +69,7 @@ CHOSEN = (
 DATA: dict[str, Document] = {
     name: {"name": name.lower()} for name in ("Cora", "PubMed", "CiteSeer", "Suzhou", "Venice", "Amsterdam", "Reddit")
 }
-DATA["PubMed"]["normalise"] = "scale"
+DATA["PubMed"]["normalize"] = "scale"
 HERITAGE = ("Suzhou", "Venice", "Amsterdam")
 THRESHOLDS = {"PubMed": 82, "Amsterdam": 89}  # per cent, Table 4
 METHODS = {"Cent.": "pooled_gnn", "StAl.": "standalone", "Sim.": "simulated_centralized", "GLASU": "glasu"}
@@ -99,7 +99,7 @@ def experiment(
 
 def _partition(dataset: str, clients: int, whole: bool) -> Document:
     """Who holds what; `whole` gives each party the whole graph."""
-    split: Record = {"labels": "all", "public_split": True, "train_rest": True}
+    split: Record = {"labels": "all", "use_dataset_split": True, "train_on_rest": True}
     if dataset in HERITAGE:
         split = {"labels": "all", "train": 0.6, "val": 0.2, "test": 0.2}
         if not whole:
@@ -234,7 +234,7 @@ def _split(cell: PaperCell) -> PaperCell:
     if data not in EXAMPLES:
         return cell
     shares = {"val": round(500 / NODES[data], 5), "test": round(1000 / NODES[data], 5)}
-    drawn = {"public_split": False, "train_rest": False, "train_per_class": EXAMPLES[data]}
+    drawn = {"use_dataset_split": False, "train_on_rest": False, "train_per_class": EXAMPLES[data]}
     return changed(cell, partition=drawn | shares)
 
 

@@ -121,18 +121,22 @@ def _unused_ratios(partition: object, data: Dataset) -> list[str]:
 
 def _unused_split(partition: object, data: Dataset, result: Partition) -> list[str]:
     public = data.public
-    if public is None or (isinstance(partition, TakesSplit) and partition.public_split) or _goes_by(public, result):
+    if (
+        public is None
+        or (isinstance(partition, TakesSplit) and partition.use_dataset_split)
+        or _goes_by(public, result)
+    ):
         return []
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
     if isinstance(partition, TakesSplit):
-        remedy = "partition.public_split = true takes it"
+        remedy = "partition.use_dataset_split = true takes it"
     else:
         fits = [
             name
             for name, kind in PARTITIONS.items()
             if data.example in _examples(kind) and isinstance(kind, TakesSplit)
         ]
-        remedy = f"{', '.join(fits)} can take it, by public_split = true"
+        remedy = f"{', '.join(fits)} can take it, by use_dataset_split = true"
     return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
 
 

@@ -269,8 +269,8 @@ class Part(Shown):
     labels:  whether it sees the labels of its examples; the masks say how these are used either way.
     graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where these are not the
              examples.
-    carried: int64 [e_i], sorted numbers of all the edges of `Dataset.carried` among `nodes`, or of its own where it has
-             `edges`; None where these are not the examples.
+    edge_rows: int64 [e_i], sorted numbers of all edges of `Dataset.edge_attrs` among `nodes`, or of its own where it
+             has `edges`; None where these are not the examples.
     until:   the last times of training and of validation, beyond which their examples get no messages
              (`EdgeAttributes.until`); None where the split is not by time.
     groups:  whether it sees of which group its examples are (sens).
@@ -282,7 +282,7 @@ class Part(Shown):
     edges: np.ndarray | None = None
     labels: bool = True
     graphs: np.ndarray | None = None
-    carried: np.ndarray | None = None
+    edge_rows: np.ndarray | None = None
     until: tuple[float, float] | None = None
     groups: bool = True
 
@@ -295,12 +295,12 @@ class Part(Shown):
     def of(cls, data: Dataset, examples: np.ndarray, masks: np.ndarray) -> "Part":
         """The part that holds `examples` int64 [e_i], sorted, and uses them as `masks` [3, e_i] say."""
         graphs, edges = (examples if data.example == what else None for what in ("graph", "edge"))
-        return cls(data.nodes_of(examples), masks, graphs=graphs, carried=edges)
+        return cls(data.nodes_of(examples), masks, graphs=graphs, edge_rows=edges)
 
     @property
     def examples(self) -> np.ndarray:
         """int64 [e_i]: numbers of the examples."""
-        numbers = self.carried if self.graphs is None else self.graphs
+        numbers = self.edge_rows if self.graphs is None else self.graphs
         return self.nodes if numbers is None else numbers
 
 
@@ -396,7 +396,7 @@ class TakesSplit(Protocol):
     """A plug-in, or its class, that can take the data's own split."""
 
     @property
-    def public_split(self) -> bool:
+    def use_dataset_split(self) -> bool:
         """Whether it does."""
         ...
 
@@ -434,7 +434,7 @@ def _fault(part: object, data: Dataset) -> str:
     for what, numbers, most in (
         ("nodes", part.nodes, data.nodes),
         ("graphs", part.graphs, data.examples),
-        ("carried", part.carried, data.examples),
+        ("edge_rows", part.edge_rows, data.examples),
     ):
         if numbers is not None and (fault := _of_numbers(numbers, most)):
             return f"{what} {fault}"
@@ -507,18 +507,18 @@ def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
 
 
 def divide(
-    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
+    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], use_dataset_split: bool, seed: int
 ) -> tuple[Part, ...]:
     """Parts over `held` (sorted examples per client), masks in the given train/val/test ratios, stratified by class if
     one is predicted (`strata`).
 
     Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
-    every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
+    every class that it holds as long as its train examples suffice. `use_dataset_split` takes the published masks instead.
 
     Raises:
-        ConfigError: `public_split`, and the dataset publishes none.
+        ConfigError: `use_dataset_split`, and the dataset publishes none.
     """
-    if public_split or data.links is not None:  # the split of links is decided before the cut
+    if use_dataset_split or data.links is not None:  # the split of links is decided before the cut
         return published(data, held)
     return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
 
@@ -531,7 +531,7 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
     """
     if data.public is None:
         raise ConfigError(
-            f"[partition] public_split = true, but {data.name!r} has no published split; "
+            f"[partition] use_dataset_split = true, but {data.name!r} has no published split; "
             "set it to false and give train, val and test, or give your own data a split: tables a column split, "
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",

@@ -63,7 +63,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            carried=_carried(data, part, attributes),
+            edge_attrs=_edge_attrs(data, part, attributes),
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
@@ -72,13 +72,13 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
         yield held if part.columns is not None else by_holder(held)  # parties keep their columns as they are
 
 
-def _carried(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
+def _edge_attrs(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
     """What a client's edges carry; `induced` is of all edges among its nodes, which a client with edges of its own
     (`Part.edges`) does not have."""
-    if part.edges is None or part.carried is None or data.carried is None:
+    if part.edges is None or part.edge_rows is None or data.edge_attrs is None:
         return None if induced is None or part.edges is not None else induced._replace(until=part.until)
-    ends = np.searchsorted(part.nodes, data.carried.ends[:, part.carried])
-    return data.carried.taken(part.carried, ends)._replace(until=part.until)
+    ends = np.searchsorted(part.nodes, data.edge_attrs.ends[:, part.edge_rows])
+    return data.edge_attrs.taken(part.edge_rows, ends)._replace(until=part.until)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:

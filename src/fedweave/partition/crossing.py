@@ -62,7 +62,7 @@ class CrossingLinks:
             ConfigError: links are no examples, lead to items, or members share nodes.
         """
         links = data.links
-        if links is None or data.carried is None or links.items is not None:
+        if links is None or data.edge_attrs is None or links.items is not None:
             raise ConfigError(
                 "data.external = 'predict': it is of links between members' nodes of one kind. Set data.task = "
                 "'links', and leave users and items out.",
@@ -104,14 +104,14 @@ def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:
 def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
     """All links, once from each end that knows it: both ends of the data's own, and of those in one file (`outside`)
     the end that is its owner's."""
-    attributes, masks = data.carried, split_of_links(data, until)
+    attributes, masks = data.edge_attrs, split_of_links(data, until)
     if attributes is None:
         raise ValueError(f"the examples of {data.name} are no links")
     split = np.where(masks.any(0), masks.argmax(0), -1)
     source, target = attributes.ends
     relation, one = relation_of(attributes), np.ones(attributes.total, np.int64)
     pieces = [KnownPairs(source, target, relation, one, split), KnownPairs(target, source, relation, 0 * one, split)]
-    if data.outside is not None and data.outside.carried.total:
+    if data.outside is not None and data.outside.edge_attrs.total:
         pieces.append(_outside(data, links, until))
     return KnownPairs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
@@ -121,16 +121,16 @@ def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> 
     outside, place = data.outside, known_ends(data)
     if outside is None:
         raise ValueError(f"{data.name} has no edges to nodes elsewhere")
-    inside = outside.carried.ends < data.nodes
-    ends = place[outside.carried.ends]
+    inside = outside.edge_attrs.ends < data.nodes
+    ends = place[outside.edge_attrs.ends]
     there = (ends >= 0).all(0) & (inside[0] != inside[1])
     leads = inside[0, there].astype(np.int64)
     source, target = ends[:, there]
-    relation = relation_of(outside.carried)[there] if links.relations else np.zeros(there.sum(), np.int64)
-    if until is not None and outside.carried.time is not None:
-        split = np.searchsorted(until, outside.carried.time[there])
-    elif outside.carried.split is not None and (outside.carried.split >= 0).any():
-        split = outside.carried.split[there]
+    relation = relation_of(outside.edge_attrs)[there] if links.relations else np.zeros(there.sum(), np.int64)
+    if until is not None and outside.edge_attrs.time is not None:
+        split = np.searchsorted(until, outside.edge_attrs.time[there])
+    elif outside.edge_attrs.split is not None and (outside.edge_attrs.split >= 0).any():
+        split = outside.edge_attrs.split[there]
     else:
         hashes = hashes_of(data.node_ids)
         masks = split_of(pair_hashes(hashes[source], hashes[target], relation, links.seed), links.ratios)

@@ -30,7 +30,7 @@ class Divided(Settings):
     """A cut whose clients' examples are divided.
 
     train, val, test: ratios of every client's labeled examples, stratified by label.
-    public_split:     take the data's own split instead of the ratios.
+    use_dataset_split:     take the data's own split instead of the ratios.
     split:            "random" draws by the ratios; "time" trains on examples up to `train_until`, validates on those up
                       to `val_until` and tests on later ones, and no message for an example goes along an edge that is
                       later than the end of its split. "scaffold" is for molecules: all with one scaffold are in one
@@ -42,16 +42,16 @@ class Divided(Settings):
     train: Share = 0.2
     val: Fraction = 0.4
     test: Fraction = 0.4
-    public_split: bool = False
+    use_dataset_split: bool = False
     split: Literal["random", "time", "scaffold"] = "random"
     train_until: Annotated[float | str | None, Beside("split", "time")] = None
     val_until: Annotated[float | str | None, Beside("split", "time")] = None
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
-        if self.split != "random" and self.public_split:
+        if self.split != "random" and self.use_dataset_split:
             raise ConfigError(
-                f'split = "{self.split}": the data\'s own split is taken, too. Leave out split or public_split.',
+                f'split = "{self.split}": the data\'s own split is taken, too. Leave out split or use_dataset_split.',
                 code="config.public-split",
             )
         for name in ("train_until", "val_until"):
@@ -70,7 +70,7 @@ class Divided(Settings):
         elif self.split == "scaffold":
             parts = _by_scaffold(data, examples, (self.train, self.val, self.test), seed)
         else:
-            parts = divide(data, examples, (self.train, self.val, self.test), self.public_split, seed)
+            parts = divide(data, examples, (self.train, self.val, self.test), self.use_dataset_split, seed)
         if data.example != "edge":
             return parts
         return tuple(replace(part, nodes=nodes) for part, nodes in zip(parts, held, strict=True))
@@ -84,7 +84,7 @@ class Divided(Settings):
                 f"column in [data] {what}.",
                 code="config.no-times",
             )
-        if data.carried is None or data.carried.time is None:
+        if data.edge_attrs is None or data.edge_attrs.time is None:
             raise ConfigError(
                 f'[partition] split = "time", but nobody says when the edges of {data.name!r} are, along which '
                 "messages go; name the column in [data] edge_time."

@@ -54,35 +54,35 @@ class EdgeGroups(Divided):
 
     def _dealt(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
         """int64 [M], the client of each edge, and the clients' own names, if any."""
-        rng, carried = generator(seed, "partition/edges"), data.carried
-        if carried is None:
+        rng, edge_attrs = generator(seed, "partition/edges"), data.edge_attrs
+        if edge_attrs is None:
             raise ConfigError(f"[partition]: the edges of {data.name!r} are no examples.", code="config.examples")
-        total = carried.total
+        total = edge_attrs.total
         if self.by == "random":
             return rng.permutation(np.arange(total) % self.clients), None
         if self.by == "relation":
-            relation = data.y if data.links is None else carried.y
+            relation = data.y if data.links is None else edge_attrs.y
             if relation is None or relation.ndim > 1 or relation.min(initial=0) < 0:
                 raise _missing(data, "of which relation all the edges", "the column label of edges")
             kinds = rng.permutation(np.arange(int(relation.max(initial=0)) + 1) % self.clients)
             return kinds[relation], None
         if self.by == "source":
-            sources, source = np.unique(carried.ends[0], return_inverse=True)
+            sources, source = np.unique(edge_attrs.ends[0], return_inverse=True)
             return rng.permutation(np.arange(len(sources)) % self.clients)[source], None
         if self.by == "owner":
-            if carried.owner is None:
+            if edge_attrs.owner is None:
                 raise _missing(data, "whose the edges", "[data] edge_owner")
-            return carried.owner, carried.owners
-        if carried.time is None:
+            return edge_attrs.owner, edge_attrs.owners
+        if edge_attrs.time is None:
             raise _missing(data, "when the edges", "[data] edge_time")
-        return spans(carried.time, self.clients), None
+        return spans(edge_attrs.time, self.clients), None
 
     def _parts(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
         ratios = self.train, self.val, self.test
         if self.split == "time":
             parts = by_time(data, held, self._ends(data))
         else:
-            parts = divide(data, held, ratios, self.public_split, seed)
+            parts = divide(data, held, ratios, self.use_dataset_split, seed)
         return tuple(replace(part, edges=skeleton(_ends_of(data, part), data.nodes)) for part in parts)
 
 
@@ -99,7 +99,7 @@ def spans(time: np.ndarray, clients: int) -> np.ndarray:
 
 def _ends_of(data: Dataset, part: Part) -> np.ndarray:
     """int64 [2, M_i]: the ends of a client's edges, global numbers."""
-    ends: np.ndarray = data.carried.ends[:, part.examples]  # type: ignore[union-attr]
+    ends: np.ndarray = data.edge_attrs.ends[:, part.examples]  # type: ignore[union-attr]
     return ends
 
 

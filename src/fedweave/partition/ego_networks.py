@@ -66,7 +66,7 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
     """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
     positions within the group; None where edges carry nothing."""
-    attributes = data.carried
+    attributes = data.edge_attrs
     if attributes is None:
         yield from (None for _ in groups)
         return
@@ -75,8 +75,8 @@ def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAtt
 
 
 def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
-    """For each group of sorted node numbers, the sorted numbers of the edges of `data.carried` among them."""
-    attributes = data.carried
+    """For each group of sorted node numbers, the sorted numbers of the edges of `data.edge_attrs` among them."""
+    attributes = data.edge_attrs
     return [] if attributes is None else [numbers for numbers, _ in _induced(data, attributes, groups)]
 
 
@@ -163,7 +163,7 @@ class EgoNetworks(Settings):
     hops:             radius. Three hops are nearly all of a small graph: 1 suits nba and german, 2 bail, 3 credit.
     clients:          number of clients, P.
     train, val, test: ratios of all labeled nodes, stratified by label.
-    public_split:     take the dataset's published masks instead of the ratios.
+    use_dataset_split:     take the dataset's published masks instead of the ratios.
     incomplete:       "drop" the nodes whose label or sensitive attribute is unknown first, as in the released code, or
                       "keep" them as neighbors without a role.
     """
@@ -173,7 +173,7 @@ class EgoNetworks(Settings):
     train: Share = 0.5
     val: Fraction = 0.25
     test: Fraction = 0.25
-    public_split: bool = False
+    use_dataset_split: bool = False
     incomplete: Literal["drop", "keep"] = "drop"
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class EgoNetworks(Settings):
             ConfigError: the largest component has fewer train nodes than there are clients, or no published split.
         """
         nodes = self._nodes(data)
-        [whole] = divide(data, [nodes], (self.train, self.val, self.test), self.public_split, seed)
+        [whole] = divide(data, [nodes], (self.train, self.val, self.test), self.use_dataset_split, seed)
         graph = _adjacency(data, nodes)
         component = connected_components(graph, directed=False)[1]
         pool = np.flatnonzero(whole.masks[TRAIN] & (component == np.bincount(component).argmax()))

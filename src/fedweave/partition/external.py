@@ -103,17 +103,17 @@ def check_inside(data: Dataset) -> None:
     Raises:
         DataError: there are such.
     """
-    if data.outside is not None and data.outside.carried.total:
+    if data.outside is not None and data.outside.edge_attrs.total:
         raise DataError(
-            f"{data.name}: {data.outside.carried.total:,} edges lead to nodes that it does not have. Remove them, or "
-            'make features of them: [data] external = "features".'
+            f"{data.name}: {data.outside.edge_attrs.total:,} edges lead to nodes that it does not have. Remove them, "
+            'or make features of them: [data] external = "features".'
         )
 
 
 def member_data(data: Dataset, how: str) -> Dataset:
     """What one member holds of it by itself: columns made of its edges to nodes that it does not have; those that are
     to be exchanged are 0."""
-    ends = [None if data.carried is None else data.carried.until]
+    ends = [None if data.edge_attrs is None else data.edge_attrs.until]
     none = Outside(_both(data).taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
     outside = before(data.outside or none, data.nodes, _last(ends))
     every = _every(replace(data, outside=outside), ends)
@@ -175,7 +175,7 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     if WORDS.beyond(tensor, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
-            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalise)."
+            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalize)."
         )
     return WORDS.encode(tensor, float(most)).numpy()
 
@@ -261,16 +261,16 @@ def _last(until: Sequence[tuple[float, float] | None]) -> float:
 
 
 def _both(data: Dataset) -> EdgeAttributes:
-    attributes = data.carried
+    attributes = data.edge_attrs
     inside = (
         bare(data.edges) if attributes is None else attributes._replace(y=None, split=None, until=None, examples=False)
     )
     if data.outside is None:
         return inside
-    both = [inside.arrays(), data.outside.carried.arrays()]
+    both = [inside.arrays(), data.outside.edge_attrs.arrays()]
     keys = [key for key in ("weight", "features", "time") if key in both[0]]
     rows: Record = {key: np.concatenate([attributes[key] for attributes in both]) for key in keys}
-    return inside._replace(ends=np.concatenate([inside.ends, data.outside.carried.ends], 1), **rows)
+    return inside._replace(ends=np.concatenate([inside.ends, data.outside.edge_attrs.ends], 1), **rows)
 
 
 def known_ends(data: Dataset) -> np.ndarray:

@@ -26,7 +26,7 @@ class GraphSkew(Settings):
                       (feature skew and topology skew). Equal graphs stay in the order of the data.
     clients:          number of clients, P.
     train, val, test: ratios of every client's labeled graphs, stratified by label.
-    public_split:     take the dataset's published masks instead of the ratios.
+    use_dataset_split:     take the dataset's published masks instead of the ratios.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("graph",)
@@ -35,7 +35,7 @@ class GraphSkew(Settings):
     train: Share = 0.8
     val: Fraction = 0.1
     test: Fraction = 0.1
-    public_split: bool = False
+    use_dataset_split: bool = False
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
@@ -55,7 +55,7 @@ class GraphSkew(Settings):
         graph_of = np.asarray(data.graph_of)
         means = np.bincount(graph_of, of_nodes) / np.bincount(graph_of)
         held = [np.sort(graphs) for graphs in np.array_split(np.argsort(means, kind="stable"), self.clients)]
-        return Partition(divide(data, held, (self.train, self.val, self.test), self.public_split, seed))
+        return Partition(divide(data, held, (self.train, self.val, self.test), self.use_dataset_split, seed))
 
 
 _DEFAULTS = {"paper": (0.9, 0.0, 0.1), "script": (0.8, 0.1, 0.1)}  # train, val, test
@@ -133,7 +133,7 @@ class GraphsIID(Settings):
         rest = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([tested, validated])))
         check_enough(len(rest), self.clients, example=data.example)
         held = [np.sort(graphs) for graphs in self._shared(rest)]
-        parts = divide(data, held, self.ratios, public_split=False, seed=seed)
+        parts = divide(data, held, self.ratios, use_dataset_split=False, seed=seed)
         masks = np.zeros((3, len(validated)), bool)
         masks[VAL] = True
         server = {"validation": Part.of(data, validated, masks)} if self.server_val else {}

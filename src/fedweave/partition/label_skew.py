@@ -62,7 +62,7 @@ class LabelSkew(Settings):
     isolated:     "keep" or "drop" nodes that have no edge inside their client; dropping makes clients smaller.
     reserved:     no client holds a test node of one before it.
     exclusive:    no client trains on a validation or test node of another.
-    public_split: take the dataset's published masks instead of `test_nodes` and `val`.
+    use_dataset_split: take the dataset's published masks instead of `test_nodes` and `val`.
     """
 
     clients: Clients = 10
@@ -77,13 +77,13 @@ class LabelSkew(Settings):
     isolated: Literal["keep", "drop"] = "keep"
     reserved: bool = False
     exclusive: bool = False
-    public_split: bool = False
+    use_dataset_split: bool = False
 
     def __post_init__(self) -> None:
         for name in ("reserved", "exclusive"):
-            if getattr(self, name) and self.public_split:
+            if getattr(self, name) and self.use_dataset_split:
                 raise ConfigError(
-                    f"{name} = true: with public_split, published test nodes train nowhere. Set one of them to false.",
+                    f"{name} = true: with use_dataset_split, published test nodes train nowhere. Set one of them to false.",
                     code="config.public-split",
                 )
 
@@ -111,7 +111,7 @@ class LabelSkew(Settings):
     ) -> tuple[Part, ...]:
         """The clients' parts, all drawn out of the same nodes."""
         held = [self._held(data, rest, size, rng) for _ in range(self.clients)]
-        if self.public_split:
+        if self.use_dataset_split:
             return published(data, held)
         return stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
 
@@ -135,7 +135,7 @@ class LabelSkew(Settings):
     def _roles(self, size: int) -> np.ndarray:
         """int64 [3]: train, val and test nodes of a client with `size` nodes."""
         val = round(self.val * size)
-        if size < 1 or (not self.public_split and size - val - self.test_nodes < 1):
+        if size < 1 or (not self.use_dataset_split and size - val - self.test_nodes < 1):
             raise ConfigError(
                 f"[partition] test_nodes = {self.test_nodes} and val = {self.val} leave no train node of the {size} "
                 f"that share = {self.share} gives a client; "

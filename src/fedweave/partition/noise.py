@@ -83,7 +83,7 @@ class Noise(Settings):
                 "noise.edges: this partition gives clients edges of their own, which stay; leave it out",
                 code="config.noise-edges",
             )
-        if data.carried is not None:
+        if data.edge_attrs is not None:
             raise ConfigError(
                 "noise.edges: edges with a direction, weight, features or time stay; leave it out",
                 code="config.noise-edges",

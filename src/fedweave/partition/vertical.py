@@ -32,8 +32,8 @@ class Vertical(Settings):
     labels:           "all" clients see the labels, or only the "first".
     train, val, test: ratios of the labeled nodes, stratified by label; the same at all clients.
     train_per_class:  training nodes of each label, if above 0; `val` and `test` are then drawn uniformly.
-    public_split:     take the dataset's published masks instead of the ratios.
-    train_rest:       with `public_split`, every labeled node outside the published val and test masks trains.
+    use_dataset_split:     take the dataset's published masks instead of the ratios.
+    train_on_rest:       with `use_dataset_split`, every labeled node outside the published val and test masks trains.
     """
 
     clients: Clients = 3
@@ -45,13 +45,13 @@ class Vertical(Settings):
     val: Fraction = 0.4
     test: Fraction = 0.4
     train_per_class: CountOrNone = 0
-    public_split: bool = False
-    train_rest: bool = False
+    use_dataset_split: bool = False
+    train_on_rest: bool = False
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
-        check_rest(self.train_rest, self.public_split)
-        if self.train_per_class and self.public_split:
+        check_rest(self.train_on_rest, self.use_dataset_split)
+        if self.train_per_class and self.use_dataset_split:
             raise ConfigError(
                 f"train_per_class = {self.train_per_class}: the published split says who trains. Set one of them.",
                 code="config.public-split",
@@ -71,7 +71,7 @@ class Vertical(Settings):
             ConfigError: a block would have no feature, or no published split although one is asked for.
         """
         ratios = (self.train, self.val, self.test)
-        whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.train_per_class:
             whole = replace(whole, masks=per_class(data, self.train_per_class, self.val, self.test, seed))
         order = np.arange(data.features)
@@ -98,8 +98,8 @@ class Parties(Settings):
     split:            "random" draws by the ratios, stratified by label; "hash" goes by a keyed hash of each id, so that
                       the split does not depend on labels, as sites do that set it (`data.split` in site.toml).
     train, val, test: ratios of the labeled nodes; the same at all parties.
-    public_split:     take the dataset's own masks instead of the ratios.
-    train_rest:       with `public_split`, every labeled node outside its val and test masks trains.
+    use_dataset_split:     take the dataset's own masks instead of the ratios.
+    train_on_rest:       with `use_dataset_split`, every labeled node outside its val and test masks trains.
     """
 
     labels: Literal["all", "holders"] = "all"
@@ -107,15 +107,15 @@ class Parties(Settings):
     train: Share = 0.2
     val: Fraction = 0.4
     test: Fraction = 0.4
-    public_split: bool = False
-    train_rest: bool = False
+    use_dataset_split: bool = False
+    train_on_rest: bool = False
 
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
-        check_rest(self.train_rest, self.public_split)
-        if self.split == "hash" and self.public_split:
+        check_rest(self.train_on_rest, self.use_dataset_split)
+        if self.split == "hash" and self.use_dataset_split:
             raise ConfigError(
-                "split = 'hash': the data's own split is taken, too. Leave out split or public_split.",
+                "split = 'hash': the data's own split is taken, too. Leave out split or use_dataset_split.",
                 code="config.public-split",
             )
 
@@ -140,7 +140,7 @@ class Parties(Settings):
                 ", ".join(holders),
             )
         ratios = (self.train, self.val, self.test)
-        whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
             whole = replace(whole, masks=hashed(data.ids, ratios, key) & data.labeled)
@@ -157,25 +157,25 @@ class Parties(Settings):
         return Partition(tuple(parts), names=tuple(party.name for party in data.parties))
 
 
-def check_rest(train_rest: bool, public_split: bool) -> None:
+def check_rest(train_on_rest: bool, use_dataset_split: bool) -> None:
     """Raise ConfigError if the rest is asked to train where there is no published split to leave one."""
-    if train_rest and not public_split:
+    if train_on_rest and not use_dataset_split:
         raise ConfigError(
-            "train_rest = true: needs public_split = true. Ratios say themselves who trains.",
+            "train_on_rest = true: needs use_dataset_split = true. Ratios say themselves who trains.",
             code="config.public-split",
         )
 
 
 def every_node(
-    data: Dataset, ratios: tuple[float, float, float], public_split: bool, train_rest: bool, seed: int
+    data: Dataset, ratios: tuple[float, float, float], use_dataset_split: bool, train_on_rest: bool, seed: int
 ) -> Part:
     """All nodes of `data` with one set of masks, for clients that hold the same nodes.
 
     Raises:
-        ConfigError: `public_split`, and the dataset publishes none.
+        ConfigError: `use_dataset_split`, and the dataset publishes none.
     """
-    [whole] = divide(data, [np.arange(data.nodes)], ratios, public_split, seed)
-    if not train_rest:
+    [whole] = divide(data, [np.arange(data.nodes)], ratios, use_dataset_split, seed)
+    if not train_on_rest:
         return whole
     masks = whole.masks.copy()
     masks[TRAIN] = data.labeled & ~masks[VAL] & ~masks[TEST]

@@ -48,13 +48,13 @@ def noisy_levels(x: Tensor, levels: int, epsilon: float, words: Tensor) -> Tenso
     return (uniform(words)[..., None] >= ends).sum(-1).to(torch.uint8)
 
 
-def kept_probability(epsilon: float, classes: int) -> float:
+def keep_probability(epsilon: float, classes: int) -> float:
     """e^ε / (e^ε + c − 1), the probability that `randomized_response` does not change a label."""
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
 
 def randomized_response(y: Tensor, classes: int, epsilon: float, words: Tensor) -> Tensor:
-    """Keep each label of y int64 [n] with `kept_probability`, else replace it with any other, all equally likely; −1
+    """Keep each label of y int64 [n] with `keep_probability`, else replace it with any other, all equally likely; −1
     stays. words: int64 [2n].
 
     No output is more than e^ε times as likely for one label as for another. The result depends only on the label and
@@ -62,7 +62,7 @@ def randomized_response(y: Tensor, classes: int, epsilon: float, words: Tensor) 
     """
     stays, other = uniform(words).view(-1, 2).unbind(1)
     replacement = (y + 1 + (other * (classes - 1)).long()) % classes
-    return torch.where((y < 0) | (stays < kept_probability(epsilon, classes)), y, replacement)
+    return torch.where((y < 0) | (stays < keep_probability(epsilon, classes)), y, replacement)
 
 
 def noisy_links(links: Tensor, nodes: Tensor, epsilon: float, key: Tensor) -> Tensor:

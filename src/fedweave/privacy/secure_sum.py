@@ -85,7 +85,7 @@ def even_share(words: FixedPoint, share: Tensor) -> Tensor:
     return ((2.0 ** (words.bits - 1) - 1) / clients).floor()
 
 
-def tells_beyond(of: str, mechanism: SecureSum) -> dict[str, Sends]:
+def beyond_declaration(of: str, mechanism: SecureSum) -> dict[str, Sends]:
     """The declaration of `BEYOND` for the message field `of` in such a sum: it is in the sum too."""
     reveals = "nothing by itself; with the others' the number of all values that were cut to the bound of the sum"
     return {BEYOND: Sends(reveals, (Derived(of), replace(mechanism, bits=64, fraction=0)))}

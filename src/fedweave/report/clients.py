@@ -64,12 +64,12 @@ def header(console: Console, config: Config, built: Ready) -> None:
     cut = built.data, built.partition
     named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
     held = statistics(*cut) | named
-    carried = built.data.carried
-    whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
+    edge_attrs = built.data.edge_attrs
+    whole = totals(*cut) | ({} if edge_attrs is None else {"given": edge_attrs.ends.shape[1]})
     console.print(clients_table(held, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
-    edges = unused_of_edges(suited(config, built.data), built.data.carried)
+    edges = unused_of_edges(suited(config, built.data), built.data.edge_attrs)
     vertical = capabilities(config.algorithm.kind).vertical
     unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
     if not unmeasured and (said := favored(built.data, config.data.values)):

@@ -227,10 +227,10 @@ POOLED = (
     "exchanged; that every member handed over everything is not among them."
 )
 SCALED = {
-    "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
+    "simulation": "Features are scaled (normalize = {how!r}) by numbers over all nodes, which this simulation computed "
     "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
     "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
-    "says; nothing left for that, and the experiment's normalise = {how!r} counts in simulations alone. Data that "
+    "says; nothing left for that, and the experiment's normalize = {how!r} counts in simulations alone. Data that "
     "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
 }
 
@@ -239,7 +239,7 @@ def pooled(config: Document, at_one_place: bool) -> list[str]:
     """Sentences on a run: whether all its data was `at_one_place`, and by which numbers features were scaled."""
     if at_one_place:
         return [POOLED]
-    how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
+    how, engine = config.get("data", {}).get("normalize", "none"), config.get("engine", {}).get("name", "simulation")
     by_row = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
     return [] if by_row or engine not in SCALED else [SCALED[engine].format(how=how)]
 

@@ -143,7 +143,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
-            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
+            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalize)."
         )
     if metrics.get(RAREST) is not None:
         also = "" if metric == PLAIN else f" So {title_of(metric)} judges here: the best round, gains, comparisons."
@@ -268,7 +268,7 @@ def units_differ(apart: float | None) -> dict[str, str]:
     return {
         "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
         "target by its own numbers. One model for all then learns another number from each. Compare on validation "
-        'with data.target_normalise = "all", one scale for all: members then tell their counts, sums and sums of '
+        'with data.target_normalize = "all", one scale for all: members then tell their counts, sums and sums of '
         "squares, and the ledger lists them."
     }
 
@@ -318,7 +318,7 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
         return {}
     return {
         "features": f"{'; '.join(said)}. These know no graph. Try another model (sage, gine), scale features "
-        "(data.normalise), or train longer."
+        "(data.normalize), or train longer."
     }
 
 

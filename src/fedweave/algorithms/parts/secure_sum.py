@@ -25,7 +25,7 @@ from fedweave.core.algorithm import COUNTED, Round
 from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.tree import Tree, leaves, map_leaves
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, tells_beyond
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, beyond_declaration
 
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 _LEAST = 2.0**-10  # of N, as which a client counts at least
@@ -147,7 +147,7 @@ class SecureSum(InSum):
         hidden = replace(self.masked, bits=64, fraction=0)
         reveals = f"{_ALONE}{self.weigher.counted}"
         counted = {"n": Sends(reveals, hidden)} if self.weigher.counted else {}
-        return counted | tells_beyond("update", self.masked)
+        return counted | beyond_declaration("update", self.masked)
 
     def declared(self, part: Part) -> dict[str, Sends]:
         """What leaves of another part's report: its means, in the sum."""

@@ -56,7 +56,7 @@ FACTS: Declaration = {
 }
 
 
-def check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
+def check_same_message(name: str, clients: Sequence[str], replies: Replies) -> None:
     """Raise UserError unless the clients hold as many nodes and use them alike; `replies` are those to `begin`."""
     told = dict(zip(clients, replies, strict=True))
     if len(replies.stack("nodes").unique()) > 1:

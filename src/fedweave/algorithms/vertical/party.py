@@ -33,7 +33,7 @@ from fedweave.learn import PLAIN, Criterion, Fit, Optimizer, fit
 from fedweave.learn.fitting import recorded
 from fedweave.ops.sparse import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
-from fedweave.privacy.secure_sum import FixedPoint, tells_beyond
+from fedweave.privacy.secure_sum import FixedPoint, beyond_declaration
 from fedweave.sampling.neighborhoods import located, rising
 
 DRAWN = "labels"  # in a client's state: the key of what was drawn once
@@ -104,7 +104,7 @@ class LabelRelease:
         """The declaration of a "gradient" that leaves in a secure sum of all clients."""
         declared = self.sends(what)["gradient"]
         reveals = f"nothing by itself; with all other clients' the mean of: {declared.reveals}"
-        return {"gradient": Sends(reveals, (*declared.mechanisms, SUM))} | tells_beyond("gradient", SUM)
+        return {"gradient": Sends(reveals, (*declared.mechanisms, SUM))} | beyond_declaration("gradient", SUM)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import gather_rows, picked
 from fedweave.privacy.mechanisms import GaussianRows
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tallied, tells_beyond
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tallied, beyond_declaration
 from fedweave.sampling.neighborhoods import Sampled, grow, located, self_hop
 
 
@@ -283,7 +283,7 @@ class RowRelease:
         """The declaration of the key that, sent in the open, is `what`."""
         masked = (SUM,) if self.masked else ()
         reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
-        cut = tells_beyond(self.key, SUM) if self.masked else {}
+        cut = beyond_declaration(self.key, SUM) if self.masked else {}
         return {self.key: Sends(reveals, self.rows.mechanisms + masked)} | cut
 
 

@@ -429,9 +429,9 @@ def suited(
     """
     site_config = config.of_member(name, sites)
     facts = ExperimentFacts.of_config(site_config)
-    facts = facts.more(data=data, members=sites, member_models=config.own, normalise=scaling)
+    facts = facts.more(data=data, members=sites, member_models=config.own, normalize=scaling)
     facts = facts.more(at_site=True, predicts=predicts).check()
-    attributes = None if facts.declared.vertical else data.carried  # vertical models do not read edge attributes
+    attributes = None if facts.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
     model = model_for(site_config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
     facts = facts.more(model=model).check()
     algorithm: Algorithm = config.algorithm.make(model)

@@ -23,7 +23,7 @@ from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import AUTO, compact, normalise, of_party, rescaled, without_sens
+from fedweave.datasets.features import AUTO, compact, normalize, of_party, rescaled, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.holdings import (
@@ -237,7 +237,7 @@ class PartyData:
             common = self.meeting.rows(message["common"].tolist())
             rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
             data = restricted(data, rows)
-        data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
+        data = replace(data, x=normalize(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
         # The same masks at every party, also where a party has labels for only some of the nodes.
         masks = torch.zeros_like(graph.masks)
@@ -302,7 +302,7 @@ def read_own(
         data = replace(data, public=_hashed(path, data, site.ratios, key))
     check_split(path, data)
     meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
-    return PartyData(path, data, meeting, columns, of_party(site.normalise))
+    return PartyData(path, data, meeting, columns, of_party(site.normalize))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -384,9 +384,9 @@ class Exchange:
         slot[list(self._other.values())] = list(self._other)
         matrix = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
-            ends = ends_at(self._outside.carried, own_holder(n, self._outside))
+            ends = ends_at(self._outside.edge_attrs, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
-            form = self._slots, len(ways(self._outside.carried.directed))
+            form = self._slots, len(ways(self._outside.edge_attrs.directed))
             sums = terms(self.data.x[:, : self.columns], ends.only(ends.far >= 0), form, self.least)
             matrix[:, TELLERS:] = words(sums, sites)
         padded = matrix.view(np.uint64)
@@ -410,15 +410,15 @@ class Exchange:
         plain = np.zeros((self.data.nodes, self.width), np.int64)
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
-        heard = means(plain, len(ways(self._outside.carried.directed)))
+        heard = means(plain, len(ways(self._outside.edge_attrs.directed)))
         return beside(self.data.x[:, : -self.width], heard)
 
     def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
         """Features [n, d], scaled for a model: by their own statistics or, with "auto" and a trained model, by the
         statistics of its training (`then`)."""
-        if self.site.normalise == AUTO and "shift" in self.then:
+        if self.site.normalize == AUTO and "shift" in self.then:
             return rescaled(x, **self.then)
-        return normalise(x, self.site.normalise, self.data.name)
+        return normalize(x, self.site.normalize, self.data.name)
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: the sum that others sent for a node, without their pads."""
@@ -437,7 +437,7 @@ class Exchange:
     @property
     def width(self) -> int:
         """The number of columns to fill: for each direction, the number of neighbors and their means."""
-        return len(ways(self._outside.carried.directed)) * (1 + self.columns)
+        return len(ways(self._outside.edge_attrs.directed)) * (1 + self.columns)
 
     @property
     def _outside(self) -> Outside:

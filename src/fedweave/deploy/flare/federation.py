@@ -52,7 +52,7 @@ from fedweave.deploy.flare.scores import as_arrived, read_scoring
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
-from fedweave.engines.messages import LastSent, Messages, check_alike
+from fedweave.engines.messages import LastSent, Messages, check_same_message
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging
@@ -223,7 +223,7 @@ def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict
 
 def _about(name: str) -> SiteData:
     """Settings for a file of the server. The sites decide whether the sensitive attribute may be a feature."""
-    return SiteData(path=name, normalise="none", sens_feature=True, loops="keep")
+    return SiteData(path=name, normalize="none", sens_feature=True, loops="keep")
 
 
 def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
@@ -411,7 +411,7 @@ class Flare(Engine):
             request["received"] = cast(Relayed, received).plain(chosen)
         messages, here = Messages(name, call.shared, call.each, chosen, self.clients), self._open(chosen)
         if info.sums:
-            check_alike(name, messages)
+            check_same_message(name, messages)
             request["sum"] = self._sums.prepare(name, info, here)
             here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)

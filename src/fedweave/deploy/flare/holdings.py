@@ -122,7 +122,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
     data, model = own_graph(site, folder, whole, noted, links), config.model.make()
-    data = ported(learned(data) if config.learned else data, fitted(model, data.carried))
+    data = ported(learned(data) if config.learned else data, fitted(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
@@ -153,23 +153,25 @@ def own_graph(
             "split, or set train_until and val_until."
         )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
-    like = site.edge_normalise in OVER_NODES and "shift" in scaling
-    site = replace(site, edge_normalise="none") if like else site
-    as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
-    site = replace(site, normalise="none") if "shift" in as_then else site
+    like = site.edge_normalize in OVER_NODES and "shift" in scaling
+    site = replace(site, edge_normalize="none") if like else site
+    as_then = noted.scaling if noted is not None and whole is None and site.normalize == AUTO else {}
+    site = replace(site, normalize="none") if "shift" in as_then else site
     data = read_graph(path, site, folder, links) if whole is None else _scaled(whole, site)
     check_split(path, data)
     if "shift" in as_then:
         data = replace(data, x=rescaled(data.x, **as_then))
     data = with_own_units(path, data)
-    if like and data.carried is not None:
+    if like and data.edge_attrs is not None:
         pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
-        data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
+        data = replace(
+            data, edge_attrs=scaled_like(data.edge_attrs, data.edge_attrs._replace(scaling=pairs), scaling["how"])
+        )
     return data
 
 
 def with_own_units(path: Path, data: Dataset) -> Dataset:
-    """The data with the scale of its numeric targets from the site's own training examples, if target_normalise =
+    """The data with the scale of its numeric targets from the site's own training examples, if target_normalize =
     "own".
 
     Raises:
@@ -182,7 +184,7 @@ def with_own_units(path: Path, data: Dataset) -> Dataset:
     if not trained.all():
         name = (data.targets or tuple(map(str, range(data.outputs))))[int(np.argmin(trained))]
         what = f"no training example has {name!r}, by which it would be scaled"
-        refuse(path, what, 'Give one, or set target_normalise = "none" in every site.toml.', "target-scale")
+        refuse(path, what, 'Give one, or set target_normalize = "none" in every site.toml.', "target-scale")
     return replace(data, target_scale=target_scale_of(data, part))
 
 
@@ -235,8 +237,8 @@ def marks(data: Dataset, scaling: str) -> Record:
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
-        "features of edges": list(data.carried.columns)
-        if data.carried is not None and data.carried.columns
+        "features of edges": list(data.edge_attrs.columns)
+        if data.edge_attrs is not None and data.edge_attrs.columns
         else data.edge_features,
         "classes": list(data.labels or data.targets) or data.outputs,
         "scaling": scaling,
@@ -267,28 +269,28 @@ def across(path: Path, site: SiteData) -> Dataset:
     Raises:
         DataError, ConfigError: see `read_graph`; or its nodes have no ids by which other sites know them.
     """
-    data = _read(path, replace(site, normalise="none"))
+    data = _read(path, replace(site, normalize="none"))
     if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     return member_data(data, site.external)
 
 
 def _scaled(data: Dataset, site: SiteData) -> Dataset:
-    return by_holder(scaled_by_holders(data, site.normalise, data.name))
+    return by_holder(scaled_by_holders(data, site.normalize, data.name))
 
 
 def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
     """The data in the file or folder. If `site` divides by time, this division replaces the split in the data, and
     features of edges are scaled by the statistics of the training edges."""
-    data = _undivided(path, replace(site, edge_normalise="none") if site.timed else site)
+    data = _undivided(path, replace(site, edge_normalize="none") if site.timed else site)
     if site.task == LINKS:
         data = linked(path, data, site, folder or path.parent, links or Links())
     if not site.timed:
         return data
     by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
-    timed = None if data.carried is None else data.carried._replace(until=part.until)
-    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalise, part.until)
+    timed = None if data.edge_attrs is None else data.edge_attrs._replace(until=part.until)
+    return scaled_until(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.until)
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -370,13 +372,13 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
         DataError: see `read_graph`.
     """
     site = replace(site, train_until=None, val_until=None)
-    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalize="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public
-    attributes = None if data.carried is None else data.carried._replace(ports=ports)
+    attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
     more = data.sens, dtype, None, data.graph_of
-    return make_graph(data.x, data.edges, data.y, masks, *more, carried=attributes, scale=data.target_scale)
+    return make_graph(data.x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
@@ -388,10 +390,10 @@ def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype,
     """
     if site.test is None:
         return None
-    if site.target == NUMBER and site.target_normalise == "own":
+    if site.target == NUMBER and site.target_normalize == "own":
         raise ConfigError(
             "data.test: a global model predicts numbers in each site's own units, and the global test has none. Remove "
-            'test, or set target_normalise = "none" in every site.toml.',
+            'test, or set target_normalize = "none" in every site.toml.',
             code="config.target-scale",
         )
     test = global_test(folder / site.test, site, dtype, ports=ports)
@@ -420,8 +422,8 @@ def check_as_before(path: Path, run: str, marks: Record) -> None:
             "features": f"Give the columns {was}, in this order.",
             "features of edges": f"Give edges the features {was}, in this order.",
             "classes": f"Write {'labels' if isinstance(was, list) else 'classes'} = {was} into site.toml.",
-            "scaling": f"Write normalise = {was!r} into site.toml.",
-            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+            "scaling": f"Write normalize = {was!r} into site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalize = 'none' in site.toml.",
         }
         raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
 
@@ -543,7 +545,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
         "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels or data.targets),
-        "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
+        "columns": fingerprint((*data.columns, *(() if data.edge_attrs is None else data.edge_attrs.columns))),
         "kinds": fingerprint(holdings.kinds),
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,

@@ -274,7 +274,7 @@ def _exchange(job: Participation) -> Exchange:
     and the policy, which the owner may have tightened since the exchange began."""
     if job.exchange is None:
         raise CallRefused("exchange: sites exchange features over edges once, right after they have joined")
-    job.exchange.least = max(job.config.external_least, least_told(job.rules))
+    job.exchange.least = max(job.config.min_external, least_told(job.rules))
     return job.exchange
 
 
@@ -454,16 +454,16 @@ class Member:
         job.go_back()
         job.check_version(request.data[self._name].version if self._name in request.data else 0)
         if isinstance(holdings, Holdings):
-            known = marks(holdings.data, data.normalise)
+            known = marks(holdings.data, data.normalize)
             job.check_marks(known | ({"features": "learned"} if config.learned else {}))
-            own_units = data.normalise in BY_NODES and data.features != LEARNED
+            own_units = data.normalize in BY_NODES and data.features != LEARNED
             note_form(request, data, self._folder, None if own_units else holdings.data)
             if config.learned:
                 return self._join_learned(job, request, holdings)
             if holdings.whole is not None:
                 then = noted.scaling if noted is not None else {}
                 job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, then)
-            job.begin(holdings, holdings.features, data.normalise)
+            job.begin(holdings, holdings.features, data.normalize)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
             if request.predict:  # the number of new records does not leave the site
                 reply = {key: reply[key] for key in FORM if key in reply}

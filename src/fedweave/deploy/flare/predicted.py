@@ -45,10 +45,10 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataFo
     """
     if data is None:
         path = folder / site.path
-        data = with_own_units(path, read_graph(path, replace(site, normalise="none"), folder))
-    handed_out = site.random_id is not None and site.normalise == "none"
-    edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
-    return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
+        data = with_own_units(path, read_graph(path, replace(site, normalize="none"), folder))
+    handed_out = site.random_id is not None and site.normalize == "none"
+    edges = HANDED_OUT if site.random_id is not None and site.edge_normalize == "none" else site.edge_normalize
+    return form_of_data(data, HANDED_OUT if handed_out else site.normalize, data.x, edges)
 
 
 def note_form(request: Join, site: SiteData, folder: Path, data: Dataset | None) -> None:

@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.deploy.flare.peers import SCORED, read_note
 from fedweave.deploy.flare.sitefile import FINE, Rules
 from fedweave.metrics.selection import METRICS
-from fedweave.privacy.mechanisms import kept_probability
+from fedweave.privacy.mechanisms import keep_probability
 
 LABELS = "labels"  # the field with the number of labels that a site reports when it joins
 COUNTED = ("own", "trained", "global_test")  # the fields with pairs of `metrics.classification`
@@ -140,7 +140,7 @@ class Scoring:
         if not self._leaves(path):
             return torch.zeros_like(leaf)
         if self.epsilon is not None and not path.startswith(_PUBLIC):  # the global test has public labels
-            leaf = _corrected(leaf, kept_probability(self.epsilon, classes), classes)
+            leaf = _corrected(leaf, keep_probability(self.epsilon, classes), classes)
         if self.step == 1:
             return leaf
         step = self.step * one

@@ -66,7 +66,7 @@ from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
 from fedweave.models.blocks import has_ports
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from fedweave.privacy.aggregation import STARTUP, Authority, read_root
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
@@ -220,7 +220,7 @@ class Server:
         check_names(replies)
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
-        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, outputs, config.decoder))
+        algorithm = config.algorithm.make(model_of_form(config.model.make(), form, features, outputs, config.decoder))
         facts.more(algorithm=algorithm, model=algorithm.model).check()
         names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(

@@ -37,7 +37,7 @@ class SiteData(DataSettings):
     """The table [data]: the settings of a user's own data, and settings that only sites have.
 
     Every site gives the same classes or labels, targets, missing, node_labels, edge_labels and degrees. Sites with the
-    same columns give the same categories and groups. Sites do not support target_normalise = "all".
+    same columns give the same categories and groups. Sites do not support target_normalize = "all".
 
     path:      path of the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for
                small graphs, with graphs, nodes and edges. labels or classes also number the classes of an .npz file.
@@ -74,18 +74,18 @@ class SiteData(DataSettings):
     def __post_init__(self) -> None:
         """Refuse settings that apply to no form of data."""
         try:
-            check_normalize(self.normalise)
+            check_normalize(self.normalize)
             check_loops(self.loops, carries=True)
             check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
             raise ConfigError(f"data.{error}", code=error.code) from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
-        if self.target_normalise not in ("own", "none"):
+        if self.target_normalize not in ("own", "none"):
             raise ConfigError(
-                f'data.target_normalise = "{self.target_normalise}": sites scale by their own training examples or not '
+                f'data.target_normalize = "{self.target_normalize}": sites scale by their own training examples or not '
                 'at all. Set it to "own" or "none".',
-                code="config.target-normalise",
+                code="config.target-normalize",
             )
         for column, values in (self.categories or {}).items():
             if isinstance(values, str):
@@ -321,7 +321,7 @@ def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
     about: Record = {"path": "data"}
     if not vertical:
         return about, {"secure_sum": ["update"], "min_sites": sites} if sites >= 3 else {}
-    about |= {"split": "hash", "shares": [0.6, 0.2, 0.2], "normalise": "standard"}
+    about |= {"split": "hash", "shares": [0.6, 0.2, 0.2], "normalize": "standard"}
     policy: Record = {
         "deny": ["h/predictions"],
         "measures": ["classes", "loss", "auc", "group_auc", "average_precision"],
@@ -336,8 +336,8 @@ def write_site_file(path: Path, data: Record, **policy: object) -> None:
         head += (
             '# Write below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
-    if data.get("normalise") == "standard" and data.get("split") == "hash":
-        head += "# To predict new nodes later, leave out normalise and scale the columns yourself.\n"
+    if data.get("normalize") == "standard" and data.get("split") == "hash":
+        head += "# To predict new nodes later, leave out normalize and scale the columns yourself.\n"
     if policy.get("exchange"):
         head += "# exchange: minimum number of nodes in a sum that leaves; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")

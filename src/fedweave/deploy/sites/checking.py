@@ -75,7 +75,7 @@ from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
 # The findings of `fedweave sites check`, and its checks of a single site: its data, its policy, and whether it could
@@ -195,20 +195,20 @@ def _holder(
     links = None if config is None else config.links
     name, dataset = folder.name, own_graph(data, folder, links=links)
     if config is not None:
-        _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
+        _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _crowds(folder, dataset, rules, findings)
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
-    until = None if dataset.carried is None else dataset.carried.until
+    until = None if dataset.edge_attrs is None else dataset.edge_attrs.until
     times = odd_times(dataset, until, {name: np.arange(dataset.nodes)})
     odd = (*odd_features(dataset), *odd_data(dataset), *times)
     findings.notes.extend((name, note) for note in (*(() if test_in_data else dataset.notes), *odd))
     findings.forms[name] |= {
         "features": dataset.features,
         "edges carry": dataset.edge_form,
-        "columns": [*dataset.columns, *(() if dataset.carried is None else dataset.carried.columns)] or None,
+        "columns": [*dataset.columns, *(() if dataset.edge_attrs is None else dataset.edge_attrs.columns)] or None,
         "classes": dataset.outputs,
         **({} if dataset.target == CLASS else {"target": dataset.target}),
         "class names": data_fingerprint(dataset.labels or dataset.targets) or None,
@@ -277,13 +277,13 @@ def _allowed(
         denied = " and ".join(denied_keys)
         why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
         findings.faults.append((name, f"{file}: {why}. Allow it."))
-    scaling = config.data.values.get("normalise", "none")
-    if scaling not in ("none", "auto", data.normalise):
+    scaling = config.data.values.get("normalize", "none")
+    if scaling not in ("none", "auto", data.normalize):
         known = {"none": "because site.toml sets no scaling", "auto": "by the site's own nodes"}
-        how = known.get(data.normalise, "set by site.toml")
+        how = known.get(data.normalize, "set by site.toml")
         split = ", after the scaling by the configuration of `sites init --split`" if data.random_id is not None else ""
-        note = f"[data] normalise = {scaling!r} of the experiment applies only to simulations"
-        findings.notes.append((name, f"{note}; here it is {data.normalise!r}, {how}{split}"))
+        note = f"[data] normalize = {scaling!r} of the experiment applies only to simulations"
+        findings.notes.append((name, f"{note}; here it is {data.normalize!r}, {how}{split}"))
 
 
 def _rehearse(
@@ -525,7 +525,7 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
     try:
         model_kind, edge_form = config.model.make(), form.get("edges carry")
         model = (
-            model_told(model_kind, edge_form, features, classes, config.decoder)
+            model_of_form(model_kind, edge_form, features, classes, config.decoder)
             if edge_form
             else model_kind.build(features, classes)
         )

@@ -49,8 +49,8 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     if config.noise is not None:
         raise UserError("noise: applies only to simulations; sites get the data without noise. Remove [noise].")
     values = config.data.values
-    if config.external != REFUSE and "normalise" in values:
-        values = values | {"normalise": "none"}  # each site scales all its columns together
+    if config.external != REFUSE and "normalize" in values:
+        values = values | {"normalize": "none"}  # each site scales all its columns together
     data, partition = cut_as(config, values)
     if len(partition.parts) != len(sites):
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
@@ -97,7 +97,7 @@ def hand_out(
     """
     if data.target_scaling == "all" or (partition.test is not None and data.target == NUMBER):
         raise ConfigError(
-            'data.target_normalise: sites scale numbers by their own training examples, so that "all" and a global '
+            'data.target_normalize: sites scale numbers by their own training examples, so that "all" and a global '
             'test are not supported. Set it to "own", and remove the global test from [partition].',
             code="config.target-scale",
         )
@@ -116,14 +116,14 @@ def hand_out(
         data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
-    across: Record = {"normalise": scaling}
+    across: Record = {"normalize": scaling}
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
         own_parts = (replace(share, outside=outside) for share, outside in pairs)
         whole = replace(ready(data, partition, config), scaling="none")
-        across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
-        policy |= {"exchange": config.external_least} if external == EXCHANGE else {}
+        across = {"external": external, "normalize": config.data.values.get("normalize", "none")}
+        policy |= {"exchange": config.min_external} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
     for site, client, share in zip(sites, clients, own_parts, strict=True):
@@ -132,19 +132,19 @@ def hand_out(
         called = called if data.target == CLASS else data.target_settings
         called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
-        about |= {} if data.carried is None else {"loops": "keep"}
+        about |= {} if data.edge_attrs is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the configuration has allowed this for the whole
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
     for raw in tests:
         raw = replace(raw, ids=())
-        test = by_holder(replace(raw, scaling=across["normalise"]))
+        test = by_holder(replace(raw, scaling=across["normalize"]))
         for site in sites:  # a site scales it itself, unless it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
         npz.write(test, project / SERVER / TEST)
     for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(by_holder(replace(share, ids=(), scaling=across["normalise"])), project / SERVER / f"{role}.npz")
+        npz.write(by_holder(replace(share, ids=(), scaling=across["normalize"])), project / SERVER / f"{role}.npz")
 
 
 class Observed:

@@ -289,14 +289,14 @@ def of_edges(table: Values) -> Record:
     """
     from fedweave.datasets.base import REFUSE, check_external
 
-    external, least = table.get("external", REFUSE), table.get("external_least", 1)
+    external, least = table.get("external", REFUSE), table.get("min_external", 1)
     try:
         check_external(external)
     except ConfigError as error:
         raise ConfigError(f"data.{error}", code=error.code) from error
     if type(least) is not int or least < 1:
-        raise ConfigError(f"data.external_least: must be a whole number >= 1, got {least!r}", code="config.value")
-    return {"external": external, "external_least": least}
+        raise ConfigError(f"data.min_external: must be a whole number >= 1, got {least!r}", code="config.value")
+    return {"external": external, "min_external": least}
 
 
 def with_foreign_ends(algorithm: Choice, external: str) -> Choice:
@@ -380,7 +380,7 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 @dataclass(frozen=True, repr=False)
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
+    the document has no [noise]; `external` and `min_external` are those of [data], whatever the data
     (`partition.external`); `own` are the models that members have instead of `model`; `links` says how links are the
     examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` says whether nodes
     have a column each in the place of their features (`datasets.triples.learned`)."""
@@ -396,7 +396,7 @@ class Config:
     pay: PaySettings = field(default_factory=PaySettings)
     noise: "Noise | None" = None
     external: str = "refuse"
-    external_least: int = 1
+    min_external: int = 1
     own: OwnModels = field(default_factory=OwnModels)
     links: "Links | None" = None
     decoder: str = DECODER
@@ -446,7 +446,7 @@ class Config:
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         if self.external != "refuse":
-            sections["data"] |= {"external": self.external, "external_least": self.external_least}
+            sections["data"] |= {"external": self.external, "min_external": self.min_external}
         if self.links is not None:
             sections["data"] |= {"task": "links", **self.links.plain()}
             sections["model"]["decoder"] = self.decoder
@@ -702,8 +702,8 @@ def resolve(document: Document) -> Config:
     noise = None
     with faults:
         noise = _noise(document)
-    if learned and "data" in sections and "normalise" in sections["data"].values:  # one-hot columns are no amounts
-        values = {**sections["data"].values, "normalise": "none"}
+    if learned and "data" in sections and "normalize" in sections["data"].values:  # one-hot columns are no amounts
+        values = {**sections["data"].values, "normalize": "none"}
         sections["data"] = dataclasses.replace(sections["data"], values=values)
     if links is not None and evaluation.metric == "auto":
         metric: Metric = "mrr" if links.candidates else "average_precision"
@@ -777,7 +777,7 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
         remedy = f"choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
         raise ConfigError(f"{path}.name: is missing; {remedy}", code="config.missing")
     name, kind = lookup(f"{at}.name", path, name)
-    more = ["path", "external", "external_least"] if path == "data" else []
+    more = ["path", "external", "min_external"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
     own = parameters(path, kind)

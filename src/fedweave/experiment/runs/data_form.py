@@ -90,7 +90,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
     known = () if all(map(contents.is_unnamed, names)) else names
-    edge_form = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
+    edge_form = None if data.edge_attrs is None else {**data.edge_form, **_of_edges(data.edge_attrs, edges)}
     named = data.features, data.classes, known, data.labels, data.example
     facts = not data.columns, data.node_labels is not None
     return DataForm(*named, numbers(raw, how), edge_form, targets_form(data), *facts)
@@ -118,8 +118,8 @@ def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
 def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
     """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
     the numbers are a typical client's (`of_typical`)."""
-    how = config.data.values.get("normalise", "none")
-    of_edges = config.data.values.get("edge_normalise", "none")
+    how = config.data.values.get("normalize", "none")
+    of_edges = config.data.values.get("edge_normalize", "none")
     if data.scaling != "none" and any(part.columns is not None for part in partition.parts):
         return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
@@ -132,7 +132,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are."""
     if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
-    raw = {**config.data.values, "normalise": "none"}
+    raw = {**config.data.values, "normalize": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
@@ -203,12 +203,12 @@ _LOG = logging.getLogger(__name__)
 # Settings that do not say how new tables are read: what they ask for is in the form that the run noted.
 _NOTED = {
     *(field.name for field in fields(CommonSettings)),
-    *("edge_normalise", "classes", "labels", "favorable", "sens_feature", "external"),
+    *("edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
 # Settings that a model keeps: those that say how tables are read, and those that new tables are compared by.
 _KEPT = {field.name for field in fields(DataSettings)} | {"owner", "edge_owner", "unreadable"}
-_KEPT -= _NOTED - {"edge_normalise", "targets", "labels"}
+_KEPT -= _NOTED - {"edge_normalize", "targets", "labels"}
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -217,21 +217,21 @@ class Before:
     """How data becomes what a run was trained on.
 
     settings: those of [data], of a simulation or of a site, by which tables are read. external: see
-    `datasets.base.EXTERNAL`. form: as the run noted it. carried: what its edges carry, any or none of them.
+    `datasets.base.EXTERNAL`. form: as the run noted it. edge_attrs: what its edges carry, any or none of them.
     numbered, kinds: see `DataForm`.
     """
 
     settings: Values
     external: str
     form: DataForm
-    carried: EdgeAttributes | None
+    edge_attrs: EdgeAttributes | None
     numbered: bool
     kinds: bool
 
     @classmethod
     def of_run(cls, config: Config, form: DataForm, data: Dataset) -> "Before":
         """Of a run's configuration, its form, and its data as read again."""
-        facts = data.carried, not data.columns, data.node_labels is not None
+        facts = data.edge_attrs, not data.columns, data.node_labels is not None
         return cls(config.data.values, config.external, form, *facts)
 
     @classmethod
@@ -294,7 +294,7 @@ def like(before: Before, path: Path) -> Dataset:
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **scaling)),
         y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
-        carried=_edge_attributes(data, before, path),
+        edge_attrs=_edge_attributes(data, before, path),
         classes=before.form.classes,
         labels=tuple(before.form.labels),
         target_scale=before.form.target_scale,
@@ -309,7 +309,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
     Raises:
         DataError: they carry other things.
     """
-    was, now = before.carried, data.carried
+    was, now = before.edge_attrs, data.edge_attrs
     if was is None or (now is None and not was.width and was.weight is None):
         return None
     wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
@@ -321,7 +321,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:
@@ -329,7 +329,7 @@ def _read(before: Before, path: Path) -> Dataset:
     form, (_, kinds) = before.form, identify(path, ())
     targets = _asked(before)
     if "npz" in kinds:
-        loops = "refuse" if before.carried is None else "keep"
+        loops = "refuse" if before.edge_attrs is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
@@ -374,8 +374,8 @@ def _seen(of: str, values: object, before: Before) -> object:
     """The categories of a column, those that were taken from training rows as the run's columns say them."""
     if values != AUTO:
         return values
-    carried, bare = before.carried, of.removeprefix(OF_EDGES)
-    names = before.columns if bare == of else () if carried is None else carried.columns
+    edge_attrs, bare = before.edge_attrs, of.removeprefix(OF_EDGES)
+    names = before.columns if bare == of else () if edge_attrs is None else edge_attrs.columns
     return Seen(own.value for own in map(contents.column, names) if own.of == bare)
 
 

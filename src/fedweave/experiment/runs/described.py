@@ -68,7 +68,7 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
 
 def _model(layers: Model, data: Dataset) -> Choice:
     model = of_model(layers)
-    if data.carried is None:
+    if data.edge_attrs is None:
         return model
     built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
     return replace(model, values={**model.values, **built})  # as it was built, whatever the data's edges carry
@@ -82,7 +82,7 @@ def check_described(config: Config, built: Built) -> None:
     """
     facts = ExperimentFacts.of_algorithm(built.algorithm)
     facts.more(data=built.data, partition=built.partition, model=built.algorithm.model).check()
-    how = config.data.values.get("normalise", "none")
+    how = config.data.values.get("normalize", "none")
     meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
 
 
@@ -95,7 +95,7 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
         if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
             return choice, data
     owned = _owned(data, cut)
-    return (of_partition(cut), data) if owned is None else (of_partition(Column(public_split=True)), owned)
+    return (of_partition(cut), data) if owned is None else (of_partition(Column(use_dataset_split=True)), owned)
 
 
 def _owned(data: Dataset, cut: Partition) -> Dataset | None:

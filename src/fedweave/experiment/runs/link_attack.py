@@ -36,7 +36,7 @@ def inferred(run: Trained) -> list[Inferred]:
     graphs, scores, truths = graphs_of(run.built.fed), dict[str, list[np.ndarray]](), list[np.ndarray]()
     for client, w in chosen_models(run, None, "personal").items():
         graph = graphs[client].to("cpu")
-        bare = graph_like(graph, graph_arrays(graph)._replace(edges=np.empty((2, 0), np.int64), carried=None))
+        bare = graph_like(graph, graph_arrays(graph)._replace(edges=np.empty((2, 0), np.int64), edge_attrs=None))
         link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # type: ignore[index]
         truths.append(graph.masks[TRAIN][link].numpy())
         for name, seen in (("scores", graph), ("model", bare)):

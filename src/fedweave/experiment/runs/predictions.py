@@ -148,9 +148,9 @@ def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[st
 
 def ends_of(data: Dataset) -> np.ndarray | None:
     """[2, e], what the nodes at the ends of edges are called, or their numbers, where edges are the examples."""
-    if data.carried is None or not data.carried.examples:
+    if data.edge_attrs is None or not data.edge_attrs.examples:
         return None
-    ends: np.ndarray = np.array(data.node_ids)[data.carried.ends] if data.node_ids else data.carried.ends
+    ends: np.ndarray = np.array(data.node_ids)[data.edge_attrs.ends] if data.node_ids else data.edge_attrs.ends
     return ends
 
 

@@ -45,7 +45,7 @@ from fedweave.experiment.runs.trained import Trained, check_finite, finished, tr
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import Flagging
 from fedweave.models.blocks import has_ports
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 
 FORMAT = 1  # of the file; raise it when an older version would misread a new file
 _ABOUT, _WEIGHTS = "about", "w"
@@ -226,7 +226,7 @@ def _choice(section: Document) -> Choice:
 
 def net_of(section: Document, form: DataForm) -> Model:
     """The plain layers that a section [model] makes for data of that form."""
-    return model_told(_choice(section).make(), form.edges or {}, form.features, form.outputs)
+    return model_of_form(_choice(section).make(), form.edges or {}, form.features, form.outputs)
 
 
 def plain_weights(algorithm: Deployable, w: Tree) -> Tree:

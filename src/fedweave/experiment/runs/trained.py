@@ -23,7 +23,7 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
-from fedweave.models.edges import model_told
+from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids, statistics
 from fedweave.partition.client_data import pooled
 
@@ -207,7 +207,7 @@ def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tr
         (int(summary["features"]), int(summary.get("outputs") or summary["class_count"])),
     )
     algorithm = config.algorithm.make(
-        model_told(plugin, summary["edges"], *size, config.decoder) if "edges" in summary else plugin.build(*size)
+        model_of_form(plugin, summary["edges"], *size, config.decoder) if "edges" in summary else plugin.build(*size)
     )
     w = algorithm.one_model(saved(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)

@@ -85,17 +85,17 @@ def features_of(own: Dataset) -> Features:
         of = sp.csr_matrix((np.ones(own.nodes, np.float32), (own.graph_of, np.arange(own.nodes))))
         sums, sizes = of @ own.x, np.asarray(of.sum(1)).ravel()
         return _beside(sums, sp.diags(1 / sizes.clip(1)) @ sums)
-    if own.carried is None or not own.carried.examples:
+    if own.edge_attrs is None or not own.edge_attrs.examples:
         return own.x
-    source, target = own.carried.ends
-    carried = [] if own.carried.features is None else [own.carried.features]
-    return _beside(*carried, own.x[source], own.x[target])
+    source, target = own.edge_attrs.ends
+    edge_attrs = [] if own.edge_attrs.features is None else [own.edge_attrs.features]
+    return _beside(*edge_attrs, own.x[source], own.x[target])
 
 
 def scores(train: Held, x: Features, classes: int) -> np.ndarray:
     """float64 [m, c]: scores, whose softmax is the probabilities, of examples with features x [m, d], by
     `LogisticRegression(max_iter=1000)` on the training examples of `train`. Columns that "auto" would scale
-    (`datasets.features.normalise`) are scaled by these examples; with one class alone that is predicted. Of t labels
+    (`datasets.features.normalize`) are scaled by these examples; with one class alone that is predicted. Of t labels
     float64 [m, t], logits by such a regression each; of t numbers what `Ridge()` predicts."""
     if kind_of(train.y) != CLASS:
         return np.stack([_of_target(train, x, at) for at in range(classes)], 1)

@@ -1,12 +1,12 @@
-"""How features are scaled, measured: `normalise` as "auto", "none" and "standard" on real data, communities and skewed
+"""How features are scaled, measured: `normalize` as "auto", "none" and "standard" on real data, communities and skewed
 cuts.
 
 Every cell is a data set and a cut; FedAvg with the model named there, default settings, one model judged on the test
 examples of all clients after the last round: accuracy, or AUC where a class is rare or small graphs are screened.
 Differences are paired over seeds, with 95 % intervals by Student's t. Needs the sets in $FEDWEAVE_DATA.
 
-    python -m benchmarks.normalise [--seeds 5] [--rounds 30] [--sets credit …] [--rows rows.csv] [--wide]
-    python -m benchmarks.normalise --first [--seeds 3] [--rounds 30] [--rows first.csv]
+    python -m benchmarks.normalize [--seeds 5] [--rounds 30] [--sets credit …] [--rows rows.csv] [--wide]
+    python -m benchmarks.normalize --first [--seeds 3] [--rounds 30] [--rows first.csv]
 
 --wide adds GraphSAGE where the cell has gcn. --first is the first run of somebody who looks for a rare class, with and
 without scaling, by gcn and GraphSAGE, beside the logistic regression that knows no graph: five communities as clients,
@@ -78,12 +78,12 @@ def read(name: str, how: str) -> Dataset:
     folder = Path(os.environ["FEDWEAVE_DATA"]) / name
     path = folder / f"{name}.npz" if own.kind == "npz" else folder
     try:
-        return fedweave.datasets.load(own.kind, str(path), normalise=how, **dict(own.options))
+        return fedweave.datasets.load(own.kind, str(path), normalize=how, **dict(own.options))
     except fedweave.errors.ConfigError as error:  # "standard" of sparse features
         if how != "standard":
             raise
         print(f"  {name}: {error}; scale in its place")
-        return fedweave.datasets.load(own.kind, str(path), normalise="scale", **dict(own.options))
+        return fedweave.datasets.load(own.kind, str(path), normalize="scale", **dict(own.options))
 
 
 def cut_of(key: Key, data: Dataset, seed: int) -> Partition:
@@ -139,7 +139,7 @@ def first(name: str, model: str, how: str, seed: int, rounds: int) -> tuple[floa
         "seed": seed,
         "rounds": rounds,
         "eval_every": 0,
-        "data": {"name": own.kind, "path": path, "normalise": how, **dict(own.options)},
+        "data": {"name": own.kind, "path": path, "normalize": how, **dict(own.options)},
         "partition": {"name": "louvain", "clients": 5, **SPLIT},
         "model": {"name": model, "hidden": 64},
         "algorithm": {"name": "fedavg", "local_steps": 3},
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--sets", nargs="+", default=[*SETS])
-    parser.add_argument("--rows", type=Path, default=Path("normalise.csv"))
+    parser.add_argument("--rows", type=Path, default=Path("normalize.csv"))
     parser.add_argument("--wide", action="store_true")
     parser.add_argument("--first", action="store_true")
     given = parser.parse_args()
