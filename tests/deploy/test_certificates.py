@@ -153,7 +153,7 @@ def _expired(project: Path, foreign: Path) -> str:
 
 def _anothers(project: Path, foreign: Path) -> str:
     mix(project, "admin", project / "bank-a")
-    return "is the certificate of bank-a, and that of admin@fedweave.org belongs there"
+    return "is the certificate of bank-a, but must be the certificate of admin@fedweave.org"
 
 
 @pytest.mark.parametrize("spoil", [_foreign, _expired, _anothers])
@@ -198,7 +198,7 @@ def test_a_site_with_anothers_certificate_is_not_started_and_found_by_check_and_
 ) -> None:
     """NVFlare has it log in again and again, until its process ends."""
     mix(project, "bank-b", project / "bank-a")
-    said = "is the certificate of bank-a, and that of bank-b belongs there"
+    said = "is the certificate of bank-a, but must be the certificate of bank-b"
     monkeypatch.setattr(status, "ask", lambda *about: status.Lights(set(), set()))
     for command, code in (("check", 2), ("start", 2), ("status", 1)):
         done = runner.invoke(app, ["sites", command, str(project)])

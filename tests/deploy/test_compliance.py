@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.deploy.flare.accounts import CallLog, note_refusal
 from fedweave.deploy.flare.audit import Report, audit, of_site, read_report, write_report
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.aggregation import Identity, read_root
 from fedweave.report.document import Document, Grid
+from fedweave.report.listing import meanings
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
 from tests.incentives import test_pay
@@ -200,3 +202,7 @@ def test_a_pdf_of_the_same_contents_is_the_same(site: Path, tmp_path: Path) -> N
     assert CliRunner().invoke(app, again).exit_code == 0
     assert (tmp_path / "report.pdf").read_bytes() == before
     assert CliRunner().invoke(app, ["compliance", str(site), "-o", str(tmp_path / "report.doc")]).exit_code == 2
+
+
+def test_every_rule_has_a_meaning_that_the_report_can_show() -> None:
+    assert meanings(Rules).keys() == {one.name for one in fields(Rules)}

@@ -189,8 +189,8 @@ def joined(quorum: float, vertical: bool = False, **replies: Tree) -> tuple[Flar
         ({"features": 10**7}, "features is 1e+07"),
         ({"nodes": -5}, "nodes is -5"),
         ({"labels": torch.tensor([-4, 3])}, "labels is -4"),
-        ({"labels": torch.tensor([4, 3, 1])}, "it tells of 3 splits and 3 classes"),
-        ({"split": torch.tensor([3])}, "it tells of 1 splits and 2 classes"),
+        ({"labels": torch.tensor([4, 3, 1])}, "it reports 3 splits and 3 classes"),
+        ({"split": torch.tensor([3])}, "it reports 1 splits and 2 classes"),
     ],
 )
 def test_a_site_with_other_data_is_left_out_of_the_run(other: dict[str, Any], said: str) -> None:

@@ -98,9 +98,9 @@ def test_sites_whose_columns_stand_in_another_order_or_are_others_are_refused(pr
         (project / site / SITE_FILE).write_text('[data]\npath = "data"\nclasses = 2\n')
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     assert replies[SITES[2]]["columns"] == 0
-    said = r"the features of bank-b have other names.* than those of bank-a; give all data the same columns in the same"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"the features of bank-b.* at bank-a") as refused:
         check_names(replies)
+    assert refused.value.code == "user.names-differ"
 
 
 def with_names(project: Path, names: Sequence[Sequence[str]], **of_npz: Any) -> None:
@@ -128,7 +128,7 @@ def test_an_npz_without_names_is_noted_and_no_fault(project: Path) -> None:
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     check_names(replies)
     said = uncompared({site: replies[site]["columns"] > 0 for site in SITES})
-    assert said.startswith("the columns of bank-c could not be compared with the others'")
+    assert said.startswith("the columns of bank-c have no names and could not be compared with the others'")
     assert not uncompared(dict.fromkeys(SITES, False))
     told = found_of(project)
     assert (told.faults, ("bank-c", said) in told.notes) == ([], True)
@@ -181,7 +181,7 @@ def test_another_number_of_columns_is_told_with_those_that_differ(project: Path)
     head, *rows = nodes.read_text().splitlines()
     nodes.write_text("\n".join([f"{head},debt", *(f"{row},{at % 5}" for at, row in enumerate(rows))]))
     [(whose, fault)] = found_of(project).faults
-    assert (whose, fault.partition(". ")[0]) == ("bank-b", "features: 3, and 2 at bank-a; it has debt besides")
+    assert (whose, fault.partition(". ")[0]) == ("bank-b", "features: 3, and 2 at bank-a; it also has debt")
 
 
 def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(project: Path, tmp_path: Path) -> None:

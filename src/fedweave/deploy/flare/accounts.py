@@ -19,19 +19,18 @@ from fedweave.deploy.flare.requests import Request, described
 from fedweave.errors import CallRefused, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
-CROWD = "crowd"  # the note of over which sites a run has secure sums
+CROWD = "crowd"  # the note that lists the sites of a run's secure aggregations
 _LONGEST = 500  # characters of a reason
 
 
 class Accounts:
-    """The sum of a site's journals, those that other jobs are writing included; nothing is written before `open`.
+    """The sum of all journals of a site, including journals that other jobs are writing. Only `open` allows writing.
 
     Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
-    spent: the sum, as of the last time that the journals were read. replies: {journal: {step: how often it replied}}.
-    pins: {journal: with which configuration its run began (`requests.pin`)}. crowds: {journal: over which sites its run
-    had secure sums, and the digest of the data}. damaged: {journal: lines that no one can
-    read}.
+    spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}}.
+    pins: {journal: the configuration with which its run began (`requests.pin`)}. crowds: {journal: the sites of its
+    run's secure aggregations, and the digest of the data}. damaged: {journal: number of unreadable lines}.
     """
 
     def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
@@ -44,27 +43,27 @@ class Accounts:
         self.crowds = dict[str, tuple[tuple[str, ...], str]]()
 
     @contextmanager
-    def open(self, own: Journal | None = None) -> Iterator[None]:
-        """Keep the site's other jobs from counting and sending; what this job writes meanwhile goes to `own`.
+    def open(self, journal: Journal | None = None) -> Iterator[None]:
+        """Keep the site's other jobs from counting and sending; what this job writes meanwhile goes to `journal`.
 
         Raises:
-            CallRefused: another job has joined the run of `own` since this one did.
+            CallRefused: another job has joined the run of `journal` since this one did.
         """
         if self._lock is None:
             private_folder(self._folder)
             self._lock = _lock(self._of)
         with _held(self._lock):
             joined = self.catch_up()
-            if own is not None and own.path.name in joined:
-                raise CallRefused(f"another job has joined the run {own.path.stem} since this one did")
+            if journal is not None and journal.path.name in joined:
+                raise CallRefused(f"another job has joined the run {journal.path.stem} since this one did")
             try:
                 yield
             finally:
-                if own is not None:
-                    self.skip(own)
+                if journal is not None:
+                    self.skip(journal)
 
     def skip(self, journal: Journal) -> None:
-        """What stands in `journal` now is counted, or this job's own."""
+        """Read `journal` only from its present end on: its entries are counted, or this job wrote them."""
         self._read[journal.path.name] = os.path.getsize(journal.path)
 
     def count(self, journal: Journal) -> None:
@@ -80,7 +79,7 @@ class Accounts:
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
     def catch_up(self) -> list[str]:
-        """Count what is new in the journals; those in which a job that joins is among it."""
+        """Count the new entries of the journals. Returns the journals in which a job has joined since the last look."""
         if not self._folder.is_dir():
             return []
         with os.scandir(self._folder) as entries:  # in every call of a step: quicker than a glob
@@ -141,35 +140,35 @@ class CallLog:
 
     def __init__(self, name: str, submitter: str) -> None:
         self.log = logging.getLogger(f"fedweave.site.{name}")
-        self._submitter, self._left = submitter or "nobody named", list[str]()
+        self._submitter, self._left = submitter or "an unknown submitter", list[str]()
 
     def began(self) -> None:
-        """A job begins, of a run that the server has yet to name."""
+        """Log that a job begins. The server has not named its run yet."""
         self.log.info("a job of %s begins", self._submitter)
 
     def ended(self, run: str, why: str) -> None:
-        """The job is over; why: the site has taken no part at its end, if so."""
-        self.log.info("%s", self._told(run, f"the job ends{why and f'; the site had left it: {why}'}"))
+        """Log that the job is over. why: the reason for which the site left it before, or ""."""
+        self.log.info("%s", self._line(run, f"the job ends{why and f'; the site had left it: {why}'}"))
 
     def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
-        """A message of the call that is under way has left: to the server, or `to` each of some peers."""
+        """Note that a message of the present call has left for the server or, if there are any, for the peers `to`."""
         keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"
         self._left.append(f"{keys}{' to ' * bool(to)}{', '.join(to)} ({size:,} bytes)")
 
     def done(self, run: str, request: Request) -> None:
-        """The call is answered."""
-        self.log.info("%s: left %s", self._told(run, described(request)), "; ".join(self._left) or "nothing")
+        """Log that the site has answered a request, and what left."""
+        self.log.info("%s: left %s", self._line(run, described(request)), "; ".join(self._left) or "nothing")
         self._left = []
 
     def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
-        """The site in `folder` takes no further part in the job; in the run's journal, too."""
+        """Write into the log and the run's journal that the site in `folder` leaves the job."""
         what = "a request of no known form" if asked is None else described(asked)
         expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
-        self.log.error("%s [%s]", error, self._told(run, what), exc_info=None if expected else error)
+        self.log.error("%s [%s]", error, self._line(run, what), exc_info=None if expected else error)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
             why = f"{type(error).__name__}: {error}"
             note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
 
-    def _told(self, run: str, what: str) -> str:
+    def _line(self, run: str, what: str) -> str:
         return f"run {run or 'none'} of {self._submitter}, {what}"

@@ -1,6 +1,7 @@
-"""Which configurations a site takes from a server: what it names is judged before any of it is looked up. What the
-owner tightens in the policy while a run is under way holds from the next call on, what is loosened from the next job
-on.
+"""Which configurations a site accepts from a server. The site checks all names before it looks any of them up.
+
+If the owner tightens a rule of the policy during a run, it holds from the next request on. If the owner loosens a rule,
+it holds from the next job on.
 """
 
 import ast
@@ -53,28 +54,28 @@ from fedweave.models.edges import model_for
 from fedweave.partition.external import ADDING
 
 # ----------------------------------------------------------------------------------------------------
-# Which keys of replies an algorithm that is installed here may send, so that a policy can be held against them.
+# Which message fields the algorithms that are installed here may send, so that a site can check its policy's keys.
 
 
 def spelled(files: Iterable[Path]) -> frozenset[str]:
-    """Texts, names of functions, of keywords and of classes in these Python files, and "Class.function" of all classes
-    with all functions of one file: a step may be inherited.
+    """All texts and the names of functions, keywords and classes in these Python files, and "Class.function" for every
+    class with every function of the same file, because a class may inherit a step.
 
     Raises:
-        ConfigError: names a file that cannot be read as Python.
+        ConfigError: a file cannot be read as Python.
     """
     names: set[str] = set()
     for file in files:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError) as error:
-            raise ConfigError(f"{file} cannot be read as Python: {error}; mend it, or take it out") from error
+            raise ConfigError(f"{file} cannot be read as Python: {error}; correct or remove it") from error
         names |= _names(tree)
     return frozenset(names)
 
 
 def of_packages() -> tuple[Path, ...]:
-    """The files of the algorithms and parts that installed packages announce."""
+    """The files of all algorithms and parts that installed packages announce."""
     kinds = [kind for section in ("algorithm", "part") for kind in plugins.announced(section).values()]
     return tuple(Path(inspect.getfile(kind)) for kind in kinds)
 
@@ -94,16 +95,16 @@ def _names(tree: ast.Module) -> set[str]:
     return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
 
 
-# Leaves of `COUNTED`; not all are declared apart.
+# Leaves of `COUNTED`; some have no declaration of their own.
 _SCORES = (*classification.COUNTED, *groups.COUNTED, MEAN, HISTOGRAM)
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
-    """A site's file (`sitefile.read_site_file`), whose policy names only algorithms and keys that there are: a rule for
-    another would protect nothing.
+    """A site's file (`sitefile.read_site_file`). Its policy may name only existing algorithms and message fields,
+    because a rule for another name would protect nothing.
 
     Raises:
-        ConfigError: it cannot be read, or is not valid; names the key and what is.
+        ConfigError: the file cannot be read, or a key is not valid; names the key and the valid ones.
     """
     data, rules = read_site_file(path)
     _check_listed(path, rules)
@@ -120,12 +121,12 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
 
 
 def _spelled_outside(path: Path, rules: Rules) -> frozenset[str]:
-    """What plug-ins of the policy's files and of installed packages may call their keys and steps."""
+    """The names that plug-ins in the policy's files and in installed packages may give to fields and steps."""
     listed = [Path(file).expanduser() for file in rules.files]
     for file in listed:
         if not file.is_file():
             raise ConfigError(
-                f"{path}: policy.files: there is no file {file}; correct its path, or take it out",
+                f"{path}: policy.files: there is no file {file}; correct its path, or remove the entry",
                 code="config.no-file",
             )
     try:
@@ -135,13 +136,14 @@ def _spelled_outside(path: Path, rules: Rules) -> frozenset[str]:
 
 
 def _of_outside(step: str, others: frozenset[str]) -> bool:
-    """Whether a file from outside has that step, or the class that inherits it."""
+    """Whether a plug-in file has the `step`, or the class that inherits it."""
     kind, dot, name = step.rpartition(".")
     return step in others or (bool(dot) and kind in others and name in known_steps())
 
 
 def _check_listed(path: Path, rules: Rules) -> None:
-    """Algorithms and parts that the policy lists; one of a file is not looked up, because that would run the file."""
+    """Check the algorithms and parts that the policy lists. A plug-in in a file is not looked up, because that would
+    run the file."""
     if rules.parts and not rules.algorithms:
         raise ConfigError(
             f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
@@ -153,7 +155,7 @@ def _check_listed(path: Path, rules: Rules) -> None:
 
 
 def _unknown(key: str) -> str:
-    """Why nothing that is sent has that key; "" if something has."""
+    """Why no message has that field; "" if one has."""
     if not any(_within(key, sent) or _within(sent, key) for sent in known()):
         heads = sorted({sent.split("/")[0] for sent in known()})
         return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
@@ -165,7 +167,8 @@ def _unknown(key: str) -> str:
 
 @cache
 def known_steps() -> tuple[str, ...]:
-    """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
+    """The names that `policy.calls` may have: every step, with and without the name of its algorithm or part, and the
+    requests before the first step."""
     steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_default_algorithm(name, kind))}
     steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
     jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite")
@@ -174,7 +177,7 @@ def known_steps() -> tuple[str, ...]:
 
 @cache
 def known() -> frozenset[str]:
-    """All declared keys of replies, of algorithms and parts with their default settings."""
+    """All reply fields that algorithms and parts with default settings declare."""
     keys = {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
     for name, kind in ALGORITHMS.items():
         for step in _steps(_default_algorithm(name, kind)):
@@ -191,7 +194,7 @@ def _within(path: str, key: str) -> bool:
 
 
 def _default_algorithm(name: str, kind: Callable[[object], Algorithm]) -> Algorithm:
-    """An algorithm of that name with its defaults and the first model that it takes."""
+    """The algorithm `name` with its defaults and the first model that it accepts."""
     for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
         try:
             return kind(plugin.build(4, 2))
@@ -211,23 +214,23 @@ def _steps(algorithm: Algorithm) -> list[Step]:
 
 
 def _members(place: object) -> Iterable[object]:
-    """What a class has by each name, as its own or inherited."""
+    """All attributes of an object's class, including inherited ones."""
     return {
         name: attribute for kind in reversed(type(place).__mro__) for name, attribute in vars(kind).items()
     }.values()
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a site's policy refuses of a run for certain, known before any of it is done.
+# What a site's policy will certainly refuse in a run. The site finds this out before the run's first step.
 
 
 def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:
-    """Refuse a run of that many sites that could not end, before anything of it leaves.
+    """Refuse a run that the policy would stop before its end, before any data of it leaves.
 
-    labels: whether the site has any.
+    labels: whether the site has labels. sites: number of sites in the run.
 
     Raises:
-        PolicyViolation: names every rule, key and step that sends it.
+        PolicyViolation: names every rule, the field, and the step that sends it.
     """
     violations = refusals(rules, calls, labels, sites)
     if reasons := [f"{why}, and {sender} sends it" for why, sender, certain in violations if certain]:
@@ -235,8 +238,8 @@ def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None
 
 
 def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[tuple[str, str, bool]]:
-    """Why a rule refuses a key, the step that declares to send it, and whether it sends it on all data: of evaluations
-    only "own" is."""
+    """For every field that a rule refuses: the reason, the step that declares the field, and whether the step sends the
+    field on all data. An evaluation sends only "own" on all data."""
     info_of = _declared(rules, calls, labels)
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
@@ -246,17 +249,17 @@ def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[t
 
 
 def check_told(rules: Rules, info: StepInfo, sites: int) -> None:
-    """Refuse what a job of that many sites has them send before its first step.
+    """Refuse a job whose sites would send a denied field before the first step. sites: number of sites in the job.
 
     Raises:
-        PolicyViolation: names every rule and key.
+        PolicyViolation: names every rule and field.
     """
     if reasons := refused(rules, info, sites):
         raise PolicyViolation(". ".join(reasons.values()))
 
 
 def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
-    """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
+    """{field: why} for the declared fields of a step that the policy refuses, without fields below another one."""
     reasons: dict[str, str] = {}
     for key in sorted(info.sends):
         if any(key.startswith(f"{above}/") for above in reasons):
@@ -270,17 +273,17 @@ def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
 
 
 def needs_all(config: Config, algorithm: Algorithm) -> bool:
-    """Whether every site takes part in every round, so that a run ends without one."""
+    """Whether every round needs every site, so that the run ends if one site leaves."""
     everyone = min(algorithm.participation, algorithm.quorum, config.engine.values.get("quorum", 1.0)) >= 1
     return everyone or capabilities(config.algorithm.kind).vertical
 
 
 def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: int = -1, labels: bool = True) -> str:
-    """In which round of a run that goes on after round `done`, -1 if it begins, the cap on ε would be exceeded, in a
-    sentence; "" if in none.
+    """A sentence that names the first round in which a run would exceed the cap on ε; "" if no round does.
 
-    It goes by what the steps declare; a key without a bound is refused apart from this, and what is drawn once for good
-    may be what has been drawn before. labels: whether the site has any.
+    The estimate uses what the steps declare. Another check refuses fields without a bound. Noise that a step draws once
+    for good costs nothing if it may have been drawn before.
+    done: the round after which the run goes on, -1 if it begins. labels: whether the site has labels.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     if rules.epsilon is None or not rounds:
@@ -308,11 +311,13 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
 def unjudged(
     rules: Rules, spent: Spent, algorithm: Algorithm, calls: Calls, general: General, sites: int, done: int = -1
 ) -> None:
-    """Refuse a run between so many `sites` that goes on after round `done`, -1 if it begins, and has more evaluations
-    than the policy leaves: each model that is scored, or tried, is one.
+    """Refuse a run with more evaluations than the policy still allows. Each model that is scored or tried counts as
+    one.
+
+    sites: number of sites in the run. done: the round after which the run goes on, -1 if it begins.
 
     Raises:
-        PolicyViolation: says how many.
+        PolicyViolation: states how many are left and how many the run needs.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
@@ -321,7 +326,7 @@ def unjudged(
 
 
 def models_tried(algorithm: Algorithm, sites: int, rounds: Sequence[int]) -> int:
-    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.scoring`)."""
+    """The largest number of models that the sites try in these rounds (`algorithms.scoring`). sites: their number."""
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 
@@ -335,9 +340,10 @@ def conditions(
     replied: Mapping[str, int],
     done: int = -1,
 ) -> tuple[Callable[[], None], ...]:
-    """What must hold of what a run is yet to ask for that goes on after round `done`, -1 if it begins.
+    """Checks of the rest of a run that goes on after round `done`, -1 if it begins. Each raises PolicyViolation if the
+    policy would stop the run.
 
-    replied: how often each step has in runs of the same configuration. Each raises PolicyViolation where it does not.
+    replied: {step: number of its replies in runs of the same configuration}.
     """
     most, left = targeted(algorithm, calls), config.general.rounds - max(done, 0)
     return (
@@ -347,14 +353,14 @@ def conditions(
 
 
 def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:
-    """What a step declares, scores as the policy lets them leave."""
+    """A function that returns a step's declaration, with scores in the form in which the policy lets them leave."""
     scoring = scoring_of(rules, calls, labels)
 
-    def told(step: Step) -> StepInfo:
+    def info_of(step: Step) -> StepInfo:
         info = step_info(step)
         return scoring.foretold(info) if step in calls.evaluation else info
 
-    return told
+    return info_of
 
 
 def _after(info_of: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, ...]) -> Spent:
@@ -366,7 +372,7 @@ def _after(info_of: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step
 
 
 def _unreleased(account: PrivacyAccount, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
-    """Those that are not of a draw that may be in the account already."""
+    """The mechanisms without those whose one draw may be in the account already."""
     drawn = {_unmarked(mechanism) for _, mechanism in account.released}
     return tuple(mechanism for mechanism in mechanisms if not release_of(mechanism) or mechanism not in drawn)
 
@@ -381,7 +387,7 @@ def _unmarked(mechanism: Mechanism) -> Mechanism:
 
 
 def targeted(algorithm: Algorithm, calls: Calls) -> dict[str, int]:
-    """{step that sends something with noise: how often it may reply} of an algorithm with a target; {} of others."""
+    """{step that sends noisy fields: how often it may reply} for an algorithm with a target ε; {} for all others."""
     most = algorithm.most_rounds
     return {} if most is None else {step_name(step): most for step in calls.round if _noised(step)}
 
@@ -393,10 +399,12 @@ def _noised(step: Step) -> bool:
 
 
 def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int], left: int) -> None:
-    """Refuse `left` more replies of steps that have replied as often as is `done` in runs of the same configuration.
+    """Refuse `left` more replies of each step if these would exceed its target.
+
+    most: see `targeted`. done: {step: number of its replies in runs of the same configuration}.
 
     Raises:
-        PolicyViolation: says how many rounds are left.
+        PolicyViolation: states by how many rounds to shorten the run.
     """
     for step, allowed in most.items():
         replied = done.get(step, 0)
@@ -411,19 +419,20 @@ def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int],
 def suited(
     config: Config, name: str, sites: Sequence[str], data: Dataset, width: int, scaling: str, predicts: bool = False
 ) -> Algorithm:
-    """The algorithm that the site `name` of these `sites` runs on its `data`, whose features are `width` columns and
-    scaled so.
+    """The algorithm that the site `name` of these `sites` runs on its `data`.
 
-    predicts: whether a trained model is to predict, and nobody trains.
+    width: number of feature columns. scaling: how the features are scaled. predicts: whether a trained model predicts,
+    and no site trains.
 
     Raises:
-        UserError: the data does not meet what the algorithm or the model requires.
+        UserError: the data does not meet a requirement of the algorithm or the model.
     """
-    its = config.of_member(name, sites)
-    facts = ExperimentFacts.of_config(its).more(data=data, members=sites, member_models=config.own, normalize=scaling)
+    site_config = config.of_member(name, sites)
+    facts = ExperimentFacts.of_config(site_config)
+    facts = facts.more(data=data, members=sites, member_models=config.own, normalize=scaling)
     facts = facts.more(at_site=True, predicts=predicts).check()
-    attributes = None if facts.declared.vertical else data.edge_attrs  # nobody there reads it
-    model = model_for(its.model.make(), attributes, width, data.outputs, data.links, config.decoder)
+    attributes = None if facts.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
+    model = model_for(site_config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
     facts = facts.more(model=model).check()
     algorithm: Algorithm = config.algorithm.make(model)
     facts.more(algorithm=algorithm).check()
@@ -435,11 +444,11 @@ _Bounds: TypeAlias = Mapping[str, float]
 
 
 def admitted(rules: Rules, document: Document) -> Config:
-    """The configuration in a server's `document`, if the site's policy lets it run.
+    """The configuration in a server's `document`, if the site's policy allows it.
 
     Raises:
-        PolicyViolation: it names a Python file, an algorithm or a part that the policy does not. ConfigError: it is not
-            valid.
+        PolicyViolation: it names a Python file, an algorithm or a part that the policy does not list. ConfigError: it
+            is not valid.
     """
     check_files(rules, document)
     config = resolve(document)
@@ -448,31 +457,33 @@ def admitted(rules: Rules, document: Document) -> Config:
 
 
 def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
-    """Refuse the sites that a server names for a run, as the site `name` hears them.
+    """Refuse a run if the `sites` that the server names are not acceptable to the site `name`.
 
     Raises:
-        CallRefused: they are not this one and others, each once; or one of them is no site but has a certificate, with
-            which it could be in a secure sum. PolicyViolation: they are too few, or one is none of the owner's list.
+        CallRefused: this site is not among them, or a name occurs twice; or one of them is no site but has a
+            certificate, with which it could take part in a secure aggregation. PolicyViolation: there are too few
+            sites, or the owner's list lacks one of them.
     """
     if name not in sites or len(set(sites)) < len(sites):
-        raise CallRefused("the sites that the server names are not this one and others, each once")
+        raise CallRefused("the server must name this site and the others once each, and does not")
     if reserved := sorted(RESERVED & set(sites)):
-        raise CallRefused(f"the server names {', '.join(reserved)} as a site, which is no member of any project")
+        raise CallRefused(f"the server names {', '.join(reserved)} as a site, and no project has such a site")
     check_members(rules, name, sites)
 
 
 def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> None:
-    """Refuse a job of that many sites over edges to other sites' nodes unless the site's own file is for that, too; and
-    any other, where its file is for that.
+    """Refuse a job if it exchanges features over edges between sites and the site's own file does not, or the reverse.
+
+    sites: number of sites in the job.
 
     Raises:
-        ConfigError: the two differ. PolicyViolation: the policy does not allow it.
+        ConfigError: the job and the file differ. PolicyViolation: the policy does not allow the exchange.
     """
     if (wanted := config.external == EXCHANGE) != (data.external == EXCHANGE):
         job = "exchanges" if wanted else "does not exchange"
         raise ConfigError(
-            f"data.external: the job {job} over edges to other sites' nodes, and site.toml says {data.external!r}; "
-            f'[data] external = "{EXCHANGE}" is to stand in the experiment and in every site.toml, or in none.'
+            f"data.external = {data.external!r}: the job {job} over edges to other sites' nodes. Write [data] external "
+            f'= "{EXCHANGE}" into the experiment and every site.toml, or into none of them.'
         )
     if wanted:
         least_told(rules)
@@ -480,64 +491,67 @@ def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> 
 
 
 def check_task(data: SiteData, config: Config) -> None:
-    """Refuse a job that predicts links, or learns entities' vectors, unless the site's own file says so, of the same
-    kinds of nodes and relations; and any other, where it does. The owner says what of the data is used, not the server.
+    """Refuse a job if it and the site's own file differ about link prediction: whether links are predicted, whether
+    entities' vectors are learned, and which kinds of nodes and relations are used. The owner decides how the data is
+    used, not the server.
 
     Raises:
-        ConfigError: the two differ.
+        ConfigError: the job and the file differ.
     """
     of_site = (data.task == LINKS, data.users, data.items, data.relation, data.features == LEARNED)
     links = config.links
-    asked = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
+    of_job = (False, None, None, True) if links is None else (True, links.users, links.items, links.relation)
     names = (f"task = {LINKS!r}", "users", "items", "relation", f"features = {LEARNED!r}")
     if odd := [
-        name for name, here, wanted in zip(names, of_site, (*asked, config.learned), strict=True) if here != wanted
+        name for name, here, wanted in zip(names, of_site, (*of_job, config.learned), strict=True) if here != wanted
     ]:
         raise ConfigError(
-            f"data.{odd[0]}: the job and site.toml do not say the same. Write task, users, items, relation and "
-            "features alike into [data] of the experiment and of every site.toml.",
+            f"data.{odd[0]}: the job and site.toml differ. Write the same task, users, items, relation and features "
+            "into [data] of the experiment and of every site.toml.",
             code="config.links",
         )
 
 
 def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
-    """Refuse a run of fewer sites than the policy of the site `name` allows, or of others.
+    """Refuse a run of fewer sites than the policy of the site `name` requires, or of sites that it does not list.
 
     Raises:
-        PolicyViolation: says how many, or names them.
+        PolicyViolation: states the number, or names the sites.
     """
     if len(sites) < rules.min_sites:
         raise PolicyViolation(f"policy.min_sites: the run is of {len(sites)}, and {rules.min_sites} are needed")
     if rules.members and (odd := [site for site in sites if site not in (name, *rules.members)]):
         raise PolicyViolation(
-            f"policy.members: {', '.join(odd)} is in the run and not on the owner's list; add its certificate's "
-            "fingerprint there once you know that it is who it says"
+            f"policy.members: {', '.join(odd)} is in the run and not on the owner's list; verify who runs that site, "
+            "and then add its certificate's fingerprint to the list"
         )
 
 
 def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequence[str]]) -> None:
-    """Refuse secure sums over `sites` where those of an earlier run on the same data, over one of these `crowds`,
-    differ from them by too few terms: the server could take one sum from the other.
+    """Refuse secure aggregations over `sites` if an earlier run on the same data had too few other sites: the server
+    could subtract one sum from the other.
+
+    crowds: the sites of each earlier run with secure aggregations.
 
     Raises:
-        PolicyViolation: names the sites that only one of the two has.
+        PolicyViolation: names the sites that only one of the two runs has.
     """
     for crowd in crowds:
         apart = sorted({*sites} ^ {*crowd})
         if 0 < len(apart) < rules.min_difference:
             raise PolicyViolation(
                 f"policy.min_difference: an earlier run on the same data had secure sums over other sites, and the "
-                f"difference of the two is that of {', '.join(apart)} alone. Run it with the sites of before, wait for "
-                f"new data, or have the owner accept it: policy.min_difference = {len(apart)}"
+                f"difference of the two sums reveals the sum of only {', '.join(apart)}. Run with the earlier sites, "
+                f"wait for new data, or have the owner accept this: policy.min_difference = {len(apart)}"
             )
 
 
 def check_files(rules: Rules, document: Document) -> None:
-    """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not: to look it up is
-    to run it.
+    """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not list. Looking up
+    the plug-in would run the file.
 
     Raises:
-        PolicyViolation: names the file and what to do.
+        PolicyViolation: names the file and the remedy.
     """
     allowed = {Path(file).expanduser().resolve() for file in rules.files}
     for file in plugins.files_in(document):
@@ -549,11 +563,11 @@ def check_files(rules: Rules, document: Document) -> None:
 
 
 def check_algorithm(rules: Rules, algorithm: Choice) -> None:
-    """Refuse a job whose algorithm is not allowed: where the policy lists algorithms, one means itself without further
-    parts, which could make any other of it, unless the policy lists these, too.
+    """Refuse a job whose algorithm the policy does not list. A listed algorithm is allowed without further parts,
+    because parts could turn it into any other algorithm. The policy can list parts, too.
 
     Raises:
-        PolicyViolation: names the algorithm, or the part and what to do.
+        PolicyViolation: names the algorithm, or the part and the remedy.
     """
     if not rules.algorithms:
         return
@@ -573,7 +587,7 @@ def check_algorithm(rules: Rules, algorithm: Choice) -> None:
 
 
 def _named(listed: tuple[str, ...]) -> set[str]:
-    """Plug-ins as a policy lists them, under the names that a configuration keeps of them."""
+    """The plug-ins that a policy lists, under the names that a configuration uses for them."""
     return {plugins.absolute(name) if plugins.is_file(name) else name for name in listed}
 
 
@@ -590,17 +604,17 @@ def _added(algorithm: Choice) -> list[str]:
 
 
 class PolicyFile:
-    """The policy in a site's folder, looked at again whenever its file has changed."""
+    """The policy in a site's folder, read again whenever its file has changed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SITE_FILE
         self._seen = self._mark()
 
     def news(self) -> Rules | None:
-        """The rules as they are now, if the file has changed since the last look; else None.
+        """The present rules, if the file has changed since the last call; else None.
 
         Raises:
-            ConfigError: the file is gone, or is not valid any more: what its owner wants cannot be known.
+            ConfigError: the file is gone, or is not valid any more, so that the owner's rules are unknown.
         """
         mark = self._mark()
         if mark == self._seen:
@@ -618,14 +632,15 @@ class PolicyFile:
 
 
 def stricter(before: Rules, now: Rules) -> Rules:
-    """Rules that forbid what either forbids. What is judged as a job begins (`algorithms`, `parts`, `files`, `members`)
-    is that of `now`, by which a job has to be judged again; `lost` is of entries that are looked for then alone."""
+    """Rules that forbid what `before` or `now` forbids. Rules that a site checks when a job begins (`algorithms`,
+    `parts`, `files`, `members`, `lost`) are taken from `now`; the caller checks the job against the first four
+    again."""
     values = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
     return replace(now, **values)
 
 
 def changed(before: Rules, now: Rules) -> tuple[list[str], list[str]]:
-    """The names of the rules that are tightened, and of those that are loosened in whole or in part."""
+    """The names of the tightened rules, and the names of the rules that are loosened in whole or in part."""
     was, new, both = vars(before), vars(now), vars(stricter(before, now))
     odd = [field.name for field in fields(Rules) if was[field.name] != new[field.name]]
     tightened = [name for name in odd if name not in _STRICTER or both[name] != was[name]]
@@ -637,7 +652,7 @@ def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
 
 
 def _common(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that are, or are below, one of either."""
+    """The keys that both lists cover."""
     keys = [key for key in now if any(covers(prefix, key) for prefix in before)]
     return _both(keys, [key for key in before if any(covers(prefix, key) for prefix in now)])
 
@@ -658,7 +673,7 @@ def _all(before: bool, now: bool) -> bool:
 
 
 def _fewest(before: bool | int, now: bool | int) -> bool | int:
-    """Nothing, or only sums of as many nodes as both ask for."""
+    """The stricter `exchange`: False, or the larger minimum number of nodes in a sum."""
     return max(before, now) if before and now else False
 
 

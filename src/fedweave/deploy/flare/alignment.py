@@ -1,9 +1,9 @@
-"""What a party of a vertical federation holds, at first all its nodes, and how the parties find those that all of them
-have without telling the server an id: the protocol of `privacy.intersection` on trees and requests.
+"""The data of a party in a vertical federation, and how the parties find the nodes that all of them have without
+revealing an id to the server: the protocol of `privacy.intersection` on trees and requests.
 
-The sites send their ids blinded; the server hands every list around, turn by turn, so that each of the others blinds it
-once; then it compares, and tells each site at which places of its own list the ids are that all have. Every site sorts
-these ids as text, and all number their nodes alike, as the dataset "parties" does.
+The sites send their ids blinded. The server sends every list around, turn by turn, so that each of the other sites
+blinds it once. Then it compares the lists, and sends each site the places of the common ids on the site's own list.
+Every site sorts these ids as text, so that all sites number their nodes in the same way as the dataset "parties".
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,11 +64,10 @@ from fedweave.privacy.intersection import IntersectionParty, Opening, common, di
 MEETING: Declaration = {
     "features": Sends("how many features the party has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
-    "ids": "how many nodes the party has and how many it shares with others: blinded ids, of which the server cannot "
-    "tell what they are",
+    "ids": "how many nodes the party has and how many it shares with others: blinded ids, which the server cannot read",
     "signed": "the site's certificate and its signature on its list of blinded ids",
 }
-TOLD = {
+RELAYED = {
     "width": "how many features the party has that has most",
     "common": "at which places of its list the ids are that all parties have",
     "openings": "how many ids each party has, signed",
@@ -79,27 +78,27 @@ TOLD = {
 BLINDING = StepInfo.of(
     {"ids": "another party's ids, blinded by this one too", "signature": "the site's signature on them"},
     ragged=True,
-    hears=TOLD,
+    hears=RELAYED,
 )
 Ask: TypeAlias = Callable[[int, Mapping[str, Tree]], Replies]  # turn, {site: message}
 
 
 def opening_tree(opening: Opening) -> Tree:
-    """What a site sends of it besides the list, which says the rest."""
+    """The certificate, nonce and signature of an opening. The list of ids, sent with them, determines the rest."""
     values = {"certificate": opening.certificate, "nonce": opening.nonce, "signature": opening.signature}
     return {key: tensor(value) for key, value in values.items()}
 
 
 def no_opening() -> Tree:
-    """Of a site without ids."""
+    """The empty opening of a site without ids."""
     return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
 def read_openings(message: object) -> dict[str, Opening]:
-    """What the server relays of all sites.
+    """The openings of all sites in a `message` of the server.
 
     Raises:
-        CallRefused: it is not of this form.
+        CallRefused: the message is not of this form.
     """
     try:
         if not isinstance(message, dict):
@@ -115,18 +114,18 @@ def read_openings(message: object) -> dict[str, Opening]:
             for site, entry in message.items()
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise CallRefused("alignment: what is said of the lists is not of fedweave's form") from error
+        raise CallRefused("alignment: the openings of the sites' lists are not of fedweave's form") from error
 
 
 def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
-    """{site: what the server tells it}: the "width" of the widest features and, where tables have ids, the places of
-    the "common" ones in its list.
+    """{site: the server's message to it}: the "width" of the widest features and, where tables have ids, the places of
+    the "common" ids on the site's list.
 
-    ask: has every site blind the list that it is sent.
+    ask: sends every site a list, which the site blinds.
 
     Raises:
-        UserError: parties keep back what is needed, only some of them have ids, or no id is common. FedweaveError: what
-            came are no blinded ids.
+        UserError: a party withholds a required field, only some parties have ids, or no id is common. FedweaveError: a
+            site sent no blinded ids.
     """
     by_site = {site: replies[site] for site in replies.clients}
     if silent := [site for site, reply in by_site.items() if reply["features"] < 1]:
@@ -144,22 +143,23 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
     common_places = common({site: points.numpy() for site, points in blinded(lists, by_site, ask).items()})
     if not all(map(len, common_places.values())):
         raise UserError(
-            f"no id is common to all sites ({sizes}). The same ids must be written alike everywhere, and every site "
-            "needs the same ids.key."
+            f"no id is common to all sites ({sizes}). Write the same ids in the same way everywhere, and give every "
+            "site the same ids.key."
         )
     return {site: {"width": width, "common": torch.from_numpy(places)} for site, places in common_places.items()}
 
 
 def widest(replies: Replies) -> int:
-    """How many features the party has that has most."""
+    """The number of features of the party that has most."""
     return max(int(replies[site]["features"]) for site in replies.clients)
 
 
 def blinded(lists: dict[str, Tensor], by_site: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
-    """The lists, once every site has blinded every one; what each site says of its own list is "signed" in `by_site`.
+    """The `lists`, after every site has blinded every list. by_site: {site: its reply}, whose field "signed" holds the
+    site's opening of its own list.
 
     Raises:
-        FedweaveError: what came are no blinded ids.
+        FedweaveError: a site sent no blinded ids.
     """
     sites = list(lists)
     openings = {
@@ -190,7 +190,7 @@ def points_of(site: str, ids: object) -> Tensor:
     """
     if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
         raise FedweaveError(
-            f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.",
+            f"{site}: the site sent no blinded ids. Install the same fedweave everywhere.",
             code="reply.blinded",
         )
     return ids
@@ -198,11 +198,11 @@ def points_of(site: str, ids: object) -> Tensor:
 
 @dataclass(frozen=True)
 class PartyData:
-    """A site's data before it has met the others.
+    """A party's data before the parties have found their common nodes.
 
     data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
-    meeting: where it finds the nodes that all have, if there are ids. columns: what the features are called, where they
-    have names. scaling: of the features, over the common nodes.
+    meeting: the party's side of the protocol that finds the common nodes, if there are ids. columns: the names of the
+    features, where they have names. scaling: how the features are scaled, over the common nodes.
     """
 
     path: Path
@@ -212,7 +212,7 @@ class PartyData:
     scaling: str
 
     def greeting(self) -> Tree:
-        """What it says to the server (`alignment.MEETING`), once."""
+        """The party's first message to the server (`alignment.MEETING`), sent once."""
         sizes = {"features": self.data.features, "classes": self.data.classes}
         if self.meeting is None:
             return sizes | {"ids": torch.empty(0, POINT, dtype=torch.uint8, device="cpu"), "signed": no_opening()}
@@ -220,11 +220,11 @@ class PartyData:
         return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
 
     def align(self, message: Tree, dtype: torch.dtype) -> Holdings:
-        """Its share of the common nodes, as wide as the widest party's, once the server has `message`
-        (`alignment.meet`).
+        """The party's data on the common nodes, padded to the features of the widest party. message: the server's, from
+        `alignment.meet`.
 
         Raises:
-            FedweaveError: what the server told cannot be.
+            FedweaveError: the message contradicts the party's data or a limit.
         """
         if message["width"] < self.data.features:
             raise FedweaveError(
@@ -239,34 +239,35 @@ class PartyData:
             data = restricted(data, rows)
         data = replace(data, x=normalize(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
-        # At every party the same, also where one has a label for some of the nodes alone.
+        # The same masks at every party, also where a party has labels for only some of the nodes.
         masks = torch.zeros_like(graph.masks)
         masks[:, : data.nodes] = torch.from_numpy(np.asarray(data.public, bool))
         graph = graph._replace(masks=masks)
         apart = self.data.nodes - len(rows)
         return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
 
-    def marks(self, kept: Dataset) -> Record:
-        """See `holdings.marks`, of the `kept` nodes."""
-        return marks(replace(kept, columns=self.columns), self.scaling)
+    def marks(self, common: Dataset) -> Record:
+        """`holdings.marks` of the common nodes."""
+        return marks(replace(common, columns=self.columns), self.scaling)
 
-    def kept(self, kept: Dataset) -> str:
-        """For the owner, what is left of its data."""
+    def overlap(self, common: Dataset) -> str:
+        """A line for the owner: how much of the party's data is common to all."""
         nodes, edges = (
             f"{now:,} of {before:,} {what}"
             for what, now, before in (
-                ("nodes", kept.nodes, self.data.nodes),
-                ("edges", kept.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
+                ("nodes", common.nodes, self.data.nodes),
+                ("edges", common.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
             )
         )
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
 def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: bytes) -> np.ndarray:
-    """The split by a keyed hash of each id, of nodes without a label as of others: it tells nothing of who has one.
+    """The split by a keyed hash of each id. Nodes without a label get a split, too, so that it does not reveal which
+    nodes have labels.
 
     Raises:
-        DataError: the nodes have no ids, or a split of their own.
+        DataError: the nodes have no ids, or the file has a split already.
     """
     if not data.ids:
         refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
@@ -279,13 +280,13 @@ def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: 
 def read_own(
     site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
 ) -> PartyData:
-    """Read what `site.toml` names, for a vertical algorithm in a `run` of these `sites`, of which it is that `name`.
+    """Read the data that `site.toml` names, for a vertical algorithm in a `run` of these `sites`.
 
-    members: see `sitefile.Rules`.
+    name: this site's name. members: see `sitefile.Rules`.
 
     Raises:
-        DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids, or
-            no certificate.
+        DataError: a file is absent or invalid, or has no split. ConfigError: there is no key for the ids, or no
+            certificate.
     """
     path = require(folder / site.path)
     if path.is_dir():
@@ -305,22 +306,22 @@ def read_own(
 
 
 # ----------------------------------------------------------------------------------------------------
-# How sites tell each other of the nodes at their ends of edges, before training (`partition.external`): the server
-# learns neither an id nor a number. Every site sends its own ids and those that its edges lead to, blinded
-# (`privacy.intersection`), and says which of the points are of nodes that it holds. The server hands the lists
-# around, compares them, and numbers the nodes that one site holds and others have edges to. Of each of these a site
-# adds up its own nodes' features, pads them with what the key of the ids and the id itself make, so that they can be
-# read by who knows both, and sends them as its term of a secure sum of all sites. The server opens the sum and sends
-# every site the rows of the nodes that it holds.
+# How sites exchange features of neighbors over edges between sites, before training (`partition.external`). The server
+# learns neither an id nor a feature. Every site sends the ids of its own nodes and of the nodes that its edges lead to,
+# blinded (`privacy.intersection`), and marks the points of its own nodes. The server sends the lists around, compares
+# them, and numbers the nodes that one site holds and others have edges to. For each of these nodes a site adds up the
+# features of its own neighbors of the node. It pads the sums with numbers derived from the key of the ids and the id
+# itself, so that only a site that knows both can read them, and sends them as its term of a secure aggregation of all
+# sites. The server opens the sum and sends every site the rows of the nodes that the site holds.
 
 
 CLAIMING: Declaration = {
-    "ids": "how many nodes the site has, how many others its edges lead to, and which of the points stand on other "
-    "sites' lists, too: blinded ids, of which the server cannot tell what they are",
+    "ids": "how many nodes the site has, how many others its edges lead to, and which of the points are also on other "
+    "sites' lists: blinded ids, which the server cannot read",
     "owned": "which of the blinded ids are of nodes that it holds",
     "signed": "the site's certificate and its signature on its list of blinded ids",
 }
-HEARD = TOLD | HEARS | {"places": "at which places of its list the ids are that some site holds and others name"}
+HEARD = RELAYED | HEARS | {"places": "at which places of its list the ids are that some site holds and others name"}
 INFO = StepInfo.of(ADDING, True, hears=HEARD)
 
 
@@ -328,35 +329,35 @@ INFO = StepInfo.of(ADDING, True, hears=HEARD)
 class Exchange:
     """A site's part in one exchange.
 
-    data: its own, not scaled, with columns that are to be filled (`partition.external.member_data`). told: of how many
-    of the first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it
-    tells a sum. site: what its file says. then: how a run's features were scaled whose models are to predict
-    (`DataForm.scaling`).
+    data: the site's data, not scaled, with columns for the exchange to fill (`partition.external.member_data`).
+    columns: number of the first columns whose sums the site sends. meeting: the site's side of the protocol that finds
+    common ids. least: minimum number of the site's nodes in a sum that it sends. site: [data] of its `site.toml`. then:
+    how the features of a finished run were scaled, if that run's models predict (`DataForm.scaling`).
     """
 
     data: Dataset
-    told: int
+    columns: int
     meeting: IntersectionParty
     least: int
     site: SiteData
     then: Record
     _slots: int = -1
-    _own: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
+    _nodes: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
     _other: dict[int, int] = field(default_factory=dict)  # {slot: place among the names elsewhere}
 
     def greeting(self) -> Tree:
-        """What it says of its ids (`CLAIMING`), once."""
+        """The site's blinded ids (`CLAIMING`), sent once."""
         points, opening = self.meeting.open([*self.data.called, *self._outside.names])
         owned = torch.tensor([row < self.data.nodes for row in self.meeting.order], device="cpu")
         return {"ids": torch.from_numpy(points), "owned": owned, "signed": opening_tree(opening)}
 
-    def match(self, told: Tree) -> None:
-        """Take the numbers that the server gave to its nodes, and to those that its edges lead to.
+    def match(self, message: Tree) -> None:
+        """Take the numbers that the server gives to the site's nodes and to the nodes that its edges lead to.
 
         Raises:
-            CallRefused: they cannot be.
+            CallRefused: the numbers are not valid.
         """
-        places, numbers, count = _listed(told.get("places")), _listed(told.get("slots")), told.get("count")
+        places, numbers, count = _listed(message.get("places")), _listed(message.get("slots")), message.get("count")
         rows = self.meeting.rows(places) if places else []
         if type(count) is not int or len(rows) != len(numbers) or len(set(numbers)) < len(numbers):
             raise CallRefused("exchange: the server gives two nodes one number, or a node none")
@@ -364,16 +365,19 @@ class Exchange:
             raise CallRefused("exchange: the server numbers nodes twice, or beyond what it counts")
         named = dict(zip(numbers, rows, strict=True))
         self._slots, n = count, self.data.nodes
-        self._own = {slot: row for slot, row in named.items() if row < n}
+        self._nodes = {slot: row for slot, row in named.items() if row < n}
         self._other = {slot: row - n for slot, row in named.items() if row >= n}
 
-    def add(self, told: Tree, sites: int) -> Tree:
-        """Its term of the sum: what it tells of each of the numbered nodes, of which that many `sites` tell.
+    def add(self, message: Tree, sites: int) -> Tree:
+        """The site's term of the sum: for each numbered node, the features of the site's own neighbors of the node.
+
+        sites: number of sites in the sum.
 
         Raises:
-            CallRefused: they are not numbered yet, or are others. DataError: a number is too large for the sum.
+            CallRefused: the nodes have no numbers yet, or the server asks for others. DataError: a number is too large
+                for the sum.
         """
-        if self._slots < 0 or told != {"slots": self._slots}:
+        if self._slots < 0 or message != {"slots": self._slots}:
             raise CallRefused("exchange: the server asks for sums of other nodes than it has numbered")
         n, names = self.data.nodes, self._outside.names
         slot = np.full(len(names), -1)
@@ -383,7 +387,7 @@ class Exchange:
             ends = ends_at(self._outside.edge_attrs, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
             form = self._slots, len(ways(self._outside.edge_attrs.directed))
-            sums = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
+            sums = terms(self.data.x[:, : self.columns], ends.only(ends.far >= 0), form, self.least)
             matrix[:, TELLERS:] = words(sums, sites)
         padded = matrix.view(np.uint64)
         for at, place in self._other.items():
@@ -393,16 +397,16 @@ class Exchange:
                 padded[at] += pad
         return {SUMS: torch.from_numpy(matrix)}
 
-    def take(self, told: Tree, sites: int) -> "np.ndarray | sp.csr_matrix":
-        """The features float32 [n, d] with what others told of its nodes, not scaled.
+    def take(self, message: Tree, sites: int) -> "np.ndarray | sp.csr_matrix":
+        """The features float32 [n, d], not scaled, with the columns that other sites sent for the site's nodes.
 
         Raises:
-            CallRefused: what the server `told` is not what others told of these nodes.
+            CallRefused: the `message` does not hold the sums that other sites sent for these nodes.
         """
-        total = told.get(TOTALS)
-        if not isinstance(total, torch.Tensor) or total.shape != (len(self._own), TELLERS + self.width):
-            raise CallRefused("exchange: what the server tells are not the sums of this site's nodes")
-        rows = [self._own[slot] for slot in sorted(self._own)]
+        total = message.get(TOTALS)
+        if not isinstance(total, torch.Tensor) or total.shape != (len(self._nodes), TELLERS + self.width):
+            raise CallRefused("exchange: the server does not send the sums of this site's nodes")
+        rows = [self._nodes[slot] for slot in sorted(self._nodes)]
         plain = np.zeros((self.data.nodes, self.width), np.int64)
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
@@ -410,29 +414,30 @@ class Exchange:
         return beside(self.data.x[:, : -self.width], heard)
 
     def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
-        """Features [n, d] as a model reads them: by numbers over them or, with "auto", by those of its training."""
+        """Features [n, d], scaled for a model: by their own statistics or, with "auto" and a trained model, by the
+        statistics of its training (`then`)."""
         if self.site.normalize == AUTO and "shift" in self.then:
             return rescaled(x, **self.then)
         return normalize(x, self.site.normalize, self.data.name)
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
-        """int64 [width]: what others told of a node, without their pads."""
+        """int64 [width]: the sum that others sent for a node, without their pads."""
         (pad, weights), values = self._pad(self.data.called[row]), total.view(np.uint64)
         for tellers in range(sites):
             opened = values - np.uint64(tellers) * pad
             if (opened[:TELLERS] - opened @ weights == tellers).all():
                 return opened[TELLERS:].view(np.int64)
-        raise CallRefused("exchange: what the server tells of a node was not told of it")
+        raise CallRefused("exchange: the server sends a sum that no sites sent for this node")
 
     def _pad(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """uint64 [1 + w], twice: the pad of a row that tells of a node, and by what its values are checked."""
+        """uint64 [1 + w], twice: the pad of the row of a node, and the weights of the row's checksum."""
         pad, weights = self.meeting.pad(name, 2 * (TELLERS + self.width)).reshape(2, -1)
         return pad, weights * (np.arange(len(weights)) >= TELLERS)
 
     @property
     def width(self) -> int:
-        """How many columns are to be filled: for each direction, the number of neighbors and their means."""
-        return len(ways(self._outside.edge_attrs.directed)) * (1 + self.told)
+        """The number of columns to fill: for each direction, the number of neighbors and their means."""
+        return len(ways(self._outside.edge_attrs.directed)) * (1 + self.columns)
 
     @property
     def _outside(self) -> Outside:
@@ -441,16 +446,16 @@ class Exchange:
 
 def _listed(numbers: object) -> list[int]:
     if not isinstance(numbers, torch.Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
-        raise CallRefused("exchange: what the server numbers are no places of a list")
+        raise CallRefused("exchange: the server sends no list of whole numbers")
     return [int(one) for one in numbers]
 
 
 def entered(
     folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, site: SiteData, then: Record
 ) -> Exchange:
-    """The part of the site `name` in what a job exchanges over edges of its data, features not scaled.
+    """The part of the site `name` in a job's exchange over edges between sites.
 
-    site, then: see `Exchange`.
+    whole: the site's data, features not scaled. site, then: see `Exchange`.
 
     Raises:
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
@@ -461,21 +466,21 @@ def entered(
 
 
 def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:
-    """How many nodes one site holds and others have edges to; {site: what it is told of their numbers}; {site: the
-    numbers of those that it holds, rising}.
+    """How many nodes one site holds and others have edges to; {site: the server's message with their numbers}; {site:
+    the numbers of the nodes that it holds, ascending}.
 
-    ask: has every site blind the list that it is sent.
+    ask: sends every site a list, which the site blinds.
 
     Raises:
-        UserError: two sites hold one node, or no site has an edge to another's. FedweaveError: what came are no blinded
-            ids.
+        UserError: two sites hold one node, or no site has an edge to another site's node. FedweaveError: a site sent no
+            blinded ids.
     """
     by_site = {site: replies[site] for site in replies.clients}
     lists = {site: points_of(site, reply["ids"]) for site, reply in by_site.items()}
     if silent := [site for site, entry in lists.items() if not len(entry) or len(entry) != len(by_site[site]["owned"])]:
         raise UserError(
-            f"{', '.join(silent)}: no ids came from there, without which nothing can be exchanged over edges: a policy "
-            "must not deny `ids`, and data needs them."
+            f"{', '.join(silent)}: no ids came from there, and an exchange over edges needs them. Give the nodes ids, "
+            "and do not deny `ids` in the policy."
         )
     points = {
         site: [point.tobytes() for point in entry.numpy()] for site, entry in blinded(lists, by_site, ask).items()
@@ -486,8 +491,8 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
     numbers = {point: number for number, point in enumerate(sorted(named & holders.keys()))}
     if not numbers:
         raise UserError(
-            "no site has an edge to a node that another holds. The same ids must be written alike everywhere, and "
-            "every site needs the same ids.key."
+            "no site has an edge to a node that another holds. Write the same ids in the same way everywhere, and give "
+            "every site the same ids.key."
         )
     sent, held = dict[str, Tree](), dict[str, torch.Tensor]()
     for site, site_points in points.items():
@@ -504,10 +509,10 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
 
 
 def _holders(points: Mapping[str, list[bytes]], owned: Mapping[str, list[bool]]) -> dict[bytes, str]:
-    """{point of a node: the site that says that it holds it}.
+    """{point of a node: the site that claims the node}.
 
     Raises:
-        UserError: two sites say so.
+        UserError: two sites claim one node.
     """
     holders, twice = dict[bytes, str](), dict[frozenset[str], int]()
     for site, site_points in points.items():
@@ -518,7 +523,7 @@ def _holders(points: Mapping[str, list[bytes]], owned: Mapping[str, list[bool]])
     if twice:
         pairs = "; ".join(f"{' and '.join(sorted(pair))}: {count:,}" for pair, count in twice.items())
         raise UserError(
-            f"two sites say that they hold the same nodes ({pairs}), and what others know of a node is for one alone. "
-            "Have their owners find out whose they are; nothing has been exchanged."
+            f"two sites claim the same nodes ({pairs}), and each node must belong to one site. Ask the owners whose "
+            "nodes they are. Nothing has been exchanged."
         )
     return holders

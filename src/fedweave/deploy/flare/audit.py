@@ -1,4 +1,4 @@
-"""What a site's journals say to its owner, also in words: what was asked, what left, what it cost, what was refused."""
+"""What a site's journals show to its owner, as data and as text: requests, what left, its privacy cost, refusals."""
 
 import base64
 import json
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """What a site's journal says of one run. joined, lists, aligned, policy, refused, cut: its notes
-    (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: lines that cannot be read."""
+    """The content of a site's journal of one run. joined, lists, aligned, policy, refused, cut: its notes by kind
+    (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: number of unreadable lines."""
 
     name: str
     joined: tuple[Record, ...]
@@ -58,12 +58,12 @@ class SiteRun:
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
-        """What left, a kind of messages each."""
+        """What left, one entry for each kind of message."""
         return tuple(flows(self.ledger))
 
     @property
     def heading(self) -> str:
-        """Which run, of which algorithm, and since when."""
+        """The run's name, its algorithm, and when the run began."""
         first = self.joined[0] if self.joined else {}
         since = str(first.get("at", ""))[:16].replace("T", " ")
         parts = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
@@ -72,9 +72,8 @@ class SiteRun:
 
 @dataclass(frozen=True)
 class Audit:
-    """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
-    policy as it is now, at whose δ costs are stated. lost: a sentence on accounts that the site does not have any more,
-    "" if it has all."""
+    """All runs of a site, and the total of what has left it, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
+    present policy, whose δ is used for all costs. lost: a sentence on missing accounts, "" if none is missing."""
 
     runs: tuple[SiteRun, ...]
     spent: Spent
@@ -84,15 +83,16 @@ class Audit:
 
 
 def audit(folder: Path) -> Audit:
-    """What the journals of the site in `folder` hold.
+    """The content of all journals of the site in `folder`.
 
     Raises:
-        UserError: there are none, or its site.toml is not valid. FedweaveError: one is of a later version of fedweave.
+        UserError: there are no journals, or site.toml is not valid. FedweaveError: a later version of fedweave wrote
+            one.
     """
     by_run = {path.stem: read_journal(path) for path in journals(folder)}
     if not by_run:
         with suppress(FileNotFoundError):
-            folder.stat()  # says what a look for files does not: a name that is too long, a closed folder
+            folder.stat()  # raises what a search for files hides: a name that is too long, a closed folder
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
     spent = Spent.of(entry for records in by_run.values() for entry in records.entries)
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
@@ -103,8 +103,10 @@ def audit(folder: Path) -> Audit:
 
 
 def _lost(rules: Rules, runs: list[SiteRun], numbers: set[int]) -> str:
-    """What is unknown of a site whose owner has accepted that entries of its accounts have gone; numbers: of those that
-    its journals have."""
+    """A sentence on the unknown part of the accounts, if the owner has accepted that entries are gone; else "".
+
+    numbers: the numbers of the entries that the journals still have.
+    """
     if not rules.lost:
         return ""
     last = max(Head.read(text).number for text in rules.lost)
@@ -137,33 +139,32 @@ def _table(records: Iterable[Records]) -> pa.Table:
 
 
 def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[str]]:
-    """Messages of set-up, training and evaluation that the `ledger` of a run has of the site in `folder` and the site's
-    journal has not, and those that only the journal has; one that either describes or protects otherwise is in both.
+    """Compare a run's `ledger` with the journal of the site in `folder`: the site's messages of set-up, training and
+    evaluation that only the ledger has, and the messages that only the journal has. If the two describe or protect a
+    message differently, both lists have it.
 
-    run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
+    run: the run's number. ledger: `core.ledger.SCHEMA`, from the user who started the run.
 
     Raises:
-        UserError: the site has no journal of the run, or the ledger is of another member alone.
+        UserError: the site has no journal of the run, or the ledger covers only another member.
     """
     path = journal_path(folder, run)
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
     journal = _table([read_journal(path)])
-    names = {*journal["client"].to_pylist()} or {
-        folder.resolve().name
-    }  # of a site that sent nothing, or lost its journal
-    stated_of = {*ledger["client"].to_pylist()}
-    if len(stated_of) == 1 and not stated_of & names:
-        raise UserError(f"that ledger is of {stated_of.pop()} alone: it is another member's copy. Ask for your own.")
-    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (journal, ledger))
-    return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
+    names = {*journal["client"].to_pylist()} or {folder.resolve().name}  # the site sent nothing, or lost its journal
+    clients = {*ledger["client"].to_pylist()}
+    if len(clients) == 1 and not clients & names:
+        raise UserError(f"that ledger covers only {clients.pop()}: it is another member's copy. Ask for your own.")
+    in_journal, in_ledger = (Counter(map(_message, _in_rounds(table, names))) for table in (journal, ledger))
+    return sorted(map(_worded, in_ledger - in_journal)), sorted(map(_worded, in_journal - in_ledger))
 
 
 def joined_with(folder: Path, run: str, document: ConfigDocument, sites: list[str]) -> bool | None:
-    """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`; None if
-    the site cannot tell: it joined with plug-ins, or before journals had fingerprints.
+    """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`. None if
+    that is unknown: the site joined with plug-ins, or before journals had fingerprints.
 
-    What a run may change, such as its rounds, is in no fingerprint (`requests.pin`).
+    The fingerprint leaves out settings that a run may change, such as its rounds (`requests.pin`).
     """
     joined = next((note for note in read_journal(journal_path(folder, run)).notes if note["note"] == "joined"), {})
     if any(files_in(document)) or not {"pin", *versions({})} <= joined.keys():
@@ -173,8 +174,8 @@ def joined_with(folder: Path, run: str, document: ConfigDocument, sites: list[st
 
 
 def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
-    """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
-    their own."""
+    """The rows of these clients' messages in steps of the algorithm. Other requests, such as "(join)", are left out,
+    because journals count them differently."""
     rows = ledger.filter(pc.field("direction") != "down").to_pylist()
     client_rows = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
     return [row for row in client_rows if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
@@ -192,7 +193,7 @@ def _worded(message: tuple[object, ...]) -> str:
 
 
 def describe_requests(run: SiteRun) -> list[str]:
-    """What was asked in a run, and by whom."""
+    """Lines for the requests of a run, and who asked for them."""
     lines = []
     for note in run.joined:
         where = "from the start" if note.get("after") == -1 else f"from round {note.get('after')}"
@@ -210,24 +211,24 @@ def describe_requests(run: SiteRun) -> list[str]:
 
 
 def job(note: Record) -> str:
-    """What kind of job a site joined."""
+    """The kind of job that a site joined."""
     return "prediction" if note.get("predict") else "training"
 
 
 def by_whom(note: Record) -> str:
-    """Who asked for a job, as the request says it, and with whose certificate it was submitted, as the server says."""
+    """Who asked for a job by the request, and by the server whose certificate submitted it."""
     named, submitter = (str(note.get(key) or "") for key in ("requester", "submitter"))
     text = f"asked by {named}" if named else "the request does not say who asked"
     return f"{text} (submitted, as the server says, with the certificate of {submitter})" if submitter else text
 
 
 def what_for(note: Record) -> str:
-    """What a job was for, as the request says it."""
+    """The purpose of a job in its request."""
     return f"for: {note['purpose']}" if note.get("purpose") else "with no purpose stated"
 
 
 def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
-    """(when, what) of changes of the policy, by time: while a job ran, and from one job to the next."""
+    """(time, text) for every change of the policy, in the order of time: during a job, and from one job to the next."""
     entries, before = list[tuple[str, str]](), None
     for run in runs:
         for note in run.policy:
@@ -247,14 +248,14 @@ def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
 
 
 def _rules(note: Record) -> Rules | None:
-    """The rules that a job began under; None of an earlier version, which did not say."""
+    """The rules under which a job began; None if an earlier version, which did not note them, wrote the journal."""
     with suppress(KeyError, ConfigError):
         return Rules.read(note["policy"])
     return None
 
 
 def refused(run: SiteRun) -> list[str]:
-    """Refusals and damage in a run."""
+    """Lines for the refusals and the damage in a run."""
     lines = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
     if run.cut:
         cut, values = (sum(note[key] for note in run.cut) for key in ("cut", "values"))
@@ -264,13 +265,13 @@ def refused(run: SiteRun) -> list[str]:
             f"in round {first}: the sums had less than what was computed here"
         )
     if run.damaged:
-        lines.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
+        lines.append(f"{counted(run.damaged, 'damaged line')}: no account counts the messages in them")
     return lines
 
 
 def in_all(summary: Audit) -> str:
-    """What has left over all runs, and its ε."""
-    cost, without = summary.spent.account.cost, "left without noise, and nothing limits what it tells"
+    """A sentence on what has left over all runs, and its ε."""
+    cost, without = summary.spent.account.cost, "left without noise, and nothing limits what it reveals"
     text = f"all runs: {summary.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
         return f"{text}; no ε follows: it {without}"
@@ -281,7 +282,7 @@ def in_all(summary: Audit) -> str:
 
 
 def caps(summary: Audit) -> list[str]:
-    """What of the accounts was lost, and how much of what the policy allows is spent, a line for each cap."""
+    """Lines on lost accounts, and on how much of each cap of the policy is spent."""
     rules, spent, lines = summary.rules, summary.spent, [summary.lost] if summary.lost else []
     if rules.epsilon is not None:
         now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
@@ -291,24 +292,24 @@ def caps(summary: Audit) -> list[str]:
     return lines
 
 
-def free(found: Audit) -> str:
-    """What a cap on ε does not hold for, as the end of a sentence: what may leave without a bound, and what has left,
-    mostly before there was a cap, that the policy would not let leave now."""
-    sent = [one for run in found.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]
+def free(summary: Audit) -> str:
+    """The end of a sentence on the fields that the cap on ε does not cover: fields that may leave without a bound, and
+    fields that have left without one but may not do so now. Most of the second kind left before there was a cap."""
+    sent = [one for run in summary.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]
     bare = [one for one in sent if one.account.cost.unbounded]
-    loose = sorted({called(one) for one in bare if not any(covers(key, one.key) for key in found.rules.unbounded)})
-    held = [*found.rules.unbounded, *([f"what has left without a bound: {', '.join(loose)}"] if loose else [])]
-    return f"; it does not hold for {', '.join(held)}" if held else ""
+    loose = sorted({called(one) for one in bare if not any(covers(key, one.key) for key in summary.rules.unbounded)})
+    exempt = [*summary.rules.unbounded, *([f"what has left without a bound: {', '.join(loose)}"] if loose else [])]
+    return f"; it does not hold for {', '.join(exempt)}" if exempt else ""
 
 
 # ----------------------------------------------------------------------------------------------------
-# A site's compliance report: for whoever answers for its data, what left, for whom and what for, under which rules.
-# Sites, the server and administrators sign such reports with the keys of their certificates; signatures are kept as
-# JSON.
+# A site's compliance report, for the person who is responsible for its data: what left, for whom, for which purpose and
+# under which rules. Sites, the server and administrators sign such reports with the keys of their certificates. The
+# signatures are kept as JSON.
 
 
 KIND = "fedweave compliance report"
-_SAID = (
+_HOW_TO_CHECK = (
     "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
     "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
     "certificate to that member. Without it, compare fingerprints with those that owners name."
@@ -317,7 +318,7 @@ _SAID = (
 
 @dataclass(frozen=True)
 class Signature:
-    """Who signed, with which certificate (DER), when, and the signature itself; bytes in base64."""
+    """A signature: the signer's name and certificate (DER), the time, and the signature itself; bytes in base64."""
 
     name: str
     certificate: str
@@ -334,7 +335,8 @@ class Report:
     kind: str = KIND
 
     def signed(self, folder: Path) -> "Report":
-        """The same with a signature by the key in a `folder` of a project, in place of an earlier one by the same.
+        """A copy of the report with a signature by the key in a `folder` of a project. It replaces an earlier signature
+        of the same signer.
 
         Raises:
             ConfigError: the folder has no certificate and key.
@@ -362,17 +364,18 @@ class Report:
             }
             for one in self.signatures
         ]
-        text = (_SAID,) if rows else ("Nobody has signed this report: --sign FOLDER does, with the key in the folder.",)
+        unsigned = "This report has no signature. Sign it with the key in a folder: --sign FOLDER."
+        text = (_HOW_TO_CHECK if rows else unsigned,)
         last = Section("Signatures", text, grid=grid(rows, tuple(rows[0]) if rows else ()), code=(f"SHA-256 {digest}",))
         facts = (("number", number), *self.document.facts)
         return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write a report as JSON, in the place of another one alone.
+    """Write a report as JSON. The file may replace only an earlier report.
 
     Raises:
-        UserError: the file is something else.
+        UserError: the file exists and is no report.
     """
     if path.exists():
         _unchecked(path)
@@ -381,20 +384,22 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def read_report(path: Path, authority: Path | None = None) -> Report:
-    """A report, whose signatures are checked; authority: a folder with the certificate of whoever must have issued the
-    signers' (rootCA.pem), and the list of revoked ones if there is one (revoked.pem).
+    """Read a report and check its signatures.
+
+    authority: a folder with the certificate of the authority that must have issued the signers' certificates
+    (rootCA.pem), and with its list of revoked ones if there is one (revoked.pem).
 
     Raises:
-        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority;
-            or an `authority` is named and there is no signature.
+        UserError: the file is no report; a signature does not fit the report, or its certificate is not from that
+            authority; or an `authority` is given and the report has no signature.
     """
     from fedweave.privacy.aggregation import read_root
 
     report, root = _unchecked(path), None if authority is None else read_root(authority)
     if root is not None and not report.signatures:
         raise UserError(
-            f"{path} has no signature, so that nobody of {authority} answers for it: whoever had it may have changed "
-            "it. Ask the site for the report that it signed.",
+            f"{path} has no signature of a member of {authority}, so that anyone could have changed it. Ask the site "
+            "for the report that it signed.",
             code="report.unsigned",
         )
     for one in report.signatures:
@@ -413,7 +418,7 @@ def _unchecked(path: Path) -> Report:
 
 
 def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
-    """See whether a signature fits the document, by a certificate that was valid when it was made."""
+    """Raise an error unless the signature fits the document and its certificate was valid when it was made."""
     from fedweave.privacy.aggregation import CHANGED, Identity, check_signed
 
     try:
@@ -438,15 +443,15 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-_ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that are named also where nobody has set them
+_ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
 _STATED = ("requester", "purpose", "submitter")
 
 
 def of_site(folder: Path, run: str = "") -> Document:
-    """The report of the site in `folder`, of all its runs or of one.
+    """The report of the site in `folder`, on all its runs or on one `run`.
 
     Raises:
-        UserError: it took no part in any, or in none of that number (see `audit.audit`).
+        UserError: the site took part in no run, or not in this one (see `audit.audit`).
     """
     summary = audit(folder)
     about = read_about(folder / SITE_FILE) if (folder / SITE_FILE).exists() else About()
@@ -469,8 +474,8 @@ def of_site(folder: Path, run: str = "") -> Document:
         facts=tuple(_facts(name, about, called, others, notes, period(ledger, times), run).items()),
         lead=(
             f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
-            f"{listed([called.get(who, f'the {who}' if who == SERVER else who) for who in readers])} and nobody else: "
-            "the site's own journals, written before anything is sent, show no other message."
+            f"{listed([called.get(who, f'the {who}' if who == SERVER else who) for who in readers])}, and to no one "
+            "else: the site's own journals, written before anything is sent, show no other message."
             if size
             else "Nothing has left the site.",
         ),
@@ -489,7 +494,7 @@ def of_site(folder: Path, run: str = "") -> Document:
 def _facts(
     name: str, about: About, called: Record, others: list[str], notes: list[Record], period: str, run: str
 ) -> dict[str, str]:
-    """Whose site, which runs, when, and who asked what for."""
+    """The site and its owner, the runs, the period, and who asked for which purpose."""
     stated = {key: listed(sorted({str(note[key]) for note in notes if note.get(key)})) for key in _STATED}
     by = [
         stated["requester"] or "not stated",
@@ -530,7 +535,7 @@ def _requests(runs: list[SiteRun]) -> Section:
 
 
 def _spent(summary: Audit) -> Section:
-    """What all runs together have spent, and what the policy leaves."""
+    """What all runs together have spent, and what the policy still allows."""
     rules, spent, cost = summary.rules, summary.spent, summary.spent.account.cost
     epsilon, form = spent.epsilon(rules.delta), "{:.4g}".format
     rows = [_row(f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon, form), _row("bytes", spent.bytes, rules.bytes)]
@@ -540,8 +545,8 @@ def _spent(summary: Audit) -> Section:
         rows[0]["spent"] = "none holds"
     text = "Over all runs of the site, as its policy counts."
     if cost.unbounded:
-        held = free(summary) if rules.epsilon is not None else ""
-        text += f" The ε is of what left with noise; of the rest nothing limits what it tells{held}."
+        exempt = free(summary) if rules.epsilon is not None else ""
+        text += f" The ε covers what left with noise; nothing limits what the rest reveals{exempt}."
     if summary.lost:
         text = f"{summary.lost[0].upper()}{summary.lost[1:]}. {text}"
     return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))

@@ -1,5 +1,5 @@
-"""The chain of a site's accounts: every entry of its journals, whatever the run, names the hash of the one before, so
-that none can be taken away unnoticed but the last ones; and who else knows the last one's (`Heads`).
+"""The chain of a site's accounts. Every journal entry of every run contains the hash of the entry before it, so that
+only the last entries can be removed unnoticed. Others therefore know the hash of the last entry, too (`Heads`).
 """
 
 import hashlib
@@ -35,14 +35,14 @@ class Head(NamedTuple):
         Raises:
             ValueError: it is not of that form.
         """
-        found = _HEAD.fullmatch(text)
-        if found is None:
+        match = _HEAD.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text[:60]!r} is no number and hash of an entry")
-        return cls(int(found[1]), found[2])
+        return cls(int(match[1]), match[2])
 
     @classmethod
     def of(cls, number: int, line: bytes) -> "Head":
-        """Of an entry, as its line in a journal says it."""
+        """The head for an entry with this `number` and this `line` in a journal."""
         return cls(number, hashlib.blake2b(line, digest_size=16).hexdigest())
 
 
@@ -54,9 +54,9 @@ class ChainEntry(NamedTuple):
 
 
 class Chain:
-    """What is known of a site's chain. lost: the entries that its owner accepts not to have any more.
+    """The known entries of a site's chain. lost: entries that are gone, and whose loss the owner accepts.
 
-    head: the last entry, or of those lost, if they go further.
+    head: the last entry, or the last lost one if that has a higher number.
     """
 
     def __init__(self, lost: Iterable[str] = ()) -> None:
@@ -64,31 +64,31 @@ class Chain:
         self.head = max(self._lost, default=Head())
 
     def add(self, links: Iterable[ChainEntry]) -> None:
-        """Take up entries, in any order.
+        """Add entries, in any order.
 
         Raises:
-            PolicyViolation: there are two of one number.
+            PolicyViolation: two entries have one number.
         """
         for link in links:
             if self._links.setdefault(link.own.number, link) != link:
                 raise PolicyViolation(
-                    f"policy.lost: the site's journals hold two entries {link.own.number}, as where a copy of ledgers/ "
-                    "was put in the place of a later one; bring back the ledgers that were there"
+                    f"policy.lost: the site's journals hold two entries {link.own.number}. An old copy of ledgers/ may "
+                    "have replaced a later one. Restore the later ledgers/"
                 )
             self.head = max(self.head, link.own)
 
     def after(self, line: bytes) -> None:
-        """Take up the entry after the last, as its line says it."""
+        """Add the entry with this `line` after the last one."""
         self.add([ChainEntry(Head.of(self.head.number + 1, line), self.head.hash)])
 
-    def check(self, told: str = "") -> None:
-        """Refuse to go on where an entry has gone, or the last one that the server has `told` of is not there.
+    def check(self, last: str = "") -> None:
+        """Raise an error if an entry is missing, also the `last` one that the server knows of ("" if it knows none).
 
         Raises:
-            PolicyViolation: says which, and what the owner can do.
+            PolicyViolation: names the missing entries and the remedy.
         """
-        wanted = [Head(own.number - 1, before) for own, before in self._links.values()]
-        wanted += [Head.read(told)] if told else []
+        wanted = [Head(head.number - 1, before) for head, before in self._links.values()]
+        wanted += [Head.read(last)] if last else []
         gone = sorted({head for head in wanted if head != self._at(head.number)} - self._lost)
         if gone:
             named = ", ".join(f'"{head}"' for head in gone[:20])
@@ -103,20 +103,21 @@ class Chain:
 
 
 class Heads:
-    """The last entries of sites' chains, as the sites told them: {site: `Head`} in a file, or for as long as this
-    lasts."""
+    """The last entries of sites' chains, as the sites reported them: {site: `Head`}. path: the file that keeps them;
+    None keeps them in memory only."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._known = path, dict[str, Head]()
         self._merge()
 
     def plain(self, sites: Iterable[str]) -> dict[str, str]:
-        """Those of `sites`, for the wire."""
+        """{site: its last entry, as text for a message} for the `sites` that are known."""
         return {site: str(self._known[site]) for site in sites if site in self._known}
 
-    def note(self, told: Mapping[str, str]) -> None:
-        """Keep what sites told of themselves, where it is further than before."""
-        later = {site: head for site, text in told.items() if (head := Head.read(text)) > self._known.get(site, Head())}
+    def note(self, heads: Mapping[str, str]) -> None:
+        """Keep the last entries that sites report of themselves, if they are later than the known ones."""
+        read_heads = {site: Head.read(text) for site, text in heads.items()}
+        later = {site: head for site, head in read_heads.items() if head > self._known.get(site, Head())}
         if later:
             self._known |= later
             self._merge()  # what another job of the same machine has heard meanwhile
@@ -131,38 +132,39 @@ class Heads:
             self._known[site] = max(self._known.get(site, Head()), Head.read(text))
 
 
-def told_heads(folder: Path, name: str, own: Head, asked: Request) -> str:
-    """What the site `name` answers of accounts: its `own` last entry; when it joins, also what it knew of others'."""
-    if not isinstance(asked, Join):
-        return json.dumps({name: str(own)})
-    known, others = Heads(folder / HEADS), [site for site in asked.sites if site != name]
-    told = known.plain(others)
-    known.note({site: asked.heads[site] for site in others if site in asked.heads})
-    return json.dumps(told | {name: str(own)})
+def told_heads(folder: Path, name: str, last: Head, request: Request) -> str:
+    """The last entries that the site `name` reports, as JSON: its `last` one and, when it joins, the other sites' that
+    it knew."""
+    if not isinstance(request, Join):
+        return json.dumps({name: str(last)})
+    known, others = Heads(folder / HEADS), [site for site in request.sites if site != name]
+    before = known.plain(others)
+    known.note({site: request.heads[site] for site in others if site in request.heads})
+    return json.dumps(before | {name: str(last)})
 
 
 def heads_in(text: str) -> dict[str, str]:
-    """{site: its last entry} as a site or a file says it; {} where it says nothing of that form."""
+    """{site: its last entry} in the JSON of a site or a file; {} if the text is not of that form."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        if isinstance(found, dict):
-            return {site: head for site, head in found.items() if isinstance(head, str) and _HEAD.fullmatch(head)}
+        heads = json.loads(text)
+        if isinstance(heads, dict):
+            return {site: head for site, head in heads.items() if isinstance(head, str) and _HEAD.fullmatch(head)}
     return {}
 
 
-def behind(told: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """{site: why} of the sites whose accounts end before an entry that another knows of.
+def behind(reports: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """{site: why} for the sites whose accounts end before an entry that another site knows.
 
-    told: of each site what it says of itself, and of the others.
+    reports: {site: {site: last entry}}, the last entries that each site reports, its own and others'.
     """
-    found = dict[str, str]()
-    ends = {site: Head.read(heads[site]) for site, heads in told.items() if site in heads}
-    for witness, heads in told.items():
+    reasons = dict[str, str]()
+    ends = {site: Head.read(heads[site]) for site, heads in reports.items() if site in heads}
+    for witness, heads in reports.items():
         for site, known in ((site, Head.read(text)) for site, text in heads.items()):
             if site in ends and ends[site].number < known.number:
-                found[site] = (
+                reasons[site] = (
                     f"{FORBIDDEN}: policy.lost: its accounts end at entry {ends[site].number}, and {witness} knows of "
                     f"{known.number}; its owner brings back its ledgers/, or accepts that it has gone: "
                     f'policy.lost = ["{known}"]'
                 )
-    return found
+    return reasons

@@ -1,8 +1,8 @@
-"""A site's long-lived process: NVFlare's client, which does for others only what jobs need.
+"""A site's long-lived process: NVFlare's client, restricted to the requests that jobs need.
 
-NVFlare's own also shows files of its folder, deletes them, stops itself and tells of its machine, for whoever of the
-federation sends it a message: whether the sender may is looked at only where the sender's message asks for that. None
-of it is needed, so none of it is there. A job's process is started such that its death is this site's alone.
+NVFlare's original client also shows and deletes files of its folder, stops itself and describes its machine when any
+member of the federation sends it a message. It checks the sender's rights only if the message asks for that check. No
+job needs these requests, so this client has none of them. If a job's process dies, only this site leaves the job.
 """
 
 import sys
@@ -43,7 +43,7 @@ class Doorkeeper(FedAdminAgent):
     """Lets through what the server asks for on behalf of a job."""
 
     def register_processor(self, processor: RequestProcessor) -> None:
-        """Take what answers needed requests, and nothing else."""
+        """Register processors of the requests that jobs need, and ignore all others."""
         if NEEDED.issuperset(processor.get_topics()):
             super().register_processor(processor)
 
@@ -54,8 +54,8 @@ class Doorkeeper(FedAdminAgent):
 
 
 def refused(request: Any) -> str | None:
-    """Why a site does not do what a message asks for; None if it does. NVFlare keeps a job in a folder of its id beside
-    the site's own, and empties that folder first."""
+    """Why a site rejects a request; None if it accepts it. NVFlare keeps a job in a folder with the job's id, next to
+    the site's own folder, and empties that folder first."""
     if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
         return "only the server may ask a site"
     job = request.payload.get_header(RequestHeader.JOB_ID, "")
@@ -72,7 +72,7 @@ def _is_id(job: object) -> bool:
 
 
 def main() -> int:
-    """Run a site until it is stopped; the arguments are those of NVFlare's client."""
+    """Run a site until it is stopped. It takes the arguments of NVFlare's client."""
     client_train.FedAdminAgent = Doorkeeper
     return gatekeeper.main(client_train)
 
@@ -88,7 +88,7 @@ class SiteLauncher(ClientProcessJobLauncher):
 
 class _Handle(ProcessHandle):
     def poll(self) -> int:
-        """How the process ended; unknown unless well."""
+        """The return code of the process: success, or unknown."""
         code: int = super().poll()
         return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 

@@ -1,11 +1,12 @@
-"""Sites number alike the entities whose vectors are learned ([data] features = "learned"), before training.
+"""Before training, the sites agree on numbers of the entities whose vectors they learn ([data] features = "learned").
 
-Each site says how many entities it has, in blocks, and sends a table of their keyed hashes as its term of a secure sum
-of all sites (`privacy.union`). The server opens the sum, reads all hashes there are from it, and sends every site this
-list; the place of an entity's hash in it is its number. So the server learns how many entities there are and how many
-sites have each, under a name that it cannot tell without `ids.key`, and nobody learns which site has which. A site that
-does not find one of its entities on the list goes on, with a line in its own log: a server that left one out would
-learn from a refusal whose it is.
+Each site reports its number of entities, rounded up to whole blocks, and sends a table of their keyed hashes as its
+term of a secure aggregation of all sites (`privacy.union`). The server opens the sum, reads all hashes from it, and
+sends this list to every site. The place of an entity's hash on the list is the entity's number. So the server learns
+how many entities there are and how many sites have each of them. Without `ids.key` it cannot tell which entity a hash
+stands for, and neither the server nor a site learns which site has which entity. A site that does not find one of its
+entities on the list goes on, with a line in its own log: if it refused, a server that left an entity out would learn
+whose it is.
 """
 
 import logging
@@ -31,7 +32,7 @@ from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.files import write
 from fedweave.privacy import union
 
-UNITE = "unite"  # what the step is called by which sites add up
+UNITE = "unite"  # the name of the step that adds up the tables
 ENTITIES, CELLS = "entities", "cells"
 NUMBERED = "entities.npz"  # in a run's folder at a site: how it numbers its entities
 MOST = 1 << 22  # rows of a table
@@ -52,9 +53,9 @@ INFO = StepInfo.of(UNITING, True, hears=HEARS)
 
 @dataclass(frozen=True)
 class Entities:
-    """A site's part in numbering them.
+    """A site's part in numbering the entities.
 
-    data: its own. hashes: int64 [n, 2], a keyed hash of each of its nodes.
+    data: the site's data. hashes: int64 [n, 2], a keyed hash of each of its nodes.
     """
 
     data: Dataset
@@ -62,24 +63,24 @@ class Entities:
 
     @classmethod
     def of(cls, data: Dataset, folder: Path) -> "Entities":
-        """Those of a site's data, by the key in its `folder`.
+        """The entities of a site's `data`, hashed with the key in its `folder`.
 
         Raises:
-            DataError: its nodes have no ids. ConfigError: there is no key.
+            DataError: the nodes have no ids. ConfigError: there is no key.
         """
         if not data.called:
             refuse(folder, "its nodes have no ids, by which sites number them alike", "Give ids, or take tables.")
         return cls(data, union.hashes(data.called, read_ids_key(folder)))
 
     def greeting(self) -> Tree:
-        """What it says of them (`COUNTING`)."""
+        """The site's report of how many entities it has (`COUNTING`)."""
         return {ENTITIES: least_rows(len(self.hashes))}
 
     def table(self, message: Tree) -> Tree:
-        """Its term of the sum, of as many rows as the server's `message` says.
+        """The site's term of the sum, with the number of rows in the server's `message`.
 
         Raises:
-            CallRefused: that is no number of rows.
+            CallRefused: the message has no valid number of rows.
         """
         rows = message.get("rows")
         if type(rows) is not int or not union.PLACES <= rows <= MOST or rows % union.PLACES:
@@ -87,10 +88,10 @@ class Entities:
         return {CELLS: torch.from_numpy(union.table(self.hashes, rows))}
 
     def numbered(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
-        """The data with the columns that the list in the server's `message` gives its entities; kept at `path`.
+        """The data with the columns of its entities by the list in the server's `message`; also writes these to `path`.
 
         Raises:
-            CallRefused: it is no such list.
+            CallRefused: the message has no valid list.
         """
         listed = message.get("listed")
         if (
@@ -99,7 +100,7 @@ class Entities:
             or listed.dim() != 2
             or listed.shape[1:] != (2,)
         ):
-            raise CallRefused("entities: what the server tells is no list of hashes")
+            raise CallRefused("entities: the server sends no list of hashes")
         rows = listed.numpy()
         if not 0 < len(rows) <= MOST or not (_order(rows[1:]) > _order(rows[:-1])).all():
             raise CallRefused("entities: the server's list is empty, too long, or not in order")
@@ -108,25 +109,26 @@ class Entities:
             log.warning(
                 "%d of the site's %d entities are not on the server's list: they learn nothing", lost, len(columns)
             )
-        held = BytesIO()
-        np.savez(held, hashes=self.hashes, columns=columns, width=np.array(len(rows)))
-        write(path, lambda file: file.write(held.getvalue()))
+        archive = BytesIO()
+        np.savez(archive, hashes=self.hashes, columns=columns, width=np.array(len(rows)))
+        write(path, lambda file: file.write(archive.getvalue()))
         return learned(self.data, columns, len(rows))
 
     def as_noted(self, path: Path) -> Dataset:
-        """The data with the columns that its entities had when the run began; others have none.
+        """The data with the columns that its entities had when the run began. Entities that are new since then have
+        none.
 
         Raises:
-            FedweaveError: nothing was noted.
+            FedweaveError: the file `path` of these columns is absent.
         """
         if not path.exists():
             raise FedweaveError(
-                f"{path} is not there: the run did not begin at this site. Bring it back, or train anew."
+                f"{path} is not there: the run did not begin at this site. Restore the file, or start a new run."
             )
-        with np.load(path) as held:
-            known = dict(zip(map(tuple, held["hashes"].tolist()), held["columns"].tolist(), strict=True))
+        with np.load(path) as archive:
+            known = dict(zip(map(tuple, archive["hashes"].tolist()), archive["columns"].tolist(), strict=True))
             columns = np.array([known.get(tuple(one), -1) for one in self.hashes.tolist()], np.int64)
-            return learned(self.data, columns, int(held["width"]))
+            return learned(self.data, columns, int(archive["width"]))
 
 
 def _order(rows: np.ndarray) -> np.ndarray:
@@ -136,15 +138,15 @@ def _order(rows: np.ndarray) -> np.ndarray:
 
 
 def read_union(total: Tensor, sites: int) -> Tensor:
-    """The list of all entities, int64 [F, 2], from the sum of the tables of that many `sites`."""
+    """The list of all entities, int64 [F, 2], from the sum of the tables of all sites. sites: their number."""
     return torch.from_numpy(union.union(total.numpy(), sites))
 
 
 def rows_of(replies: Mapping[str, Tree]) -> int:
-    """How many rows all tables have, for the numbers of entities that sites say.
+    """The number of rows of every site's table, from the numbers of entities that the sites report.
 
     Raises:
-        UserError: a site keeps its number back, or there are too many entities.
+        UserError: a site withholds its number, or there are too many entities.
     """
     counts = {site: reply[ENTITIES] for site, reply in replies.items()}
     if silent := [site for site, count in counts.items() if count < 0]:

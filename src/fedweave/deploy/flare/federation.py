@@ -60,23 +60,23 @@ from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy.aggregation import Authority
 
 # ----------------------------------------------------------------------------------------------------
-# What all sites of a federation have to say alike when they join, and the graphs that the server itself holds.
+# Values that all sites of a federation must agree on when they join, and the graphs that the server itself holds.
 
 
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
 
 
 def common_number(replies: Replies, key: str) -> int:
-    """The number that all sites say.
+    """The number under `key` that all sites report.
 
     Raises:
-        UserError: they say different ones, or one keeps it back; names each.
+        UserError: the sites report different numbers, or a site withholds it; names each.
     """
     numbers = {site: replies[site][key] for site in replies.clients}
     if silent := [site for site, value in numbers.items() if value == -1]:
         raise UserError(
-            f"{', '.join(silent)} keeps back {_describe_field(key)} (see [policy] in site.toml), without which no "
-            "model can be built."
+            f"{', '.join(silent)} keeps back {_describe_field(key)}, and no model can be built without it. Allow it in "
+            "[policy] of site.toml."
         )
     if len(set(numbers.values())) > 1:
         each = ", ".join(f"{site}: {value}" for site, value in numbers.items())
@@ -90,8 +90,8 @@ def _describe_field(key: str) -> str:
 
 
 def common_form(replies: Replies) -> dict[str, int | bool]:
-    """What models are fitted to of all sites' edges (`Dataset.edge_form`); directed unless one says
-    that its own are not.
+    """The form of all sites' edges for models (`Dataset.edge_form`). Edges are directed unless one site reports
+    undirected ones.
 
     Raises:
         UserError: see `common_number`.
@@ -103,10 +103,10 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
 
 
 def common_target(replies: Replies) -> Kind:
-    """What all sites predict.
+    """The kind of target that all sites predict.
 
     Raises:
-        UserError: not all predict the same.
+        UserError: the sites predict different kinds.
     """
     kinds = {site: KINDS[max(0, replies[site].get(TARGET, 0))] for site in replies.clients}
     first = next(iter(kinds), "")
@@ -120,8 +120,8 @@ def common_target(replies: Replies) -> Kind:
 
 
 def check_names(replies: Replies) -> None:
-    """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
-    class 0 would be another at each."""
+    """Raise a UserError if sites name their classes, features, kinds or groups differently or in another order: class 0
+    would then have another meaning at each site."""
     for key, what, remedy in (
         ("names", "classes", "write the same labels = [...] into every site.toml"),
         ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
@@ -132,17 +132,17 @@ def check_names(replies: Replies) -> None:
         first = next(iter(names), "")
         if odd := [site for site in names if names[site] != names[first]]:
             raise UserError(
-                f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
+                f"the {what} of {', '.join(odd)} have other names than at {first}, or the names are in another order; "
                 f"{remedy}.",
                 code="user.names-differ",
             )
 
 
 def confirmed(replies: Replies, settings: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """{"labels", "groups": the names that an experiment's [data], `settings`, gives to classes and groups}, () where a
-    site has none or others; and notes on those that are not the sites'.
+    """{"labels", "groups": the names of classes and groups in an experiment's [data], `settings`}, with () if a site
+    has no names or others; and notes on names that are not the sites'.
 
-    Sites send fingerprints of names alone, so whoever knows the names can say them, and nobody learns others.
+    Sites send only fingerprints of names. A server that knows the names can compare them, and learns no other names.
     """
     result, notes = dict[str, tuple[str, ...]](), []
     for setting, (key, what) in _NAMED.items():
@@ -151,39 +151,39 @@ def confirmed(replies: Replies, settings: Values) -> tuple[dict[str, tuple[str, 
         result[setting] = names if alike else ()
         if names and not alike:
             notes.append(
-                f"the experiment calls the {what} {', '.join(names)}, and not every site does; results number them"
+                f"the experiment calls the {what} {', '.join(names)}, and not every site does; results use numbers"
             )
     return result, notes
 
 
 def uncompared(named: Values) -> str:
-    """A note on the sites without names of columns, which others have; "" where there is none.
+    """A note that lists the sites without column names, if other sites have them; else "".
 
-    named: {site: whether it says what its columns are called}.
+    named: {site: whether it has column names}.
     """
     without = [site for site, has in named.items() if not has]
     if len(without) in (0, len(named)):
         return ""
     return (
-        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
-        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
+        f"the columns of {', '.join(without)} have no names and could not be compared with the others' columns (an "
+        ".npz names them in feature_names). Make sure that they are the same, in the same order"
     )
 
 
 def misshapen(replies: Replies) -> dict[str, str]:
-    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
+    """{site: the problem} for the sites whose counts are not for three splits, or not for each class."""
     answers = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
     forms = {site: (len(answer["split"]), len(answer["labels"])) for site, answer in answers.items()}
     return {
-        site: f"it tells of {splits} splits and {classes} classes"
+        site: f"it reports {splits} splits and {classes} classes"
         for site, (splits, classes) in forms.items()
         if splits not in (0, len(SPLITS)) or classes not in (0, answers[site]["classes"])
     }
 
 
 def unlike(replies: Replies, wanted: float) -> dict[str, str]:
-    """{site: what it said} of those whose numbers of features and classes, or what models read of edges, are not most
-    others'; empty where no most agree, or fewer than `wanted`."""
+    """{site: its form} for the sites whose numbers of features and classes, or whose edges' form, differ from the
+    majority of sites. Empty if there is no majority, or fewer than `wanted` sites agree."""
     forms = {site: tuple(replies[site][key] for key in ("features", "classes", *OF_EDGES)) for site in replies.clients}
     (form, votes), *_ = Counter(forms.values()).most_common(1)
     if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
@@ -205,29 +205,29 @@ def _shaped(form: Sequence[int], of_edges: bool) -> str:
 
 
 TEST_FILE = "test.npz"
-# What the server may hold besides the global test graph: the mask of labeled nodes where the file has no split.
+# Other graphs that the server may hold: {role: the mask for labeled nodes if the file has no split}.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 
 def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
-    """The global test graph in the server's `folder`, if there is one. ports: whether models read those of edges."""
+    """The global test graph in the server's `folder`, or None. ports: whether models read ports of edges."""
     path = folder / TEST_FILE
     return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
 
 
 def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
-    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
+    """{role: graph} of the other graphs in the server's `folder`: public.npz and so on."""
     paths = {role: folder / f"{role}.npz" for role in ROLES}
     return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in paths.items() if at.exists()}
 
 
 def _about(name: str) -> SiteData:
-    """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
+    """Settings for a file of the server. The sites decide whether the sensitive attribute may be a feature."""
     return SiteData(path=name, normalize="none", sens_feature=True, loops="keep")
 
 
 def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
-    """Refuse a graph of the server's `folder` that no model of the sites' data is for.
+    """Refuse a graph of the server's `folder` that does not fit models of the sites' data.
 
     graphs: {role: graph}, the global test graph as "test".
 
@@ -249,12 +249,12 @@ JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 
 
 class Flare(Engine):
-    """Every client is a site with a process, a graph and a private state of its own.
+    """An engine whose every client is a site with its own process, graph and private state.
 
-    clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
-    where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
-    happened, also over restarts. root: see `sums.Sums`. resend: send again what sites have from the message
-    before. heads: the last entries of the sites' accounts, also of earlier runs.
+    clients: names of the sites, in the order of the project. quorum: the share of the called sites with which a call
+    goes on if the algorithm asks for more; None: all sites are needed, and no setting changes that. ledger: records all
+    messages, also over restarts. root: see `sums.Sums`. resend: send leaves again that sites have from the message
+    before. heads: the last entries of the sites' accounts, also from earlier runs.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Flare(Engine):
         self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
-        # apart: {party: nodes on its list, and those of them that all have}
+        # apart: {party: (number of nodes on its list, number of these that all parties have)}
         self._pin, self.apart = "", dict[str, tuple[int, int]]()
         self._faults, self._wrote = SiteFaults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
@@ -289,7 +289,7 @@ class Flare(Engine):
         self.begin(0)
 
     def begin(self, round: int) -> None:
-        """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
+        """Start a round. The last checkpoint is safe now, so that the sites may delete the states from before it."""
         self.round, self._calls, self._saved = round, 0, self._snapshot
         self._versions.begin()
         self._keys.begin(round)
@@ -308,13 +308,13 @@ class Flare(Engine):
         data: Tree | None = None,
         flags: Flagging | None = None,
     ) -> Replies:
-        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`), and
-        learns how long lists are that all hold alike (`lengths`).
+        """Send every site the experiment and the round after which to go on. Each site replies with the form of its
+        data (`JOINING`), and learns the common length of lists that all sites pad (`holdings.longest`).
 
-        vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
-        they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
-        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join. flags: by what
-        they flag what is predicted; None leaves it to each.
+        vertical: the sites are parties with features of their own. They first find their common nodes (`alignment`),
+        and reply with the form of their data on these. predict: the job predicts with a finished run's models. data:
+        the versions of the sites' data at that round (`snapshot_data`); a site with an older version cannot join.
+        flags: how sites flag predictions; None leaves it to each site.
 
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
@@ -358,7 +358,7 @@ class Flare(Engine):
         return replies
 
     def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
-        """Have the sites tell each other of the nodes that their edges lead to (`alignment.Exchange`)."""
+        """Run the exchange of features over edges between sites (`alignment.Exchange`)."""
         count, sent, held = matched(replies, ask)
         request, broadcast, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
         self._arrive("(match)", {}, request | {"kind": "match"}, sent)
@@ -370,7 +370,7 @@ class Flare(Engine):
         self._arrive("(take)", {}, request | {"kind": "take"}, rows)
 
     def _united(self, replies: Replies, more: Record) -> Replies:
-        """Have the sites number their entities alike (`entities.Entities`)."""
+        """Run the numbering of entities, common to all sites (`entities.Entities`)."""
         everyone = list(replies.clients)
         request, broadcast = {"pin": self._pin} | more, {"rows": rows_of({site: replies[site] for site in everyone})}
         message = dict.fromkeys(everyone, broadcast)
@@ -386,7 +386,8 @@ class Flare(Engine):
         return without(replies, odd)
 
     def _padded(self, replies: Replies, more: Record) -> Replies:
-        """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
+        """Have the sites agree on lengths of lists, if they need any. Returns the replies without sites lost
+        meanwhile."""
         sizes = longest(replies)
         if not sizes:
             return replies
@@ -394,8 +395,8 @@ class Flare(Engine):
         return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
 
     def answer(self, call: Call) -> Replies:
-        """See `core.federation.Federation`; a site whose step fails or whose reply is refused counts as missing. Of
-        data that is replaced the server learns the version alone."""
+        """See `core.federation.Federation`. A site whose step fails or whose reply is rejected counts as missing. If a
+        step replaces the data, the server learns only the version of the new data."""
         replies, notes = self._answer(call)
         if call.way == "replace_data":
             self._versions.note(notes)
@@ -424,18 +425,19 @@ class Flare(Engine):
         return replies, notes
 
     def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
+        """One exchange of `sums.Sums`, outside the steps. Equal messages are encoded once."""
         blobs = encoded({site: sent[site] for site in self._open(list(sent))})
         call = {"kind": name, "pin": self._pin, "round": self.round} | request
         return self._call(f"({name})", info, call, blobs, sent, list(sent))[0]
 
     def deliver(self, call: Call) -> Sent:
-        """See `core.federation.Federation`; the server relays what it cannot read."""
+        """See `core.federation.Federation`. The server relays sealed messages, which it cannot read."""
         name, info, to, senders = call.name, call.info, call.to, sources(call.name, call.to, self.place)
         check_way(name, info, call.way)
         if info.addressed:
             raise FedweaveError(
-                f"step {name} sends another message to each peer, which sites do not do yet. Run it as a simulation.",
+                f"step {name} sends a different message to each peer, which sites do not support. Run it as a "
+                "simulation.",
                 code="step.addressed",
             )
         chosen = called(name, list(to), self.place, call.quorum)
@@ -458,7 +460,7 @@ class Flare(Engine):
         return Relayed(name, tuple(good), ordered, senders, request["again"])
 
     def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
-        """Meter what a site sent to others, as its receipt says."""
+        """Enter into the ledger what a site sent to other sites, by its receipt."""
         round, call, name, site = where
         peers = tuple(peer for peer in to if peer not in receipt.lost)
         keys = tuple(line(*key, info) for key in receipt.keys)
@@ -478,7 +480,7 @@ class Flare(Engine):
         chosen: Sequence[str],
         here: Sequence[str],
     ) -> tuple[Replies, dict[str, str]]:
-        """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
+        """Call a step on the sites that are both `chosen` and `here`; returns replies and notes."""
         several, common = messages.each or messages.rows.clients, messages.common()
         whole = {site: messages.one(site) if several else common for site in here}
         sent = self._last.shortened(whole)
@@ -500,9 +502,9 @@ class Flare(Engine):
         chosen: Sequence[str],
         whole: Mapping[str, Tree] | None = None,
     ) -> tuple[Replies, dict[str, str]]:
-        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes.
+        """One exchange with the sites, entered into the ledger; returns replies and the sites' notes.
 
-        whole: the messages of which only what sites lack is `sent`.
+        whole: the full messages, if `sent` holds only the leaves that the sites lack.
         """
         where, closed = (self.round, self._calls, name), self._out | self._link.unreachable()
         missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
@@ -539,16 +541,16 @@ class Flare(Engine):
         self._link.late.clear()
 
     def faults(self) -> dict[tuple[str, str], int]:
-        """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
+        """{(site, "missing" | "refused" | "late"): number of calls} since the last call of this function."""
         return self._faults.taken()
 
     def unwritten(self, wanted: Sequence[str]) -> dict[str, str]:
-        """{site: why} of those of the `wanted` sites that have not said that they wrote predictions; "" where they took
-        part and had no model to predict with."""
+        """{site: why} for the `wanted` sites that have not reported that they wrote predictions. The reason is "" if
+        the site took part and had no model to predict with."""
         return {site: self._faults.reasons.get(site, "") for site in wanted if site not in self._wrote}
 
     def snapshot(self) -> Tree:
-        """The round alone: the sites keep their states themselves."""
+        """Only the round: the sites keep their states themselves."""
         self._snapshot = self.round
         return {"round": self.round}
 
@@ -557,7 +559,8 @@ class Flare(Engine):
         return self._versions.plain()
 
     def before_round(self) -> tuple[Tree, Tree]:
-        """What `snapshot` and `snapshot_data` gave before the round under way; the sites can still go back to that."""
+        """The results of `snapshot` and `snapshot_data` before the present round, to which the sites can still go
+        back."""
         return {"round": self.round - 1}, self._versions.plain(before=True)
 
     def restore(self, tree: Tree, data: Tree | None = None) -> None:

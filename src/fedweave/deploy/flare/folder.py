@@ -1,6 +1,5 @@
-"""A member's folder: what its file says of the machine, and what there is for its owner alone, files of mode 0600 in
-folders of mode 0700, the log of what went wrong among them. The long-lived processes read this alone, without what
-knows data and models.
+"""A member's folder: the settings of the machine in its file, and the owner's private files, such as the log. Private
+files have mode 0600, private folders 0700. The long-lived processes import only this module, without data and models.
 """
 
 import fcntl
@@ -34,13 +33,13 @@ _Word = Annotated[str, Field(max_length=500)]
 
 @dataclass(frozen=True)
 class About:
-    """The table [site]: the machine that the site's steps run on, and whose site it is.
+    """The table [site]: the machine that runs the site's steps, and the site's owner.
 
     device:     "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
-    metrics_port: of the loopback interface, on which the site's process tells what monitors it; 0 for none.
-    legal_name: of the site's owner, as its reports name it.
-    contact:    who answers for the site's data, such as its data protection officer.
-    parties:    {site, or "server": legal name of its owner} of the others, as agreed with them.
+    metrics_port: port of the loopback interface on which the site's process serves metrics; 0 serves none.
+    legal_name: legal name of the site's owner, for its reports.
+    contact:    person or office responsible for the site's data, such as a data protection officer.
+    parties:    {site, or "server": legal name of its owner} for the other members, as agreed with them.
     """
 
     device: Device = "cpu"
@@ -54,7 +53,7 @@ class About:
 class ServersMachine:
     """The table [server] of the server's own file.
 
-    metrics_port: as that of a site.
+    metrics_port: port of the loopback interface on which the server's process serves metrics; 0 serves none.
     """
 
     metrics_port: Port = 0
@@ -73,7 +72,7 @@ def read_about(path: Path) -> About:
 
 
 def metrics_port(folder: Path) -> int:
-    """The one in the file of the site, or of the server, in `folder`; 0 if it names none.
+    """The metrics port in the file of the site, or of the server, in `folder`; 0 if the file sets none.
 
     Raises:
         ConfigError: see `sitefile.read_site_file`.
@@ -96,40 +95,40 @@ def table(document: Record, name: str, kind: type[T]) -> T:
     Raises:
         ConfigError: it is no table, or a key or value is not valid.
     """
-    given, own = document.get(name, {}), own_parameters(kind)
-    if not isinstance(given, dict):
-        raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {given!r}")
-    check_keys(name, given, list(own))
-    return kind(**checked_values(f"{name}.", given, own))
+    values, parameters = document.get(name, {}), own_parameters(kind)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {values!r}")
+    check_keys(name, values, list(parameters))
+    return kind(**checked_values(f"{name}.", values, parameters))
 
 
-MOST, OLD = 5_000_000, 5  # bytes of a log, and how many older ones are kept beside it
+MOST, OLD = 5_000_000, 5  # bytes of a log, and the number of older logs that are kept
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder, or take an existing one from everybody else."""
+    """Make a folder that only its owner can open, or restrict an existing one to its owner."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file of a key, or of another secret, that others than its owner can read.
+    """Refuse a file with a key or another secret if other users than its owner can read it.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: names the file.
     """
     if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600 {path}")
+        raise ConfigError(f"{path} can be read by others. Restrict it to yourself: chmod 600 {path}")
 
 
 def private_file(path: str, flags: int) -> int:
-    """An `opener` of `open`: what it makes is nobody else's."""
+    """An `opener` for `open`: only the owner can read a file that it makes."""
     return os.open(path, flags, 0o600)
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole by one that its owner alone can read.
+    """Replace a file atomically by one that only its owner can read.
 
     Raises:
         FedweaveError: see `experiment.runs.files.write`.
@@ -140,7 +139,8 @@ def replace_private(path: Path, content: bytes) -> None:
 
 
 class _Printable(logging.Formatter):
-    """What others sent may stand in a message, and must not steer the terminal of whoever reads the log."""
+    """Escapes control characters: a message may contain text from others, which must not control the reader's
+    terminal."""
 
     converter = time.gmtime  # type: ignore[assignment]  # a builtin, which binds to nothing
 
@@ -149,8 +149,8 @@ class _Printable(logging.Formatter):
 
 
 class _Rotating(RotatingFileHandler):
-    """A log of its owner's alone, to which a site's processes write in turn: one that finds that another has begun a
-    new file goes on in that."""
+    """A private log to which all processes of a site write in turn. When one process has begun a new file, the others
+    continue in that file."""
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, self.mode, encoding=self.encoding, opener=private_file)  # type: ignore[return-value]
@@ -163,22 +163,22 @@ class _Rotating(RotatingFileHandler):
             if self.stream is None or not self._current():
                 self.close()
                 self.stream = self._open()
-            self.stream.seek(0, os.SEEK_END)  # what others wrote counts, too; from Python 3.13 on nobody else looks
+            self.stream.seek(0, os.SEEK_END)  # count what others wrote, too; Python 3.13 and later do not
             super().emit(record)
         finally:
             os.close(folder)  # which frees the lock, too
 
     def _current(self) -> bool:
         try:
-            own = None if self.stream is None else os.fstat(self.stream.fileno())
-            return own is not None and os.path.samestat(own, os.stat(self.baseFilename))
-        except OSError:  # somebody has taken it away
+            opened = None if self.stream is None else os.fstat(self.stream.fileno())
+            return opened is not None and os.path.samestat(opened, os.stat(self.baseFilename))
+        except OSError:  # the file was removed
             return False
 
 
 def log_to(path: Path) -> None:
-    """Write fedweave's messages to `path`, times in UTC, and keep them out of NVFlare's logs, which others may ask for.
-    A file that is full becomes the first of the old ones, of which `OLD` are kept."""
+    """Write fedweave's messages to `path`, times in UTC, and keep them out of NVFlare's logs, which others may request.
+    A full file becomes the first of the old files. `OLD` old files are kept."""
     logger = logging.getLogger("fedweave")
     logger.setLevel(logging.INFO)
     logger.propagate = False

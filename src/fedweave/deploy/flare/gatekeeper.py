@@ -1,7 +1,7 @@
-"""The server's long-lived process, and what the site's processes have in common with it: NVFlare's own, which take no
-certificate that the project's authority has revoked, in the TLS handshake, as a name is shown to be one's own, and
-before anything is encrypted for it. NVFlare itself knows of no revocation. And which tell what monitors them if their
-owner asks for that.
+"""The server's long-lived process, and what the site's processes share with it. It is NVFlare's process with two
+additions. First, it rejects certificates that the project's authority has revoked: in the TLS handshake, when a member
+proves its name, and before it encrypts anything for a certificate. NVFlare itself does not support revocation. Second,
+it serves metrics if its owner asks for that.
 """
 
 import logging
@@ -27,7 +27,7 @@ _CONTEXT, _CHAIN, _NAME = net_utils.get_ssl_context, cell_cipher.verify_cert_cha
 
 
 def load_revoked(context: ssl.SSLContext, kit: Path) -> ssl.SSLContext:
-    """Have a TLS context refuse what the list in a kit's folder revokes, if there is one."""
+    """Make a TLS context reject the certificates on the revocation list in a kit's folder, if there is a list."""
     if (path := kit / REVOKED).exists():
         context.load_verify_locations(path)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
@@ -35,8 +35,8 @@ def load_revoked(context: ssl.SSLContext, kit: Path) -> ssl.SSLContext:
 
 
 def obey(kit: Path) -> None:
-    """Have this process heed the list in a kit's folder: connections the one that is there when they begin to be taken,
-    all else the present one."""
+    """Make this process use the revocation list in a kit's folder. Connections use the list that is there when the
+    process begins to accept them; all other checks use the present list."""
 
     def context(params: Record, ssl_server: bool) -> ssl.SSLContext | None:
         tls = _CONTEXT(params, ssl_server)
@@ -60,7 +60,7 @@ def _check(certificate: Any, kit: Path) -> None:
 
 
 def main(train: ModuleType = server_train) -> int:
-    """Run the server, or a site by NVFlare's `client_train`, until it is stopped; the arguments are those of NVFlare's
+    """Run the server, or a site with NVFlare's `client_train`, until it is stopped. It takes the arguments of NVFlare's
     module."""
     version_check()
     args = train.parse_arguments()
@@ -70,8 +70,8 @@ def main(train: ModuleType = server_train) -> int:
 
 
 def expose(folder: Path) -> None:
-    """Serve `gauges.Gauges` where the member's file names a port; a port that cannot be had costs no more than
-    these."""
+    """Serve `gauges.Gauges` if the member's file names a port. If the port is not available, the process runs without
+    metrics."""
     log_to(folder / LOG)
     try:
         if port := metrics_port(folder):

@@ -1,4 +1,4 @@
-"""What a site holds: its graph, read from its own files and checked there."""
+"""A site's graph, read from the site's own files and checked at the site."""
 
 import hashlib
 import json
@@ -51,13 +51,13 @@ from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside, member_data
 
-HASH = "hash"  # of `SiteData.split`
+HASH = "hash"  # a value of `SiteData.split`
 Source = TypeVar("Source", bound=CommonSettings)
 
 
 class LabelVersion(NamedTuple):
-    """A site's labels as they are: a fingerprint of all that it has, by its nodes' ids, and where those of a run are
-    among them (`core.federation.Lasting`)."""
+    """The present version of a site's labels: a fingerprint of all its labels, sorted by its nodes' ids, and the places
+    of a run's examples among them (`core.federation.Lasting`)."""
 
     fingerprint: bytes
     places: np.ndarray
@@ -65,8 +65,8 @@ class LabelVersion(NamedTuple):
 
     @classmethod
     def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
-        """Of `data`, of whose examples a run has the `rows` int64 [m]; whatever the order in which a file lists
-        examples that have ids."""
+        """The version of the labels of `data`. rows: int64 [m], the examples of a run. If examples have ids, their
+        order in the file does not matter."""
         order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
         content = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
         digest = hashlib.blake2b(json.dumps(content).encode()).digest()
@@ -74,16 +74,20 @@ class LabelVersion(NamedTuple):
 
     @classmethod
     def of_rows(cls, y: np.ndarray) -> "LabelVersion":
-        """Of the labels y int64 [n] of a run's examples, which have changed since they were loaded."""
+        """The version of labels y int64 [n] of a run's examples, which have changed since they were loaded."""
         return cls(hashlib.blake2b(y.tobytes()).digest(), np.arange(len(y)), len(y))
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
-    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
-    whole: the data with features not scaled, where more is to be heard of its nodes (`alignment.Exchange`). apart: a
-    party's nodes that not all parties have, which are none of these. pairs: a table of pairs to predict, of links."""
+    """A site's graph and the global test graph for models, and the site's data.
+
+    kinds: names of node labels, edge labels and categories (`kinds_of`). version: the version of its labels, if noise
+    may be drawn on them. whole: the data with features not scaled, if an exchange will add columns
+    (`alignment.Exchange`).
+    apart: number of a party's nodes that not all parties have, and that the graph leaves out. pairs: the file of pairs
+    of nodes to predict, for links.
+    """
 
     graph: Graph
     test: Graph | None
@@ -96,7 +100,7 @@ class Holdings:
 
     @property
     def features(self) -> int:
-        """Number of features."""
+        """The number of features."""
         return self.data.features
 
     @property
@@ -106,11 +110,13 @@ class Holdings:
 
 
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
-    """Read what `site.toml` names. noted: the form of what a run was trained on whose models are to predict; features
-    of edges are scaled as they were then, for there may be others now.
+    """Read the data that `site.toml` names.
+
+    noted: the form of the data on which a finished run was trained, if its models predict. Features of edges are then
+    scaled by the statistics of that data.
 
     Raises:
-        DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
+        DataError: a file is absent or invalid, has no split, or the two graphs do not fit together.
     """
     dtype = DTYPES[config.engine.values["dtype"]]
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
@@ -130,19 +136,21 @@ def own_graph(
     noted: DataForm | None = None,
     links: Links | None = None,
 ) -> Dataset:
-    """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
-    noted: see `hold`; by its numbers features are scaled that "auto" scales. links: what the experiment says of
-    these, where they are predicted.
+    """The graph, or the small graphs, that a site trains on.
+
+    whole: the data with features not scaled, if it has been read. noted: see `hold`; its statistics scale the features
+    that "auto" scales. links: the experiment's settings of link prediction, if links are predicted.
 
     Raises:
-        DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
+        DataError: the data is absent or invalid, or has no split. ConfigError: a setting in `site.toml` does not apply
+            to this data.
     """
     path = folder / site.path
     check_meant(path, site)
     if site.split == HASH and site.task != LINKS:
         raise ConfigError(
-            f"data.split = {HASH!r}: it is of a party of a vertical run, and of links. Give a column split, or "
-            "set train_until and val_until."
+            f"data.split = {HASH!r}: only parties of vertical runs and link prediction support it. Give a column "
+            "split, or set train_until and val_until."
         )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalize in OVER_NODES and "shift" in scaling
@@ -163,10 +171,11 @@ def own_graph(
 
 
 def with_own_units(path: Path, data: Dataset) -> Dataset:
-    """The data with the units of its numbers by the site's own training examples, where these are asked for.
+    """The data with the scale of its numeric targets from the site's own training examples, if target_normalize =
+    "own".
 
     Raises:
-        DataError: no training example has one of the numbers.
+        DataError: no training example has a value of one of the targets.
     """
     if data.target != NUMBER or data.target_scaling != "own":
         return data
@@ -180,50 +189,51 @@ def with_own_units(path: Path, data: Dataset) -> Dataset:
 
 
 def kinds_of(site: SiteData) -> tuple[str, ...]:
-    """What the site's file names in an order that all sites must share, besides the classes and groups."""
+    """The names in the site's file whose order all sites must share: node and edge labels, relations, categories."""
     lists = {"node_labels": site.node_labels, "edge_labels": site.edge_labels}
     lists |= {"relation": site.labels} if site.task == LINKS else {}
     lists |= {f"category {column}": tuple(values) for column, values in sorted((site.categories or {}).items())}
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
 
-# Settings beside those of `Archive` that `site.toml` may have of an .npz file; "parallel" is let pass.
-_BESIDE = {"classes", "labels", "external", "parallel"}
+# Settings that `site.toml` may have for an .npz file in addition to the fields of `Archive`; "parallel" is ignored.
+_ADDITIONAL = {"classes", "labels", "external", "parallel"}
 
 
 def check_meant(path: Path, site: SiteData) -> None:
-    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`: no setting of what reads it.
+    """Refuse settings of `site.toml` that do not apply to the kind of data at `path`.
 
     Raises:
-        ConfigError: names the first.
+        ConfigError: names the first such setting.
     """
     source, kind = _source_at(path)
-    known = {field.name for field in fields(source)} | (_BESIDE if source is Archive else set())
+    known = {field.name for field in fields(source)} | (_ADDITIONAL if source is Archive else set())
     others = {field.name for field in fields(DataSettings)} - known
     others |= {"train_until", "val_until"} if source is GraphFolder else set()
     if odd := [one.name for one in fields(site) if one.name in others and getattr(site, one.name) != one.default]:
         raise ConfigError(
-            f"data.{odd[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.",
+            f"data.{odd[0]}: does not apply, because {path} holds {kind}. Remove it from site.toml.",
             code="config.other-form",
         )
 
 
 def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
-    """What reads the data at `path`, and what is there."""
+    """The source class that reads the data at `path`, and the name of its kind."""
     if not path.is_dir():
         return Archive, "npz"
     return (GraphFolder, "graphs") if is_of_graphs(path) else (Folder, "nodes")
 
 
 def source_of(kind: type[Source], site: SiteData) -> Source:
-    """A source with what the site says of its settings; its other ones are of simulations."""
+    """A source with the site's settings. All other fields of the source belong to simulations and keep their
+    defaults."""
     values = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
 def marks(data: Dataset, scaling: str) -> Record:
-    """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
-    them, the nodes; and when it resumes: all of the data."""
+    """Fingerprints of the data that must not change. For prediction: features, classes and scaling and, if features are
+    scaled over the nodes, the nodes. For a run that resumes: all of the data."""
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
@@ -238,12 +248,13 @@ def marks(data: Dataset, scaling: str) -> Record:
 
 
 def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
-    """The graph, or the small graphs, in an .npz file or a folder of tables; folder: the site's. links: see
-    `own_graph`.
+    """The graph, or the small graphs, in an .npz file or a folder of tables.
+
+    folder: the site's folder. links: see `own_graph`.
 
     Raises:
-        DataError: it is absent or refused, or has a label beyond `site.class_count`.
-        ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
+        DataError: the data is absent or invalid, or has a label beyond `site.class_count`.
+        ConfigError: labels of small graphs are names, and `site.toml` gives no order of these.
     """
     if site.external != REFUSE:
         return _scaled(across(path, site), site)
@@ -253,10 +264,10 @@ def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Li
 
 
 def across(path: Path, site: SiteData) -> Dataset:
-    """The graph at `path`, features not scaled, with columns made of its edges to nodes that it does not have.
+    """The graph at `path`, features not scaled, with columns computed from its edges to nodes at other sites.
 
     Raises:
-        DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
+        DataError, ConfigError: see `read_graph`; or its nodes have no ids by which other sites know them.
     """
     data = _read(path, replace(site, normalize="none"))
     if not data.called and site.external == EXCHANGE:
@@ -269,8 +280,8 @@ def _scaled(data: Dataset, site: SiteData) -> Dataset:
 
 
 def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
-    """What the file or folder itself holds, divided by time where `site` says so: in the place of its own split, and
-    with features of edges scaled by those that training sees."""
+    """The data in the file or folder. If `site` divides by time, this division replaces the split in the data, and
+    features of edges are scaled by the statistics of the training edges."""
     data = _undivided(path, replace(site, edge_normalize="none") if site.timed else site)
     if site.task == LINKS:
         data = linked(path, data, site, folder or path.parent, links or Links())
@@ -283,13 +294,15 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
-    """The `data` of `path` with its links as the examples. Where it says no split, one is by a hash of both ends' names
-    that is keyed with `ids.key`, so that a link that two sites know is in the same split at both. No server has a say
-    in it, and it is the same in all runs: two that differ in a link would tell of it.
+    """The `data` of `path` with its links as examples.
+
+    If the data has no split, a hash of both ends' names, keyed with `ids.key`, makes one. So a link that two sites know
+    is in the same split at both. The server cannot influence the split, and all runs have the same one: two runs whose
+    splits differed in a link would reveal that link.
 
     Raises:
-        DataError, ConfigError: the data cannot have links as examples, or has a split of its own that is to be another;
-            or there is no key.
+        DataError, ConfigError: the data cannot have links as examples, or has a split and `site` asks for another; or
+            there is no key.
     """
     if site.split == HASH and has_split(data):
         problem = f"its edges have a split, and site.toml says data.split = {HASH!r}"
@@ -326,15 +339,15 @@ def require(path: Path) -> Path:
 
 
 def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
-    """The data of `path` with the number of classes of the whole federation, and their names, if `site.toml` says them.
+    """The data of `path` with the number and names of the whole federation's classes, if `site.toml` gives them.
 
     Raises:
-        DataError: a label is beyond it, or the file has other names.
+        DataError: a label is not below this number, or the file has other names.
     """
     classes = site.class_count
     if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
         problem = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
-        refuse(path, problem, "Number the classes as site.toml does, or leave both out of it.")
+        refuse(path, problem, "Number the classes as in site.toml, or remove labels and classes from site.toml.")
     if classes is not None and (row := first(data.y >= classes)) is not None:
         what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
         refuse(path, what, "Correct it or raise data.classes.")
@@ -344,15 +357,16 @@ def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
 def check_split(path: Path, data: Dataset) -> None:
     """Raise DataError if the data of `path` has no split."""
     if data.public is None:
-        remedy = f"Say of each {data.example} whether it is in train, val or test (a column split)"
+        remedy = f"Assign each {data.example} to train, val or test (a column split)"
         by_time = "" if data.example == "graph" else ", or until when they are (data.train_until and val_until)"
         refuse(path, "the graph has no split", f"{remedy}{by_time}.")
 
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST, ports: bool = False) -> Graph:
-    """The global test graph, or graphs, with the split or, if there is none, every labeled example in the TEST mask,
-    or that of another `use`. Where a site makes columns of edges to nodes elsewhere, it has all columns, scaled.
-    ports: whether models read those of its edges.
+    """The global test graph, or graphs, at `path`.
+
+    use: the mask of every labeled example if the data has no split. ports: whether models read ports of its edges.
+    If the sites compute columns from edges between sites, the test data must have these columns already, scaled.
 
     Raises:
         DataError: see `read_graph`.
@@ -368,17 +382,18 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
-    """The global test graph that `site.toml` names, if it does, of so many `features` as the site's own data.
+    """The global test graph that `site.toml` names, or None. features: number of features of the site's own data.
 
     Raises:
-        DataError: see `global_test`; or it has another number of features.
+        DataError: see `global_test`; or the test graph has another number of features. ConfigError: the site scales
+            numeric targets by its own data.
     """
     if site.test is None:
         return None
     if site.target == NUMBER and site.target_normalize == "own":
         raise ConfigError(
-            "data.test: a global model predicts numbers in each site's own units, and the global test has none. Leave "
-            'test out, or set target_normalize = "none" in every site.toml.',
+            "data.test: a global model predicts numbers in each site's own units, and the global test has none. Remove "
+            'test, or set target_normalize = "none" in every site.toml.',
             code="config.target-scale",
         )
     test = global_test(folder / site.test, site, dtype, ports=ports)
@@ -389,25 +404,25 @@ def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype,
 
 
 def fitting(marks: Record) -> Record:
-    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    """The `marks` (`holdings.marks`) that a run's models need unchanged since training: all except the data itself."""
     return {what: mark for what, mark in marks.items() if what != "data"}
 
 
 def check_as_before(path: Path, run: str, marks: Record) -> None:
-    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+    """Compare the `marks` of a site's data with the marks in the file `path`, written when the `run` began.
 
     Raises:
-        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+        FedweaveError: a mark differs, with the remedy; or the file is damaged.
     """
     before = _marks_before(path)
     if odd := [what for what in marks if what in before and marks[what] != before[what]]:
         was = before[odd[0]]
         remedy = {
-            "data": "Bring back the data that the run began with, or start a new run.",
+            "data": "Restore the data that the run began with, or start a new run.",
             "features": f"Give the columns {was}, in this order.",
             "features of edges": f"Give edges the features {was}, in this order.",
-            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
-            "scaling": f"Say normalize = {was!r} in site.toml.",
+            "classes": f"Write {'labels' if isinstance(was, list) else 'classes'} = {was} into site.toml.",
+            "scaling": f"Write normalize = {was!r} into site.toml.",
             "scaled over nodes": "Scale the features yourself and train with normalize = 'none' in site.toml.",
         }
         raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
@@ -419,15 +434,15 @@ def _marks_before(path: Path) -> Record:
         if not isinstance(record, dict):
             raise TypeError("it holds no table")
     except (ValueError, TypeError, RecursionError) as error:
-        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+        raise FedweaveError(f"{path} is damaged ({error}). Restore it, or start a new run.") from error
     return record
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a site says of its data when it joins a run, and what of that its policy keeps back. Sites come to lists of the
-# same length, such as of motifs, where an algorithm has every client hold one: each says how long its own is, in
-# whole blocks (`core.sizes.agreed`), and the server tells all of them the longest. Nothing of what a list holds is
-# said, and no site learns of another's.
+# What a site reports about its data when it joins a run, and what its policy withholds. Some algorithms need a list,
+# such as of motifs, with the same length at every client. Each site reports the length of its own list in whole blocks
+# (`core.sizes.agreed`), and the server sends the largest length to all. No content of a list leaves the site, and no
+# site learns the length of another site's list.
 
 
 SIZES = "sizes"
@@ -436,56 +451,56 @@ TELLS = Sends("how long its lists are that all sites pad alike, such as of motif
 
 
 def site_lengths(needed: Mapping[str, int]) -> Tree:
-    """What a site says of the lists that it `needed`; nothing where there are none."""
+    """A site's report of the lengths `needed` for its lists; {} if it has no such lists."""
     return {SIZES: agreed([needed])} if needed else {}
 
 
 def longest(replies: Replies) -> Tree:
-    """What the server tells the sites: for each list, the longest; {} where there is nothing to agree on.
+    """The server's message to the sites: for each list the largest length; {} if there are no lists.
 
     Raises:
-        UserError: a site keeps back how long its own is.
+        UserError: a site withholds the length of its list.
     """
     sizes = {site: replies[site].get(SIZES, {}) for site in replies.clients}
     if silent := [site for site, lengths in sizes.items() if -1 in lengths.values()]:
         raise UserError(
-            f"{', '.join(silent)}: the policy keeps back `{SIZES}`, without which the sites' lists cannot be of one "
-            "length; allow it, or choose an algorithm that needs none."
+            f"{', '.join(silent)}: the policy keeps back `{SIZES}`, without which the sites' lists cannot have one "
+            "length. Allow it, or choose an algorithm that needs no such lists."
         )
     return agreed(sizes.values())
 
 
-def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that the server `told`, as a site takes them.
+def checked(message: Tree, needed: Mapping[str, int]) -> dict[str, int]:
+    """The lengths in the server's `message`, checked by a site.
 
     Raises:
-        CallRefused: they are not those of the site's lists, too short for them, or longer than any may be.
+        CallRefused: they are for other lists than the site's, too short for these, or longer than the limit.
     """
-    if told.keys() != needed.keys():
-        raise CallRefused("the server tells the lengths of other lists than the site's algorithm has")
+    if message.keys() != needed.keys():
+        raise CallRefused("the server sends the lengths of other lists than the site's algorithm has")
     for name, length in needed.items():
-        size = told[name]
+        size = message[name]
         if type(size) is not int or not length <= size <= LENGTH.most or size != least_rows(size):
-            raise CallRefused(f"the server tells {size!r} as the length of {name}, which cannot be")
-    return dict(told)
+            raise CallRefused(f"the server sends {size!r} as the length of {name}, which is not valid")
+    return dict(message)
 
 
 def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
-    """The replies without those of the `odd` sites, which are missing for these reasons."""
+    """The replies without the `odd` sites, which count as missing for the reasons in `odd`."""
     here = [site for site in replies.clients if site not in odd]
     batches = [ReplyBatch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
     return Replies(here, batches, {**replies.missing, **odd})
 
 
-TARGET = "target"  # told where no class is predicted
-RELATIONS = "relations"  # told where links are predicted
+TARGET = "target"  # sent only if the target is no class
+RELATIONS = "relations"  # sent only if links are predicted
 KINDS: tuple[Kind, ...] = (CLASS, NUMBER, LABELS)
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     TARGET: Sends("whether numbers (1) or several labels (2) are predicted, and no class", within=Whole(-1, 2)),
-    RELATIONS: Sends("of how many relations the links are that are predicted", within=WIDTH),
+    RELATIONS: Sends("how many relations the predicted links have", within=WIDTH),
     "edge_features": Sends("how many features edges have", within=WIDTH),
     "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
     "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
@@ -505,22 +520,22 @@ OF_EDGES = {
     "edge_weights": "weighted",
     "of_edges": "examples",
 }  # key: of `Dataset.edge_form`
-# What the server tells where a finished run's models predict.
+# What the server sends if a finished run's models predict.
 FLAGS = {
     "positive": "which class is looked for",
     "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
 }
-# What says how the data is made up, and nothing of a record in it.
+# Fields that describe the form of the data and reveal no record.
 FORM = ("features", "classes", TARGET, RELATIONS, *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
 
 
 def fingerprint(labels: Sequence[str]) -> int:
-    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
+    """A hash of names in their order, as a whole number; 0 for numbered classes."""
     return random.word(json.dumps(list(labels))) if labels else 0
 
 
 def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
-    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
+    """The site's report of its data when it joins: counts (`JOINING`), -1 or empty for the counts that it withholds."""
     data, masks = holdings.data, holdings.graph.masks
     counts = {
         "features": data.features,
@@ -535,34 +550,34 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
-        "split": (masks if data.links is None else masks & (holdings.graph.y == 1)).sum(1),  # no pairs drawn beside
+        "split": (masks if data.links is None else masks & (holdings.graph.y == 1)).sum(1),  # without drawn pairs
         "labels": _label_counts(holdings.graph, data),
     }
     return kept_back(counts, deny)
 
 
 def _label_counts(graph: Graph, data: Dataset) -> torch.Tensor:
-    """How many examples of each class there are, of each label that are 1, or that have each number."""
+    """The number of examples of each class, with a 1 in each label, or with a value of each numeric target."""
     if data.target == CLASS:
         return torch.bincount(graph.y[graph.y >= 0], minlength=data.classes)
     return (graph.y == 1).sum(0) if data.target == LABELS else (~graph.y.isnan()).sum(0)
 
 
 def withheld(rules: Rules) -> tuple[str, ...]:
-    """The keys that a site with these rules keeps back when it joins: what it denies, how many examples each class has
-    unless it tells that and, under a cap on ε, all counts."""
+    """The fields that a site with these rules withholds when it joins: denied ones, the number of examples of each
+    class unless `measures` has "classes", and all counts if there is a cap on ε."""
     counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
     labels = () if "classes" in rules.measures else ("labels",)
     return tuple(dict.fromkeys((*rules.deny, *labels, *counts)))
 
 
 def kept_back(reply: Tree, deny: Sequence[str]) -> Tree:
-    """`reply` with -1 or nothing for the keys that the site's policy denies."""
+    """`reply` with -1 or an empty tensor for the fields that the site's policy denies."""
     return {key: _hidden(leaf) if key in deny else leaf for key, leaf in reply.items()}
 
 
 def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
-    """What `kept_back` gives away, for ledgers: of the keys in `deny` nothing."""
+    """The declaration of a reply of `kept_back`, for ledgers: the fields in `deny` reveal nothing."""
     whole = {key: spec if isinstance(spec, Sends) else Sends(spec) for key, spec in sends.items()}
     return {key: replace(spec, reveals="nothing: kept back") if key in deny else spec for key, spec in whole.items()}
 

@@ -1,4 +1,4 @@
-"""A ledger that forgets nothing: every entry is on disk before the run goes on."""
+"""A persistent ledger: every entry is on disk before the run goes on."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from fedweave.experiment.runs.files import plain_errors
 from fedweave.experiment.runs.files import read as content
 
 _ENTRY, _MOST = TypeAdapter(Entry), 2**53
-_NOTED: dict[str, dict[str, type]] = {  # what notes must have
+_NOTE_FIELDS: dict[str, dict[str, type]] = {  # required fields of notes, by kind
     "saved": {"round": int},
     "lists": {"counts": dict},
     "cut": {"round": int, "cut": int, "values": int},
@@ -30,9 +30,9 @@ LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here
 class Journal(Ledger):
     """A `Ledger` kept in a file of JSON lines.
 
-    What crossed a wire cannot be taken back, so what was recorded after the last checkpoint stays when a run resumes:
-    rounds that are done again stand twice. last: the entry recorded last. notes: what else the file said when it was
-    opened. chain: of the site that keeps it, in which each entry is linked; None at a server.
+    A message that was sent cannot be taken back. So entries after the last checkpoint stay when a run resumes, and a
+    repeated round has its entries twice. last: the latest entry. notes: the notes in the file when it was opened.
+    chain: the chain of the site's accounts, which links each entry; None at a server.
     """
 
     last: Entry
@@ -50,7 +50,7 @@ class Journal(Ledger):
         self._file = open(path, "a", encoding="utf-8", opener=private_file)  # noqa: SIM115
 
     def add(self, entry: Entry) -> None:
-        """See `Ledger.add`; the entry is on the disk when this returns, and outlasts a loss of power."""
+        """See `Ledger.add`. The entry is on the disk when this returns, and survives a loss of power."""
         super().add(entry)
         self.last = entry
         if self.chain is None:
@@ -62,7 +62,7 @@ class Journal(Ledger):
             os.fsync(self._file.fileno())
 
     def note(self, kind: str, **fields: object) -> None:
-        """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
+        """Write a note with the time. It survives the process and, once an entry follows, a loss of power."""
         self._write({"note": kind, "at": now(), **fields})
 
     def _write(self, fields: Values) -> bytes:
@@ -77,8 +77,8 @@ class Journal(Ledger):
 
 
 class Records(NamedTuple):
-    """What a journal's file holds: entries, other notes (`Journal.note`), the numbers of damaged lines, the byte
-    behind the last whole line, and the entries' links in the site's chain, where they have one."""
+    """The content of a journal's file: entries, notes (`Journal.note`), the numbers of damaged lines, the position
+    after the last complete line in bytes, and the entries' links in the site's chain, if they have any."""
 
     entries: list[Entry]
     notes: list[Record]
@@ -88,7 +88,7 @@ class Records(NamedTuple):
 
 
 def journal_path(folder: Path, run: str) -> Path:
-    """Where the server or a site in `folder` keeps the journal of a run."""
+    """The file of the journal of a run in the `folder` of the server or a site."""
     return folder / "ledgers" / f"{run}.jsonl"
 
 
@@ -98,18 +98,18 @@ def journals(folder: Path) -> list[Path]:
 
 
 def last_epoch(journal: Journal) -> int:
-    """The last epoch of keys for secure sums in a journal as it was opened; -1 if there was none."""
+    """The last epoch of keys for secure aggregation in a journal when it was opened; -1 if there was none."""
     epochs = (note.get("epoch") for note in journal.notes if note["note"] == "epoch")
     return max((epoch for epoch in epochs if isinstance(epoch, int)), default=-1)
 
 
 def now() -> str:
-    """The time, for a note."""
+    """The present time in UTC, for a note."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def append_note(path: Path, kind: str, **fields: object) -> None:
-    """As `Journal.note`, in a file that nobody has open; on the disk when this returns."""
+    """Like `Journal.note`, for a file that no process has open. The note is on the disk when this returns."""
     _end_last_line(path)
     with open(path, "a", encoding="utf-8", opener=private_file) as file:
         file.write(json.dumps({"note": kind, "at": now(), **fields}) + "\n")
@@ -123,10 +123,10 @@ def entries(path: Path) -> list[Entry]:
 
 
 def read_journal(path: Path, start: int = 0) -> Records:
-    """What a journal's file holds from byte `start` on; a last line that is half-written is skipped.
+    """The content of a journal's file from byte `start` on, without an incomplete last line.
 
     Raises:
-        FedweaveError: a line states a mechanism that is not known here; names file and line.
+        FedweaveError: a line has a mechanism that this version does not know; names the file and line.
     """
     if not path.exists():
         return Records([], [], [], 0, [])
@@ -151,7 +151,7 @@ def read_journal(path: Path, start: int = 0) -> Records:
 def _note(fields: Record) -> Record:
     if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
         raise TypeError("a note's kind and time are words")
-    for key, kind in _NOTED.get(fields["note"], {}).items():
+    for key, kind in _NOTE_FIELDS.get(fields["note"], {}).items():
         if type(fields[key]) is not kind:
             raise TypeError(f"{key} is no {kind.__name__}")
     json.dumps(fields, ensure_ascii=False).encode()  # half a character is none
@@ -168,7 +168,7 @@ def _entry(text: bytes, fields: Record) -> Entry:
     if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
         raise ValueError("a message goes up, down, or to peers, one for each client")
     if any(len(line) != len(Line._fields) for line in fields["keys"]):
-        raise ValueError("of every key it says all that there is to say")
+        raise ValueError("every key has all fields of a line")
     for line in entry.keys:
         if line.applied is not None:
             read_applied(line.applied)

@@ -1,4 +1,4 @@
-"""Calls over NVFlare's Collab API, with deadlines of fedweave's own, by a clock that nobody sets."""
+"""Calls over NVFlare's Collab API, with fedweave's own deadlines, by a monotonic clock."""
 
 import logging
 import queue
@@ -17,19 +17,19 @@ from fedweave.deploy.flare.requests import Answer
 
 
 def steady() -> None:
-    """Have this process's waits last as long as they were asked to."""
+    """Make NVFlare's waits in this process use a monotonic clock, so that setting the clock does not change them."""
     waiter_utils.time = SimpleNamespace(time=time.monotonic, sleep=time.sleep)
 
 
 ABSENT = "it is not connected"  # why a site takes no part in a job from its start
-# A site that did not answer in time may still be at work; NVFlare waits this much longer for the end of its call, and
-# until then the site is called no more.
+# A site that did not answer in time may still be at work. NVFlare waits this many seconds longer for the end of its
+# call, and until then the link does not call the site again.
 _PATIENCE = 600.0
 _GLANCE = 0.1  # seconds between two looks at whether a call has failed
 _PROBE = 5.0  # seconds between two looks at whether sites that owe an answer are alive
 _ALIVE = 10.0  # seconds that a living site has to say so
-# Looks on end at which a site that owes an answer was not at work on it, after which it is asked again: what it was
-# asked, or what it answered, is lost. They grow, since a large answer may be on its way all the time.
+# After this many consecutive looks at which a site owed an answer but was not at work on it, the link asks it again:
+# the request or the answer is lost. The numbers grow, since a large answer may still be on its way.
 _ASK_AGAIN = (2, 8, 32)
 
 
@@ -43,18 +43,19 @@ class _Failure(Protocol):
 
 
 class _Results(Protocol):
-    """What NVFlare gives at once of a call, and fills later."""
+    """The result object of a call, which NVFlare returns at once and fills later."""
 
     failures: Mapping[str, _Failure]
 
 
 @dataclass
 class _Call:
-    """A call on its way: its number, what is asked, results that NVFlare will fill, by site, replies as they come, and
-    sites that still owe one. idle: at how many looks on end a site that owes one was not at work on it."""
+    """A call under way: its number, the request and its blob, the results by site that NVFlare will fill, the queue of
+    replies, and the sites that still owe one. idle: {site: consecutive looks at which it was not at work on the
+    call}."""
 
     number: int
-    asked: tuple[str, bytes]
+    content: tuple[str, bytes]
     results: dict[str, _Results]
     arrivals: _Arrivals
     waiting: set[str]
@@ -62,7 +63,7 @@ class _Call:
 
 
 class CollabLink:
-    """Calls `Site.call` of the sites in this job; made in the server's main function.
+    """Calls `Site.call` of the sites in this job. The server's main function makes one.
 
     timeout: seconds that sites have for an answer.
     """
@@ -75,13 +76,14 @@ class CollabLink:
         self._running: list[_Call] = []
         self._lost: dict[str, str] = {}
         self._silent: frozenset[str] = frozenset()
-        self._asked: list[_Call] = []
+        self._current: list[_Call] = []
         self._numbers, self._repeated = 0, False
         self._log = logging.getLogger("fedweave.server")
 
     @property
     def lost(self) -> dict[str, str]:
-        """{site: why} of the sites whose process or connection is gone or never was, for as long as this job lasts."""
+        """{site: why} for the sites whose process or connection is gone or never was there, for the rest of this
+        job."""
         return dict(self._lost)
 
     @property
@@ -91,16 +93,16 @@ class CollabLink:
 
     @property
     def owing(self) -> tuple[str, ...]:
-        """The sites that owe an answer now; for another thread than the one that calls."""
-        return tuple(sorted({site for call in self._asked for site in tuple(call.waiting)}))
+        """The sites that owe an answer now. Another thread than the calling one may read this."""
+        return tuple(sorted({site for call in self._current for site in tuple(call.waiting)}))
 
     def close(self) -> None:
-        """Give up what is still owed: NVFlare ends a job only when no call is under way."""
+        """Give up all open calls: NVFlare ends a job only when no call is under way."""
         if self._lost or self._repeated or any(call.waiting for call in self._running):
             collab.context.abort_signal.trigger(True)
 
     def unreachable(self) -> dict[str, str]:
-        """See `federation.Link`; drops and counts what has come too late."""
+        """See `requests.Link`; also drops and counts late replies."""
         for call in self._running:
             for site, _ in self._news(call):
                 self.late[site] += 1
@@ -111,13 +113,13 @@ class CollabLink:
         return busy | self._lost
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
-        """See `federation.Link`: one group call if all sites get the same blob, else a call per site."""
+        """See `requests.Link`. Makes one group call if all sites get the same blob, else a call per site."""
         absent = {site: ABSENT for site in blobs if site not in self._sites}
         self._lost |= absent
         here = [site for site in blobs if site in self._sites]
         alike = len({blobs[site] for site in here}) == 1
         calls = [self._start(group, request, blobs[group[0]]) for group in ([here] if alike else [[s] for s in here])]
-        self._asked, answers = calls, dict[str, Answer]()
+        self._current, answers = calls, dict[str, Answer]()
         deadline = time.monotonic() + self._timeout
         probe = time.monotonic() + _PROBE
         while any(call.waiting for call in calls) and time.monotonic() < deadline:
@@ -150,11 +152,11 @@ class CollabLink:
             process_resp_cb=_deliver,
             arrivals=call.arrivals,
         )
-        call.results |= dict.fromkeys(sites, group.call(*call.asked, call.number))
+        call.results |= dict.fromkeys(sites, group.call(*call.content, call.number))
 
     def _probe(self, calls: list[_Call]) -> None:
-        """Note those sites that owe an answer but are dead, and ask those again that are not at work on it. One that
-        stalls, so that nothing comes back though the connection stands, has until the end of `timeout`."""
+        """Look at the sites that owe an answer. Mark dead sites as lost, and ask sites again that are not at work on
+        the call. A site that stalls, with its connection still open, has until the end of `timeout`."""
         owing = sorted({site for call in calls for site in call.waiting})
         if not owing:
             return
@@ -171,16 +173,16 @@ class CollabLink:
                 call.waiting.discard(site)
 
     def _look(self, call: _Call, site: str, at_work: bool) -> None:
-        """Ask a site again that owes an answer and lives, but is not at work on it; it does nothing twice."""
+        """Ask a living site again if it owes an answer but is not at work on it. The site does not repeat the work."""
         call.idle[site] = 0 if at_work else call.idle[site] + 1
         if call.idle[site] in _ASK_AGAIN:
-            what = "its answer, or what it was asked, is lost on the way; it is asked again"
+            what = "the request or its answer is lost on the way; the server asks again"
             self._log.warning("%s lives and is at work on nothing: %s", site, what)
             self._repeated = True
             self._ask(call, [site])
 
     def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, object]]:
-        """What has come since the last look, waiting up to `wait` seconds for the first; notes sites that are lost."""
+        """The replies since the last look; waits up to `wait` seconds for the first. Also marks lost sites."""
         arrivals: list[tuple[str, object]] = []
         try:
             arrivals.append(call.arrivals.get(timeout=wait) if wait else call.arrivals.get_nowait())
@@ -200,7 +202,7 @@ def _deliver(gcc: Any, result: object, arrivals: _Arrivals) -> None:
 
 
 def _answer(reply: object) -> Answer:
-    """What a site sent, taken apart without trust."""
+    """A site's reply as an `Answer`; every field is checked, because a site may send anything."""
     try:
         if not isinstance(reply, dict):
             raise TypeError("it is no table")

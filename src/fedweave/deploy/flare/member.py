@@ -1,4 +1,4 @@
-"""A site's side of a job: its own data, state, secret and policy. Nothing here knows how calls travel."""
+"""A site's side of a job: its data, state, secret and policy. This module does not depend on how calls travel."""
 
 import dataclasses
 import hashlib
@@ -103,25 +103,25 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.ops import hashing
 
 # ----------------------------------------------------------------------------------------------------
-# How a site answers what is asked after it has joined: before the first step it finds common nodes with others,
-# agrees on lengths, and tells and hears of nodes at the ends of edges; then it runs steps, with what it finds of
-# other sites, its own privacy noise, and releases that are as before.
+# How a site answers requests after it has joined. Before the first step, the sites find common nodes, agree on lengths
+# of lists, and exchange features over edges between sites. Then each site runs steps, with what other sites sent and
+# with its own privacy noise. Noise that is drawn once for good stays the same.
 
 
 def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
-    """What a step sees, on the device where the site's steps run; all else of a job stays on the host."""
-    drawn, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
-    if drawn is not None:
-        drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
+    """The client that a step sees, on the device where the site's steps run. The rest of a job stays on the host."""
+    labels, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
+    if labels is not None:
+        labels = labels._replace(key=labels.key.to(device), places=labels.places.to(device))
     tensors = to(state, device), key.to(device), noise_key(secret_file).to(device)
-    return Client(job.graph_on(device), *tensors, None if test is None else test.to(device), lasting=drawn)
+    return Client(job.graph_on(device), *tensors, None if test is None else test.to(device), lasting=labels)
 
 
 def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
-    """What a step replies.
+    """Run a step and return its reply.
 
     Raises:
-        StepFailed: it could do nothing with the data and the message. CallRefused: it wrote into the data.
+        StepFailed: the step failed on the data and the message. CallRefused: the step wrote into the data.
     """
     watched = Watched(client.graph, client.test)
     try:
@@ -130,12 +130,14 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
         raise
     except Exception as error:
         raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
-    watched.refuse_changes(name, "this site", CallRefused)  # which the server hears: it tells nothing of the data
+    watched.refuse_changes(
+        name, "this site", CallRefused
+    )  # the server gets this reason: it reveals nothing about the data
     return reply
 
 
 def model_judged(name: str, step: Step, client: Client, message: Tree) -> Tree | None:
-    """The model that a step judges, from a call whose message asks it to keep that; nothing is sent.
+    """The model that an evaluation step scores, from a call whose message asks it to keep the model; nothing is sent.
 
     Raises:
         StepFailed, CallRefused: see `carry_out`.
@@ -149,22 +151,22 @@ def model_judged(name: str, step: Step, client: Client, message: Tree) -> Tree |
 def read_received(
     job: Participation, request: StepRequest, site: str, log: logging.Logger
 ) -> tuple[Tree, dict[str, str]]:
-    """What the step that `request` asks for finds of its peers at `site`, and {peer: "missing" or "refused"} of those
-    who left nothing of use."""
-    of = request.received
-    if of is None:
+    """The message from peers at `site` for the requested step, and {peer: "missing" or "refused"} for the peers without
+    a usable parcel."""
+    received = request.received
+    if received is None:
         return {}, {}
-    info, call = step_info(find_step(job.algorithm, of.step)), (request.round, of.again)
-    message, faults, refused = job.inbox.open(of.step, info, call, of.sources[site], of.clients)
+    info, call = step_info(find_step(job.algorithm, received.step)), (request.round, received.again)
+    message, faults, refused = job.inbox.open(received.step, info, call, received.sources[site], received.clients)
     for peer, why in refused.items():
-        log.error("what %s sent is of no use: %s", peer, why)
+        log.error("the parcel of %s is not usable: %s", peer, why)
     return message, faults
 
 
 def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> StepInfo:
-    """`info` with every release id followed by a fingerprint of the entry of `state` that it names.
+    """`info`, where every release id has a fingerprint of the entry of `state` that it names.
 
-    What a site draws again, because it went back to an earlier state or in another run, is so another release.
+    So a new draw, after the site went back to an earlier state or in another run, counts as another release.
 
     Raises:
         FedweaveError: the state has no such entry.
@@ -186,8 +188,8 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
 
 
 def noise_key(path: Path) -> Tensor:
-    """A secret key for privacy noise (`ops.hashing`) from the site's own secret and fresh entropy: nobody else can
-    compute it, not even from noise that left, and no two calls share it.
+    """A secret key for privacy noise (`ops.hashing`), from the site's own secret and fresh entropy. Others cannot
+    compute it, not even from noise that left the site, and every call has another key.
 
     Raises:
         ConfigError: there is no secret, or others can read it.
@@ -197,11 +199,11 @@ def noise_key(path: Path) -> Tensor:
 
 
 def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
-    """What noise on labels is drawn from, in every run the same: from the site's own secret, and of the labels as they
-    are; None where nothing says which these are.
+    """The key for noise on labels, which is the same in every run: it depends on the site's own secret and the present
+    labels. None if the labels have no `version`.
 
     Raises:
-        ConfigError: as `noise_key`.
+        ConfigError: see `noise_key`.
     """
     if version is None:
         return None
@@ -212,10 +214,11 @@ def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
 def answered(
     job: Participation, request: Blind | Settle, message: Tree, log: logging.Logger
 ) -> tuple[str, Tree, Declaration]:
-    """What the call is named, what the site says, and what that reveals.
+    """The name of the call, the site's reply, and the reply's declaration.
 
     Raises:
-        CallRefused: it is not the time for that, or `message` cannot be. PolicyViolation: the policy does not allow it.
+        CallRefused: the request is out of turn, or `message` is not valid. PolicyViolation: the policy does not allow
+            it.
     """
     check_begun(job, request)
     if isinstance(request, Blind):
@@ -233,7 +236,7 @@ def answered(
 
 
 def added(job: Participation, request: Add, message: Tree) -> Tree:
-    """What the site tells of the nodes that its edges lead to, or of its entities, not masked yet.
+    """The site's term of an exchange over edges or of the table of entities, not masked yet.
 
     Raises:
         CallRefused, PolicyViolation: see `answered`.
@@ -248,7 +251,7 @@ def added(job: Participation, request: Add, message: Tree) -> Tree:
 
 
 def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
-    """Take up the numbers that all sites give to entities (`entities.Entities`)."""
+    """Take the common numbers of the entities (`entities.Entities`) into the site's data."""
     holdings = job.found
     if job.entities is None or not isinstance(holdings, Holdings):
         raise CallRefused("entities: sites number them once, right after they have joined")
@@ -261,22 +264,22 @@ def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
 
 
 def check_begun(job: Participation, request: Add | Blind | Settle) -> None:
-    """Raise CallRefused unless the call is of the job that the site has joined."""
+    """Raise CallRefused unless the request is for the job that the site has joined."""
     if (request.round, request.predict) != job.begun:
-        raise CallRefused(f"{described(request)} is asked for once, right after a site has joined, for that job alone")
+        raise CallRefused(f"{described(request)} is allowed once, right after a site has joined, and only for that job")
 
 
 def _exchange(job: Participation) -> Exchange:
-    """Its part in the exchange that is under way, which its policy may have narrowed since it began: sums of as many
-    nodes as that and the experiment ask for."""
+    """The site's part in the present exchange. Its minimum number of nodes in a sum is the larger one of the experiment
+    and the policy, which the owner may have tightened since the exchange began."""
     if job.exchange is None:
-        raise CallRefused("exchange: sites tell each other of nodes once, right after they have joined")
+        raise CallRefused("exchange: sites exchange features over edges once, right after they have joined")
     job.exchange.least = max(job.config.min_external, least_told(job.rules))
     return job.exchange
 
 
 def _take(job: Participation, message: Tree) -> None:
-    """Go on with the data to which others have told what they know of its nodes."""
+    """Take the columns that other sites sent for the site's nodes into its data."""
     holdings, dtype, exchange = job.found, DTYPES[job.config.engine.values["dtype"]], _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
@@ -288,10 +291,10 @@ def _take(job: Participation, message: Tree) -> None:
 
 
 def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
-    """A turn with another site's ids (`privacy.intersection`); how long all lists are is in the journal, and the policy
-    may bound it."""
-    held = job.found if isinstance(job.found, PartyData) else job.exchange
-    meeting = None if held is None else held.meeting
+    """Blind another site's ids (`privacy.intersection`). The journal notes the lengths of all lists, and the policy may
+    bound them."""
+    owner = job.found if isinstance(job.found, PartyData) else job.exchange
+    meeting = None if owner is None else owner.meeting
     if meeting is None or "ids" in job.rules.deny:
         raise CallRefused("alignment: only a site that sends ids blinds others'")
     if turn == 1:
@@ -301,13 +304,13 @@ def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
             job.ledger.note("lists", counts=meeting.counts)
     points = message.get("ids")
     if not isinstance(points, Tensor) or points.dtype != torch.uint8:
-        raise CallRefused("alignment: what is to be blinded is no list of ids")
+        raise CallRefused("alignment: the server sends no list of ids to blind")
     blinded, signature = meeting.blind(turn, points.numpy(), data(message.get("signature")))
     return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
 
 
 def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
-    """Keep of a party's nodes those that all parties have."""
+    """Restrict a party's data to the nodes that all parties have."""
     party = job.found
     if not isinstance(party, PartyData):
         raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
@@ -317,22 +320,22 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     if party.data.ids:
         with job.accounts.open(job.ledger):
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
-        log.info("%s", party.kept(holdings.data))
+        log.info("%s", party.overlap(holdings.data))
     job.check_marks(party.marks(holdings.data))
     job.begin(holdings, message["width"])
     return describe(holdings, withheld(job.rules))
 
 
-_WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
+_WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # {kind of a request: the way of its step}
 _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
 
 class Member:
-    """Answers the server's calls, one at a time, and takes what other sites send at any time.
+    """Answers the server's requests, one at a time, and accepts parcels of other sites at any time.
 
-    folder: the site's. post: carries what the site sends to others. Every call and every error is written to the
-    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: with
-    whose certificate the job was submitted, as the server says.
+    folder: the site's folder. post: sends the site's parcels to other sites. submitter: the name in the certificate
+    that submitted the job, by the server. The owner's log has every request and every error. The server gets the reason
+    of an error only if it reveals nothing about the data.
     """
 
     def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
@@ -362,14 +365,14 @@ class Member:
             except CallRefused as error:
                 self._stopped = f"the site refuses it: {error}"
                 return self._refused(task, error)
-            except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
+            except Exception as error:  # a fault here stops only this site, and its text may contain data
                 reason = error.__cause__ if isinstance(error, StepFailed) else error
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(task, error)
 
     def end(self) -> None:
-        """The job is over."""
+        """Log that the job is over."""
         self._calls.ended(self._run_of(None), self._stopped)
 
     def _run_of(self, request: Request | None) -> str:
@@ -380,17 +383,17 @@ class Member:
         return told_heads(self._folder, self._name, job.accounts.chain.head, request) if job else ""
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
-        """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.
+        """Keep a parcel of the site `sender` until a step needs it; returns "", or why the site rejects it.
 
-        Without the lock of `answer`: two sites that send to each other would wait for each other.
+        It does not use the lock of `answer`: two sites that send to each other would wait for each other.
         """
         try:
-            of, job = json.loads(label), self._job
-            if job is None or job.run != of["run"]:
+            call, job = json.loads(label), self._job
+            if job is None or job.run != call["run"]:
                 raise FedweaveError("the site takes no part in that run")
-            find_step(job.algorithm, of["step"])
-            job.inbox.put(sender, of["step"], (int(of["round"]), int(of["again"])), blob)
-        except Exception as error:  # whatever a peer sends, it is that peer's fault alone
+            find_step(job.algorithm, call["step"])
+            job.inbox.put(sender, call["step"], (int(call["round"]), int(call["again"])), blob)
+        except Exception as error:  # a bad parcel must not stop this site
             self._log.error("refused what %s sent: %s", sender, error)
             return "it was refused"
         return ""
@@ -415,7 +418,7 @@ class Member:
         return self._step(request, message)
 
     def _refused(self, request: Request | None, error: Exception) -> Answer:
-        """Tell the owner why the site takes no further part in the job."""
+        """Log for the owner why the site takes no further part in the job."""
         self._calls.refused(self._folder, self._run_of(request), request, error)
         return Answer(refusal=self._stopped, final=True)
 
@@ -425,13 +428,13 @@ class Member:
         self._joined = True
         set_aside(self._folder, request.run)
         check_versions(request.versions, {})  # another release's document could mean something else
-        policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
+        policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
         self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, request.document)
-        check_versions(request.versions, request.document)  # files that the policy allows to be read
+        check_versions(request.versions, request.document)  # the policy allows reading these files
         if config.engine.name != "flare":
-            raise CallRefused("the server names another engine than that of sites")
+            raise CallRefused("the server names another engine than `flare`")
         check_sites(rules, self._name, request.sites)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
@@ -462,7 +465,7 @@ class Member:
                 job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, then)
             job.begin(holdings, holdings.features, data.normalize)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
-            if request.predict:  # how many new records there are is the site's own affair
+            if request.predict:  # the number of new records does not leave the site
                 reply = {key: reply[key] for key in FORM if key in reply}
             if job.exchange is None:
                 return self._tell(request.round, JOIN, reply, JOINING)
@@ -471,7 +474,8 @@ class Member:
         return self._tell(request.round, JOIN, kept_back(holdings.greeting(), withheld(rules)), MEETING)
 
     def _join_learned(self, job: Participation, request: Join, holdings: Holdings) -> bytes:
-        """Say how many entities there are, which the sites then number alike; or go on with the numbers of before."""
+        """Report the number of entities, which the sites then number together; or go on with the numbers from
+        before."""
         entities = Entities.of(holdings.data, self._folder)
         if request.round < 0 and not request.predict:
             check_told(job.rules, UNITING, len(request.sites))
@@ -488,27 +492,28 @@ class Member:
         return self._tell(request.round, JOIN, reply, JOINING)
 
     def _warn(self, job: Participation) -> None:
-        """Say which lines of the site's journals count for nothing."""
+        """Log which journals have damaged lines."""
         for name, lines in job.accounts.damaged.items():
-            self._log.warning("ledgers/%s: damaged lines: %d; what they say has left is counted no more", name, lines)
+            self._log.warning("ledgers/%s: damaged lines: %d; the accounts do not count them", name, lines)
 
     def _prepare(self, job: Participation, request: Agree | Open, message: Tree) -> bytes:
-        """What secure sums need besides the terms; no policy speaks of it."""
+        """Answer a request for keys, shares or signatures of a secure aggregation; no rule of the policy applies to
+        them."""
         if request.round and job.ledger.purpose == SETUP:  # before the first step of training
             job.ledger.purpose = TRAINING
         info, reply = INFO[request.kind], job.prepare_sum(request, message)
         return self._send(request.round, f"({request.kind})", reply, info, job.rules.freed(info.sends))
 
     def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
-        """Tell, in a secure sum, of the nodes that edges lead to (`alignment.Exchange`), or of entities."""
+        """Send the site's masked term of an exchange over edges (`alignment.Exchange`), or of the table of entities."""
         if request.step not in BEFORE:
-            raise CallRefused(f"{request.step} is nothing that sites add up before the first step")
+            raise CallRefused(f"{request.step} is no sum before the first step")
         info, reply, heard = BEFORE[request.step], added(job, request, message), fingerprint(message)
         reply = job.masking.masked(request, info, heard, reply)
         return self._send(request.round, f"({request.step})", reply, info), json.dumps({HEARD: heard})
 
     def _tell(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
-        """What the site says of itself, from which its policy has already taken what it denies."""
+        """Send a report about the site's data, from which the caller has removed what the policy denies."""
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
@@ -517,7 +522,7 @@ class Member:
         return self._send(round, name, reply, StepInfo.of(as_kept_back(sends, denied_keys), ragged=True), free)
 
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
-        """The reply to the server, and the note that goes with it."""
+        """Run a step; returns the reply to the server and the note with it."""
         job = self._job
         if job is None or not job.ready or not isinstance(job.found, Holdings):
             raise CallRefused(f"{described(request)} was asked for before the site had joined the job")
@@ -565,7 +570,7 @@ class Member:
         return sent, note or json.dumps(noted)
 
     def _deliver(self, job: Participation, request: StepRequest, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
-        """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
+        """Send the reply to the peers that the server named. The server gets an empty reply with a receipt."""
         name, peers = request.step, request.to[self._name]
         if not set(peers) <= set(job.asked.sites) - {self._name}:
             raise CallRefused(f"{described(request)} names peers that are no other sites of the run")
@@ -586,15 +591,15 @@ class Member:
         rules: Rules | None = None,
         to: Sequence[str] | None = None,
     ) -> bytes:
-        """The reply as it may leave, to the server or to peers, noted in the site's own ledger.
+        """Check a reply to the server or to peers, enter it into the site's ledger, and return its bytes.
 
-        info: what the site's own algorithm declares; nothing that is said of the reply comes from the request.
+        info: the declaration of the site's own algorithm; no part of it comes from the request.
         """
         check_declared(name, info, (path for path, _ in leaves(reply)))
         job, blob = self._job, encode(reply)
         if job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
-        copies, way = (1, "up") if to is None else (len(to), "peer")
+        copies, direction = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
             if TRIED in reply:
@@ -602,7 +607,7 @@ class Member:
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
-            job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
+            job.ledger.record(round, 0, name, (self._name,) * copies, direction, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)
         self._calls.left(reply, copies * len(blob), to or ())
         return blob

@@ -1,4 +1,4 @@
-"""What a site remembers of a run from call to call, on its disk, and the order in which it answers calls."""
+"""A site's memory of a run between calls, on its disk, and the order in which it accepts calls."""
 
 import hashlib
 import json
@@ -24,11 +24,11 @@ from fedweave.ops.touched import materialize
 
 
 class Store:
-    """A tree after the last call, and as it was before each round that a resuming server may go back to; no leaf in its
-    files is sparse.
+    """A tree after the last call, and the earlier trees before each round to which a resuming server may go back. No
+    leaf in the files is sparse.
 
-    name: of the tree's file. before: begins the names of the earlier ones. lasting: False leaves the disk as it is, for
-    a job whose changes are to end with it.
+    name: name of the tree's file. before: prefix of the earlier trees' files. lasting: False keeps changes in memory
+    only, for a job whose changes end with it.
     """
 
     def __init__(self, folder: Path, name: str = "state", before: str = "before-", lasting: bool = True) -> None:
@@ -39,7 +39,7 @@ class Store:
         self._round = max(self._rounds(), default=-1)
 
     def enter(self, round: int, saved: int) -> None:
-        """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
+        """Note that a call of `round` has come, and that the server holds a checkpoint of round `saved`."""
         if not self._lasting:
             return
         if round != self._round:
@@ -50,7 +50,7 @@ class Store:
                 self._before(number).unlink()
 
     def keep(self, tree: Tree) -> None:
-        """The state after a call."""
+        """Store the state after a call."""
         self.tree = tree
         if not self._lasting:
             return
@@ -69,7 +69,8 @@ class Store:
         self._round = max(self._rounds(), default=-1)
 
     def _link(self, path: Path) -> None:
-        """A second name for the current state; `write` replaces the first one, so that this one keeps its content."""
+        """Give the current state a second name. `write` replaces the first file, so that the second keeps its
+        content."""
         path.unlink(missing_ok=True)
         if self._state.exists():
             os.link(self._state, path)
@@ -91,10 +92,10 @@ _NOTHING = hashlib.sha256(b"").hexdigest()  # before the first message
 class Memory:
     """A site's state in one run.
 
-    folder: of the run at the site. lasting: what calls make of it outlasts the job; it does not where a run's models
-    predict, from the state after some round, which leaves all that training goes on from. chained: the run has secure
-    sums whose terms depend on the state, and so on what it was made of. labelled: the steps that are not called at
-    clients without labels (`core.algorithm.Calls`).
+    folder: the run's folder at the site. lasting: whether changes outlast the job; False for prediction, which starts
+    from the state after some round and must not change the state of training. chained: whether the run has secure
+    aggregations whose terms depend on the state, and so on all messages that led to it. labelled: the steps that the
+    server does not call at clients without labels (`core.algorithm.Calls`).
     """
 
     chained = False
@@ -102,43 +103,46 @@ class Memory:
 
     def __init__(self, folder: Path, lasting: bool) -> None:
         self._state = Store(folder, lasting=lasting)
-        self._told = Store(folder, "told", "told-before-", lasting)
+        self._messages = Store(folder, "told", "told-before-", lasting)  # file names of run folders
 
     def begun(self, info: StepInfo) -> Tree:
-        """The state that a step finds, for it to change."""
+        """A copy of the state for a step, which may change it; {} for a stateless step."""
         return {} if info.stateless else map_leaves(lambda leaf: leaf, self._state.tree)
 
     def heard(self, step: str, message: Tree, info: StepInfo) -> str:
-        """The fingerprint of what a step makes its reply and state of besides the site's own data: the message and,
-        unless it is `stateless`, those that made the state; "" where no secure sum needs it. One of `labelled` that is
-        told nothing adds nothing: sites without labels have no such call, and all must have heard the same."""
+        """The fingerprint of all messages on which a step's reply and state depend: the present message and, unless the
+        step is `stateless`, the messages that led to the state. "" if no secure aggregation needs it.
+
+        An empty message to a step in `labelled` does not change the fingerprint: sites without labels have no such
+        call, and the fingerprints of all sites must be equal.
+        """
         if info.stateless:
             return fingerprint(message)
         if not self.chained:
             return ""
-        past = bytes(self._told.tree[_PAST].tolist()).hex() if self._told.tree else _NOTHING
+        past = bytes(self._messages.tree[_PAST].tolist()).hex() if self._messages.tree else _NOTHING
         if step in self.labelled and not any(leaves(message)):
             return past
         return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 
     def keep(self, state: Tree, heard: str, info: StepInfo) -> None:
-        """The state after a call, unless that is `apart`. What the step `heard` counts if it changed the state, or the
-        data."""
+        """Store the state after a call, unless the step is `apart`. If the step changed the state or the data, also
+        store the fingerprint `heard`."""
         if info.apart:
             return
         if self.chained and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
             past = torch.tensor(list(bytes.fromhex(heard)), dtype=torch.uint8, device="cpu")
-            self._told.keep({_PAST: past})  # first: no state outlives a process without what made it
+            self._messages.keep({_PAST: past})  # before the state: after a crash no state is without its fingerprint
         self._state.keep(state)
 
     def enter(self, round: int, saved: int) -> None:
-        """A call of `round` has come, and the server holds a checkpoint of round `saved`."""
-        for store in (self._state, self._told) if self.chained else (self._state,):
+        """Note that a call of `round` has come, and that the server holds a checkpoint of round `saved`."""
+        for store in (self._state, self._messages) if self.chained else (self._state,):
             store.enter(round, saved)
 
     def go_back(self, round: int) -> None:
-        """Continue from what there was after `round`."""
-        for store in (self._state, self._told):
+        """Continue from the state after `round`."""
+        for store in (self._state, self._messages):
             store.go_back(round)
 
 
@@ -149,14 +153,14 @@ def _same(one: Tree, other: Tree) -> bool:
 
 
 class Order:
-    """How far a job has come among the calls that its algorithm makes.
+    """A job's progress through the calls of its algorithm.
 
-    Every call has a place in its round, the occurrence of its step there, and places only rise: no call comes twice, or
-    after what follows it. A site may be left out of some. Set-up is round 0, evaluation the end of a round.
+    Every call has a place in its round, by the occurrence of its step. Places only rise, so that no call comes twice or
+    out of order. The server may leave a site out of some calls. Set-up is round 0, evaluation the end of a round.
 
-    calls: those of the site's own algorithm. after: the round whose state the job continues from, -1 for none. rounds:
-    how many there are. every: in which of them there are evaluations (`rounds.evaluated`). predict: the job has a
-    finished run's models predict, which are those after that round. most: how many models are tried in some rounds.
+    calls: the calls of the site's own algorithm. after: the round after which the job continues, -1 for none. rounds:
+    number of rounds. every: how often the model is evaluated (`rounds.evaluated`). predict: whether the job predicts
+    with a finished run's models after the round `after`. most: the number of models that may be tried in given rounds.
     """
 
     def __init__(
@@ -176,10 +180,10 @@ class Order:
         self._most, self._tried = most, (self._first, 0)
 
     def admit(self, step: str, round: int, again: int) -> None:
-        """Note that the `again`-th further call of `step` in `round` has come.
+        """Note that a call of `step` in `round` has come, after `again` earlier ones in this round.
 
         Raises:
-            CallRefused: it is not its turn; names what is due.
+            CallRefused: the call is out of order; names the calls that are due.
         """
         due = self._due(round)
         places = [place for place, name in enumerate(due) if name == step]
@@ -191,11 +195,11 @@ class Order:
         self._reached = here
 
     def count_tried(self, models: int) -> None:
-        """Note that so many models were tried in the call that was admitted last.
+        """Note that the last admitted call tried this number of `models`.
 
         Raises:
-            CallRefused: these are more than a message has, or with those before more than the algorithm tries in a
-                round.
+            CallRefused: the number exceeds the limit of one message, or the round's total exceeds the number of models
+                that the algorithm tries.
         """
         round = self._reached[0]
         most, total = self._most([round]), models + (self._tried[1] if self._tried[0] == round else 0)
@@ -208,12 +212,12 @@ class Order:
 
     @property
     def round(self) -> int:
-        """The round of the call that was admitted last."""
+        """The round of the last admitted call."""
         return self._reached[0]
 
     @property
     def purpose(self) -> str:
-        """What the call is for that was admitted last."""
+        """The purpose of the last admitted call: prediction, set-up, training or evaluation."""
         round, place = self._reached
         if self._predicted is not None:
             return PREDICTION
@@ -240,21 +244,21 @@ def _names(steps: tuple[Step, ...]) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a site checks of a message before a step sees it.
+# Checks of a message before a step sees it.
 
 
-# Of the store: names in JSON, and the numbers by place among the paths.
+# Keys of the store: paths and steps in JSON, and the numbers by place among the paths.
 _PATHS, _STEPS, _LAST = "paths", "steps", "last"
 
 
 class Downloads:
-    """The last numbers of each path in a run's messages, whatever step they were for, kept where the policy bounds how
-    much the next ones may differ. They are the last that came, also where the run goes on from an earlier round: a
-    server that could choose what its messages are compared with would be bound by nothing.
+    """The last numbers of each path in a run's messages to any step. A site keeps them if its policy bounds the change
+    to the next message. If the run goes back to an earlier round, the site still compares with the last message that
+    came: otherwise the server could choose the message to compare with, and the bound would not hold.
 
-    folder: of the run. bound: the largest L2 norm of a change; None keeps nothing. apart: steps get representations of
-    other lists of nodes under the same path, so that each step's messages are compared among themselves.
-    lasting: see `Store`.
+    folder: the run's folder. bound: the largest L2 norm of a change; None keeps nothing. apart: whether messages are
+    compared only with messages to the same step, because steps get representations of different lists of nodes under
+    the same path. lasting: see `Store`.
     """
 
     def __init__(self, folder: Path, bound: float | None, apart: bool = False, lasting: bool = True) -> None:
@@ -263,13 +267,14 @@ class Downloads:
         self.tighten(bound)
 
     def tighten(self, bound: float | None) -> None:
-        """Bound messages so, from the next one on; where none was bounded yet, that is the first to compare with."""
+        """Set the bound from the next message on. If there was no bound before, that message is the first to compare
+        with."""
         self._bound = bound
         if bound is not None and self._store is None:
             self._store = Store(self._folder, "download", "download-before-", self._lasting)
 
     def check(self, step: str, message: Tree) -> None:
-        """Refuse a message of `step` that is not finite, or too far from those before.
+        """Refuse a message to `step` that is not finite, or that differs too much from the messages before.
 
         Raises:
             CallRefused: names the leaf. PolicyViolation: names the bound.
@@ -278,7 +283,7 @@ class Downloads:
             raise CallRefused(f"{path} of what {step} is sent {NOT_FINITE}")
         if self._store is None or self._bound is None:
             return
-        steps, last = self._kept(self._store.tree)
+        steps, last = self._read(self._store.tree)
         within = f"{step}/" if self._apart else ""
         now = {within + path: leaf for path, leaf in compared(message).items()}
         moved = change(last, now, {within + path for path, _ in leaves(message)})
@@ -295,7 +300,7 @@ class Downloads:
         self._store.keep({_PATHS: json.dumps([*last]), _STEPS: json.dumps(steps), _LAST: numbers})
 
     @staticmethod
-    def _kept(tree: Tree) -> tuple[dict[str, list[str]], dict[str, Tensor]]:
+    def _read(tree: Tree) -> tuple[dict[str, list[str]], dict[str, Tensor]]:
         """The paths of each step's last message, and each path's last numbers."""
         if not tree:
             return {}, {}
@@ -304,8 +309,8 @@ class Downloads:
 
 
 def compared(message: Tree) -> dict[str, Tensor]:
-    """{path: numbers} of a message: those that are floating-point, and whole ones beside such under the same first key,
-    which could be weights as well."""
+    """{path: numbers} of a message to compare: all floating-point leaves, and the integer leaves under the same first
+    key as one of these, because they could be weights, too."""
     pairs = ((path, leaf) for path, leaf in leaves(message) if not isinstance(leaf, str))
     tensors = {path: torch.as_tensor(materialize(leaf), device="cpu") for path, leaf in pairs}
     heads = {path.split("/")[0] for path, leaf in tensors.items() if leaf.is_floating_point()}
@@ -313,8 +318,8 @@ def compared(message: Tree) -> dict[str, Tensor]:
 
 
 def change(before: dict[str, Tensor], after: dict[str, Tensor], there: set[str]) -> float:
-    """L2 norm of the change of all numbers that had been before; infinite where one has another shape, or is no such
-    number any more, though its path is `there`."""
+    """L2 norm of the change of all numbers that were in the message before. Infinite if a path that is still `there`
+    has another shape, or no numbers to compare any more."""
     both = before.keys() & there
     if any(path not in after or after[path].shape != before[path].shape for path in both):
         return torch.inf

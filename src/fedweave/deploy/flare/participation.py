@@ -1,4 +1,4 @@
-"""What a site holds while it takes part in a run."""
+"""A site's data, state and accounts while it takes part in a run."""
 
 import json
 from collections.abc import Mapping
@@ -57,26 +57,27 @@ from fedweave.experiment.runs.files import write
 from fedweave.partition.external import ADD
 
 RUNS, MARKS = "runs", "marks.json"
-BEFORE = {ADD: SHARING, UNITE: UNITING}  # what is added up before the first step
-# Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
+BEFORE = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
+# The limit in bytes of a message with its sparse leaves filled in, even if the server's `engine.reply_mb` is larger.
 MOST_FILLED = 1 << 30
 
 
 class Participation:
-    """A site's part in one job of a run: data, state, ledger, and how far the job has come.
+    """A site's part in one job of a run: data, state, ledger and progress.
 
-    policy: the file that `rules` are of, marked before they were read.
-    found: what it has of the run's data; of a `PartyData` no step can be run until `begin`. pin: what every call has to
-    carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
+    policy: the policy file, whose state was noted before `rules` were read from it.
+    found: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
+    every request must have (`requests.pin`). limit: the largest size in bytes of a peer's parcel, and of a message with
+    its sparse leaves filled in.
     """
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
     _digest: str = ""  # of the data that the run is trained on
-    _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
+    _on_device: tuple[int, Graph] | None = None  # the version of the data on the device, and the graph there
     _calls: Calls | None = None
-    exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
-    entities: Entities | None = None  # that the sites are about to number alike, until that is done
+    exchange: Exchange | None = None  # over edges between sites, until it is done
+    entities: Entities | None = None  # until the sites have numbered them
     target: Mapping[str, int] = MappingProxyType({})  # see `admission.targeted`
 
     def __init__(
@@ -94,9 +95,12 @@ class Participation:
         engine, run_folder = config.engine.values, folder / RUNS / request.run
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
         self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
-        # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
+        # Half of the server's timeout, so that an unreachable peer does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.experiment, self.config = config, config.of_member(name, request.sites)  # all members', and its own
+        self.experiment, self.config = (
+            config,
+            config.of_member(name, request.sites),
+        )  # all members' configuration, and the site's
         self.found, self.rules, self.random_id = holdings, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
@@ -107,18 +111,18 @@ class Participation:
             self.ledger = Journal(journal_path(folder, request.run))
             self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
-            what = {"algorithm": config.algorithm.name, "after": request.round, "predict": request.predict}
+            facts = {"algorithm": config.algorithm.name, "after": request.round, "predict": request.predict}
             provenance = {
                 "requester": config.general.requester,
                 "purpose": config.general.purpose,
                 "submitter": submitter,
             }
-            what |= {
+            facts |= {
                 "sites": request.sites,
                 "policy": rules.plain(),
                 **{key: word for key, word in provenance.items() if word},
             }
-            self.ledger.note("joined", **what, pin=self.pin, **versions({}))
+            self.ledger.note("joined", **facts, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
             self.accounts.pins[self.ledger.path.name] = self.pin
         self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
@@ -132,10 +136,11 @@ class Participation:
         )
 
     def renew(self) -> None:
-        """Take up what the owner has tightened in the policy since the last call; what is loosened waits for a job.
+        """Apply the rules that the owner has tightened since the last request. Loosened rules wait for the next job.
 
         Raises:
-            PolicyViolation: the job may not go on under it. ConfigError: the site's file is not valid any more.
+            PolicyViolation: the job may not go on under these rules. ConfigError: the site's file is not valid any
+                more.
         """
         now = self._policy.news()
         if now is None:
@@ -155,11 +160,11 @@ class Participation:
                 check_declared(self.rules, self._calls, labels, len(self.asked.sites))
 
     def _check_history(self) -> int:
-        """The round of the server's last checkpoint, as far as it told the site.
+        """The round of the last checkpoint that the server has reported to the site.
 
         Raises:
-            CallRefused: the run began with another configuration, or the server is to go on from a round of which the
-                site keeps no state any more.
+            CallRefused: the run began with another configuration, or the server wants to go on from a round whose state
+                the site does not keep any more.
         """
         joined = [note for note in self.ledger.notes if note["note"] == "joined"]
         if joined and joined[0].get("pin") != self.pin:
@@ -177,40 +182,40 @@ class Participation:
 
     @property
     def run_folder(self) -> Path:
-        """Where what the site keeps of the run is."""
+        """The folder with the site's files of the run."""
         return self.folder / RUNS / self.run
 
     @property
     def begun(self) -> tuple[int, bool]:
-        """The round to go on from, and whether the job is one of prediction, as the server said at joining."""
+        """The round after which the job goes on, and whether it predicts, from the server's request to join."""
         return self.asked.round, self.asked.predict
 
     def go_back(self) -> None:
-        """Continue from the state and the data after the round that the server names.
-
-        Raises:
-            FedweaveError: the data is older than the version that the server knows.
-        """
+        """Continue from the state and the data after the round that the server names."""
         round = self.asked.round
         self.memory.go_back(round)
         self._replaced.go_back(round)
 
     def check_version(self, known: int) -> None:
-        """Refuse to go on with data older than the version that the server has `known`."""
+        """Refuse to go on with data older than the version that the server knows (`known`).
+
+        Raises:
+            FedweaveError: the data is older.
+        """
         version = self._replaced.tree.get("version", 0)
         if version < known:
             raise FedweaveError(
                 f"the site's data in the run {self.run} is of version {version}, but was of "
-                f"version {known} after round {self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start "
-                "the run anew."
+                f"version {known} after round {self.asked.round}. Restore its folder {RUNS}/{self.run}, or start a new "
+                "run."
             )
 
     def check_marks(self, marks: Record) -> None:
-        """Note what the run is trained on; or see that what is there now is the same, where the run resumes, or fits
-        its models, where these are to `predict`.
+        """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
+        when its models predict, check that the data fits them.
 
         Raises:
-            FedweaveError: it is not, or there are none.
+            FedweaveError: the data does not fit, or the run has no models at this site.
         """
         path, resumes = self.run_folder / MARKS, self.asked.round >= 0
         self._digest = sha256(json.dumps(marks.get("data", marks), sort_keys=True).encode()).hexdigest()
@@ -221,47 +226,52 @@ class Participation:
         check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         return None
 
-    def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
-        """Make the model, for graphs of `width` features that are scaled so (`datasets.features`), and what the
-        algorithm asks of the data; if that is `needed` in a length that the sites are yet to agree on, no step can be
-        run until `pad`.
+    def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
+        """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
+        still agree on lengths of lists (`needed`), no step can run until `pad`.
+
+        width: number of feature columns. scaling: how the features are scaled (`datasets.features`).
 
         Raises:
-            ConfigError, DataError: algorithm or model is for other data. PolicyViolation: the policy would end the run.
+            ConfigError, DataError: algorithm or model does not fit the data. PolicyViolation: the policy would end the
+                run.
         """
         sites, predicts = self.asked.sites, bool(self.asked.predict)
-        algorithm = suited(self.experiment, self._name, sites, found.data, width, scaling, predicts)
+        algorithm = suited(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
         self.algorithm = algorithm
         calls = calls_of(algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            self._foresee(algorithm, calls, bool(found.data.labeled.any()))
+            self._foresee(algorithm, calls, bool(holdings.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
-        self._scoring = scoring_of(self.rules, calls, bool(found.data.labeled.any()))
-        if self._scoring.epsilon is not None and (found.data.target != CLASS or found.data.links is not None):
+        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.labeled.any()))
+        if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
             raise PolicyViolation(
-                "policy.score_epsilon: draws classes anew, and the site predicts links, numbers or several labels"
+                "policy.score_epsilon: supports only classes, and the site predicts links, numbers or several labels"
             )
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general
         most = partial(models_tried, algorithm, len(self.asked.sites))
         self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
-        self.found = found
+        self.found = holdings
         finders = () if self.asked.predict else algorithm.finders
         if finders:
-            self._waiting = found, Precomputed.joined([finder.alone(found.data, self.folder) for finder in finders])
+            self._waiting = (
+                holdings,
+                Precomputed.joined([finder.alone(holdings.data, self.folder) for finder in finders]),
+            )
         else:
-            self.take_up(found)
+            self.take_up(holdings)
             self.ready = self.exchange is None
 
     def _foresee(self, algorithm: Algorithm, calls: Calls, labels: bool) -> None:
-        """Refuse a run that could not end within the policy, before anything of it leaves.
+        """Refuse a run that the policy would stop before its end, before any data of it leaves.
 
         Raises:
-            PolicyViolation: says why.
+            PolicyViolation: states the reason.
         """
         sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
         check_declared(self.rules, calls, labels, sites)
@@ -274,10 +284,10 @@ class Participation:
             raise PolicyViolation(f"{why}, and could not end without it")
 
     def join_crowd(self) -> None:
-        """Note over which sites the run has secure sums, if those of earlier runs differ from them by enough.
+        """Note the sites of the run's secure aggregations, and compare them with the sites of earlier runs.
 
         Raises:
-            PolicyViolation: they do not.
+            PolicyViolation: see `admission.check_difference`.
         """
         journal, sites = self.ledger.path.name, tuple(sorted(self.asked.sites))
         with self.accounts.open(self.ledger):
@@ -291,26 +301,25 @@ class Participation:
 
     @property
     def needed(self) -> dict[str, int]:
-        """The lists that the algorithm has every site hold in one length, and how long this one's are, until that is
-        agreed."""
+        """{list that all sites pad to one length: its length at this site}, until the sites have agreed on lengths."""
         return {} if self._waiting is None else self._waiting[1].lists
 
-    def pad(self, told: Tree) -> None:
-        """Pad the lists as the server `told`.
+    def pad(self, message: Tree) -> None:
+        """Pad the lists to the lengths in the server's `message`.
 
         Raises:
-            CallRefused: there is nothing to agree on, any more or at all, or what it told cannot be.
+            CallRefused: the lengths are not valid, or there are no lists to pad, or they are padded already.
         """
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
-        sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
+        sizes, dtype = checked(message, self.needed), DTYPES[self.config.engine.values["dtype"]]
         graph = graph_of(holdings.data, holdings.features, dtype, extra=extra.padded(sizes))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
 
     def take_up(self, holdings: Holdings) -> None:
-        """Take up the data as the run has changed it, unless what was loaded is wanted."""
+        """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
         self.found, self.ready = holdings, True
         self._data = ClientData({self.random_id: holdings.graph}, holdings.classes)
         if self._replaced.tree and not self.asked.predict:
@@ -318,10 +327,10 @@ class Participation:
         self._check_numbers({})
 
     def enter(self, call: StepRequest, message: Tree) -> None:
-        """See that a call may be answered with its `message`, and keep the state from before its round.
+        """Check that the site may answer a request with this `message`, and keep the state from before its round.
 
         Raises:
-            CallRefused: it may not.
+            CallRefused, PolicyViolation: it may not.
         """
         self._check_numbers(message)
         if not self._saved <= call.saved <= call.round:
@@ -337,23 +346,23 @@ class Participation:
         self.memory.enter(call.round, call.saved)
 
     def _check_numbers(self, message: Tree) -> None:
-        """Refuse to go on where numbers would be of few examples of the data as it is now."""
+        """Raise a PolicyViolation if replies would depend on too few examples of the present data."""
         check_crowd(self.rules, self.graph)
-        if self.algorithm is not None and not self.asked.predict:  # where models predict, nothing is trained
+        if self.algorithm is not None and not self.asked.predict:  # a prediction does not train
             check_batches(self.rules, self.algorithm, self.graph, message)
 
-    def heard(self, asked: StepRequest, info: StepInfo, message: Tree) -> str:
-        """The fingerprint of what the step makes its reply of besides the site's own data (`Memory.heard`).
+    def heard(self, request: StepRequest, info: StepInfo, message: Tree) -> str:
+        """The fingerprint of all messages on which the step's reply depends (`Memory.heard`).
 
         Raises:
-            CallRefused: the data is not what it was, and the sum is of what is told now.
+            CallRefused: the step is stateless, and an earlier step has changed the site's data.
         """
         if info.stateless and self._replaced.tree:
             raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
-        return self.memory.heard(asked.step, message, info)
+        return self.memory.heard(request.step, message, info)
 
     def prepare_sum(self, request: Agree | Open, message: Tree) -> Tree:
-        """What a secure sum needs besides the terms (`masking.Masking`)."""
+        """The reply to a request for keys, shares or signatures of a secure aggregation (`sums.Masking`)."""
         if isinstance(request, Open):
             return self.masking.open(request, message)
         if self.algorithm is None and not (isinstance(request, Agree) and request.step in BEFORE):
@@ -363,42 +372,45 @@ class Participation:
             return self.masking.agree(request, info, message)
 
     def scoring_of(self, step: Step) -> Scoring:
-        """How what a step replies leaves as scores; as it is of a step that makes none."""
+        """How the scores of a step leave the site; unchanged for a step without scores."""
         return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
 
     def ends_with(self, step: Step) -> bool:
-        """Whether `step`, which was admitted last, judges the model that the run may end with."""
+        """Whether `step`, the last admitted one, evaluates a model with which the run may end."""
         general = self.config.general
         last = self.order.round == general.rounds or self.config.evaluation.patience > 0
         return last and self.order.purpose == EVALUATION and step.__name__ in self._scores
 
     @property
     def labels(self) -> LabelVersion | None:
-        """Of its labels as they are now, which a step may have changed."""
+        """The version of the site's present labels, which a step may have changed."""
         version = self.found.version if isinstance(self.found, Holdings) else None
         return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else version
 
     @property
     def classes(self) -> int:
-        """Number of classes of the whole federation."""
+        """The number of classes of the whole federation."""
         return self.found.data.classes
 
     @property
     def graph(self) -> Graph:
-        """The site's data now."""
+        """The site's present data."""
         return self._data.graphs[self.random_id]
 
     def graph_on(self, device: torch.device) -> Graph:
-        """The site's data now, on a device, to which each version is moved once."""
+        """The site's present data on a device. Each version is copied there once."""
         version = self._data.versions[self.random_id]
-        if self._moved is None or self._moved[0] != version:
-            self._moved = version, self.graph.to(device)
-        return self._moved[1]
+        if self._on_device is None or self._on_device[0] != version:
+            self._on_device = version, self.graph.to(device)
+        return self._on_device[1]
 
-    def replace(self, made: object, call: StepRequest, columns: int) -> dict[str, int]:
-        """Keep the data that a step made, if it made any, with so many `columns` more; what the server hears of it."""
+    def replace(self, new: object, call: StepRequest, columns: int) -> dict[str, int]:
+        """Keep the `new` data of a step, if it made any; returns the note for the server with their version.
+
+        columns: number of feature columns that the step adds.
+        """
         where = f"the graph that {call.step} made"
-        graph = None if made is None else accepted(made, self.graph, self._data.classes, where, columns)
+        graph = None if new is None else accepted(new, self.graph, self._data.classes, where, columns)
         self._data.replace(self.random_id, graph)
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])

@@ -1,5 +1,5 @@
-"""What passes from site to site: parcels on their way to a step, the receipt that the server gets instead, and whatever
-else a site notes beside its reply.
+"""Parcels between sites: parcels for a step, the receipts that the server gets instead, and the other notes with a
+site's reply.
 """
 
 import json
@@ -23,11 +23,11 @@ from fedweave.errors import NOT_FINITE, FedweaveError, ReplyRefused
 from fedweave.ops.touched import Sparsified
 
 # ----------------------------------------------------------------------------------------------------
-# What the server checks of a reply on arrival, and who was asked and gave nothing of use.
+# The server's checks of a reply on arrival, and the faults of sites.
 
 
 Structure = tuple[tuple[str, str], ...]
-FAR = 1e6  # a model whose weights differ from others' by more is of no use to anybody
+FAR = 1e6  # a factor between numbers of one site and of others beyond which a model is useless
 
 
 class Inspector:
@@ -46,14 +46,15 @@ class Inspector:
         blobs: Mapping[str, bytes],
         like: Tree | None = None,
     ) -> tuple[dict[str, Tree], dict[str, str]]:
-        """The replies {site: tree} that may be used, and {site: reason} of those that are refused.
+        """The usable replies {site: tree}, and {site: reason} for the rejected ones.
 
         A reply must be in the documented encoding and within the size limit, hold declared names only, be finite, and
-        have the ranges and forms that the step declares (`Sends.within`, `Sends.like`). Unless the step is ragged, what
-        it has in common with the message `sent` must have the same shape and dtype, and the rest the same as `like` or,
-        without it, as at most other sites, apart from the number of rows where the step declares one per node. Where no
-        reply has the message's shapes, the step is one that changes them, and other sites alone count. Numbers without
-        a declared range must not be larger than most other sites' (or `like`) by more than `FAR`.
+        have the ranges and forms that the step declares (`Sends.within`, `Sends.like`). Unless the step is ragged,
+        leaves that are also in the message `sent` must have the same shape and dtype there. All other leaves must have
+        the same form as in `like` or, without `like`, as at most other sites. The number of rows may differ if the step
+        declares one row per node. If no reply has the message's shapes, the step changes them, and only the other sites
+        count. Numbers without a declared range must not exceed the usual size at other sites (or in `like`) by more
+        than the factor `FAR`.
         """
         good: dict[str, Tree] = {}
         refused: dict[str, str] = {}
@@ -91,9 +92,9 @@ class Inspector:
         return tree
 
     def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
-        """The structure that replies of `step` must have; None if no majority settles it.
+        """The structure that replies of `step` must have; None if there is no majority.
 
-        Several replies settle it among themselves; a single one is held against what was settled before.
+        Several replies determine it by majority. A single reply is compared with the structure from before.
         """
         if forms and (len(forms) > 1 or step not in self._known):
             (form, votes), *_ = Counter(forms.values()).most_common(1)
@@ -102,9 +103,9 @@ class Inspector:
         return self._known.get(step)
 
     def _far(self, step: str, info: StepInfo, trees: Mapping[str, Tree], like: Tree | None) -> dict[str, str]:
-        """{site: which key} of those whose numbers are much larger than others'.
+        """{site: the fault} for the sites whose numbers are much larger than at other sites.
 
-        The usual size is the lower median of all, at least 1; a single reply is held against the last one's.
+        The usual size is the lower median of all, at least 1. A single reply is compared with the last usual size.
         """
         sizes = {site: _largest(tree, info) for site, tree in trees.items()}
         known = [] if like is None else [_largest(like, info)]
@@ -121,30 +122,31 @@ class Inspector:
 
 
 def _changes(message: Tree, reply: Tree) -> str:
-    """Which leaf of a reply has another shape or dtype than the message's of that name; empty if none has."""
+    """The first leaf of a reply with another shape or dtype than the message's leaf of the same name; "" if none
+    has."""
     sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
     forms = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
     return next((f"{path} is {form}, not {like}" for path, form, like in forms if form != like), "")
 
 
 def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
-    """Which leaf of a reply is beyond its declared range, or not of the declared form; empty if none is."""
+    """The first leaf of a reply outside its declared range, or not of its declared form; "" if there is none."""
     sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor | Sparsified)}
     for path, leaf in leaves(reply):
         key = info.covering(path) or path
         spec = info.sends[key]
         if spec.within is not None and (fault := spec.within.fault(path, leaf)):
             return fault
-        of = sent.get(spec.like + path.removeprefix(key)) if spec.like else None
-        if of is not None and key in info.sums and leaf.shape == of.shape:
-            continue  # words in the place of numbers
-        if of is not None and _form(leaf) != (form := _form(of)):
+        model = sent.get(spec.like + path.removeprefix(key)) if spec.like else None
+        if model is not None and key in info.sums and leaf.shape == model.shape:
+            continue  # masked integers instead of numbers
+        if model is not None and _form(leaf) != (form := _form(model)):
             return f"{path} is {_form(leaf)}, not {form}"
     return ""
 
 
 def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
-    """{declared key: the largest magnitude of its floating-point numbers} of those without a range."""
+    """{declared key without a range: the largest magnitude of its floating-point numbers}."""
     maxima: dict[str, float] = {}
     for path, leaf in numbers(tree):
         key = info.covering(path) or path
@@ -178,7 +180,7 @@ def _difference(form: Structure, common: Structure | None) -> str:
 
 
 class SiteFaults:
-    """The faults of sites since they were last taken, each (site, "missing" | "refused" | "late")."""
+    """Counts of faults, each (site, "missing" | "refused" | "late"), since the last call of `taken`."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -186,20 +188,21 @@ class SiteFaults:
         self._log = logging.getLogger("fedweave.server")
 
     def note(self, round: int, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
-        """{site: why} of those whose replies a call lacks, and of those among them that sent something of no use."""
+        """Count faults of one call. missing: {site: why} for the sites without a usable reply. refused: the sites among
+        these that sent an unusable one."""
         self._counts.update((site, "missing") for site in missing)
         self._counts.update((site, "refused") for site in refused)
         for site, why in {**missing, **refused}.items():
-            if site in refused or self.reasons.get(site) != why:  # who stays away is named once, not at every call
+            if site in refused or self.reasons.get(site) != why:  # log a missing site once, not at every call
                 self._log.warning("round %d: %s is left out: %s", round, site, why)
         self.reasons |= missing
 
-    def update(self, found: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
-        """Count more faults, once each or as often as `found` says, of which there is no reason."""
-        self._counts.update(found)
+    def update(self, faults: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
+        """Count more faults without a reason: once each, or by the numbers in `faults`."""
+        self._counts.update(faults)
 
     def taken(self) -> dict[tuple[str, str], int]:
-        """How many of each there are, which then count no more."""
+        """The count of each fault. Resets all counts to zero."""
         counts, self._counts = dict(self._counts), Counter()
         return counts
 
@@ -210,28 +213,28 @@ VERSION, HEARD, SCORED, WRITTEN = "(data)", "(heard)", "(scores)", "(written)"  
 
 
 class Post(Protocol):
-    """Carries parcels to peers, sealed so that nobody on the way can read them."""
+    """Sends parcels to peers, sealed so that only the receiver can read them."""
 
     def __call__(self, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
-        """Deliver a blob under its label within `seconds`; {peer: why} of those that did not take it."""
+        """Deliver a blob with its label within `seconds`; returns {peer: why} for the peers that did not accept it."""
         ...
 
 
 @dataclass(frozen=True)
 class Relayed(Sent):
-    """What a server knows of parcels that it relayed. again: how often the step ran in the round before."""
+    """The server's record of parcels that it relayed. again: number of earlier calls of the step in the round."""
 
     again: int
 
     def plain(self, chosen: Sequence[str]) -> Record:
-        """What the `chosen` sites need to know of it."""
-        of = {site: self.sources[site] for site in chosen}
-        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
+        """The record for a request to the `chosen` sites."""
+        sources = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": sources, "clients": self.clients}
 
 
 class Receipt(NamedTuple):
-    """What the server learns of a delivery: key, shape and bytes of each leaf, bytes of the whole, and {peer: why} of
-    those that it did not reach."""
+    """What the server learns about a delivery: key, shape and bytes of each leaf, the total bytes, and {peer: why} for
+    the peers that it did not reach."""
 
     keys: tuple[tuple[str, str, int], ...]
     size: int
@@ -239,11 +242,11 @@ class Receipt(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry, lost: Mapping[str, str]) -> "Receipt":
-        """From the site's own ledger."""
+        """The receipt for an `entry` of the site's own ledger."""
         return cls(tuple((key, shape, size) for key, shape, size, *_ in entry.keys), entry.size, lost)
 
     def note(self) -> str:
-        """For the wire."""
+        """The receipt as text for a message."""
         return json.dumps(self._asdict())
 
     @classmethod
@@ -251,7 +254,7 @@ class Receipt(NamedTuple):
         """Undo `note`.
 
         Raises:
-            FedweaveError: it is not of this form, or names keys that the step does not declare.
+            FedweaveError: the note is not of this form, or names keys that the step does not declare.
         """
         try:
             fields = _parsed(note)
@@ -272,7 +275,7 @@ class Receipt(NamedTuple):
 
 
 class Inbox:
-    """A site's parcels, unopened until the step that wants them, and what the site itself sent last.
+    """A site's parcels, unopened until a step needs them, and the site's own last parcel of each step.
 
     A later parcel of the same sender and step replaces an earlier one, so that no peer can fill the memory.
     """
@@ -299,10 +302,10 @@ class Inbox:
     def open(
         self, step: str, info: StepInfo, call: tuple[int, int], sources: Sequence[str], here: Sequence[str]
     ) -> tuple[Tree, dict[str, str], dict[str, str]]:
-        """The part of a message that `sources` sent, as far as they are `here`; {peer: "missing" or "refused"} of those
-        who are but left nothing of use, and {peer: why} of the refused.
+        """The part of a message from those `sources` that are `here`; {peer: "missing" or "refused"} for the peers here
+        without a usable parcel; and {peer: why} for the refused ones.
 
-        A parcel is held against what the site itself sent, as the server holds replies against each other.
+        The site compares a parcel with its own reply of the same call, as the server compares replies with each other.
 
         Raises:
             FedweaveError: the site did not send in that call.
@@ -318,20 +321,20 @@ class Inbox:
 
 
 def read_note(note: str) -> Record:
-    """What a site notes beside its reply, by key (`VERSION` and so on); {} from a note of another form."""
+    """The note with a site's reply, by key (`VERSION` and so on); {} for a note of another form."""
     with suppress(ValueError):
         return _parsed(note)
     return {}
 
 
 def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
-    """{peer: "missing" or "refused"} as a site says it of `peers`."""
+    """{peer: "missing" or "refused"}, a site's report about its `peers`."""
     entries = read_note(note).items()
     return {peer: what for peer, what in entries if peer in peers and what in ("missing", "refused")}
 
 
 def read_version(note: str, before: int) -> int:
-    """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
+    """The version of a site's data in its note (`VERSION`), which can only rise; `before` for a note without one."""
     version = read_note(note).get(VERSION, before)
     return version if isinstance(version, int) and before < version < _MOST else before
 
@@ -349,24 +352,24 @@ def _parsed(note: str) -> Record:
 
 
 class DataVersions:
-    """The versions that sites told after steps that made data (`Federation.replace_data`); of other sites none is
-    known."""
+    """The versions of data that sites reported after steps that replaced data (`Federation.replace_data`). The server
+    knows no version of the other sites' data."""
 
     def __init__(self) -> None:
         self._now, self._before = dict[str, int](), dict[str, int]()
 
     def begin(self) -> None:
-        """A round starts."""
+        """Note that a round starts."""
         self._before = dict(self._now)
 
     def note(self, notes: Mapping[str, str]) -> None:
-        """Read what came with the sites' replies."""
+        """Read the versions from the notes with the sites' replies."""
         self._now |= {site: read_version(note, self._now.get(site, 0)) for site, note in notes.items()}
 
     def plain(self, before: bool = False) -> Tree:
-        """For a checkpoint; `before`: as they were when the round under way started."""
+        """The versions for a checkpoint; with `before`, the versions when the present round started."""
         return {site: {"version": version} for site, version in (self._before if before else self._now).items()}
 
     def restore(self, tree: Tree) -> None:
-        """Continue with those of a checkpoint."""
+        """Continue with the versions of a checkpoint."""
         self._now = {site: int(entry["version"]) for site, entry in tree.items()}

@@ -21,7 +21,7 @@ from fedweave.privacy.mechanisms import total_epsilon
 
 _COUNT = re.compile(r"\d+")
 SCORES = "own"  # the key of evaluations' replies that every algorithm needs
-# What makes sums of what is sent for training, and of scores.
+# Remedies that turn messages of training, and scores, into sums.
 _AS_SUM = (
     'Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true)',
     'Have scores added up (algorithm.scores = "sum")',
@@ -29,13 +29,13 @@ _AS_SUM = (
 
 
 class PolicyViolation(CallRefused):
-    """The site's policy forbids a message; names the rule, never a value of the message."""
+    """The site's policy forbids a message. The error names the rule, never a value of the message."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What has left the site over all runs: bytes, what it costs in privacy, how often each step replied, and how often
-    with scores."""
+    """What has left the site over all runs: bytes, the privacy account, {step: number of replies}, and the number of
+    evaluations with scores."""
 
     bytes: int = 0
     account: PrivacyAccount = field(default_factory=PrivacyAccount)
@@ -44,18 +44,18 @@ class Spent:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Spent":
-        """What the entries of the site's journals come to."""
+        """The total of the entries of the site's journals."""
         spent = cls()
         for entry in entries:
             spent = spent.after_entry(entry)
         return spent
 
     def epsilon(self, delta: float) -> float:
-        """ε, at that δ, of everything that has one; what has none is not in it."""
+        """The ε at that δ of everything that has a bound; messages without a bound are not in it."""
         return total_epsilon(self.account.cost, delta)
 
     def after_entry(self, entry: Entry) -> "Spent":
-        """What will have left after what an entry notes."""
+        """The total after one more entry."""
         stated = dict.fromkeys(line.applied for line in entry.keys if line.applied is not None)
         bare = dict.fromkeys(line.key.split("/")[0] for line in entry.keys if line.applied is None)
         applied = [*map(read_applied, stated), *(Applied(key, ()) for key in bare)]
@@ -68,7 +68,7 @@ class Spent:
         return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)
 
     def after(self, size: int, applied: Iterable[Applied]) -> "Spent":
-        """What will have left after one more message of `size` bytes to which that was `applied`."""
+        """The total after one more message of `size` bytes with the `applied` mechanisms."""
         account = self.account
         for release in applied:
             account = account.after(release)
@@ -76,21 +76,21 @@ class Spent:
 
 
 def is_of(step: str, name: str) -> bool:
-    """Whether `name` is that of a step, alone or with its algorithm's."""
+    """Whether `name` names a step, with or without the name of its algorithm."""
     return name in (step, step.rpartition(".")[2].strip("()"))
 
 
 def replies_of(spent: Spent, name: str) -> int:
-    """How often the steps called `name` have replied."""
+    """The number of replies of all steps called `name`."""
     return sum(times for step, times in spent.calls.items() if is_of(step, name))
 
 
 def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
-    """Refuse a call of a step that has replied as often as it may, by its own name or with that of its algorithm, or
-    as often as `scores` may leave, if it sends these: of so many models.
+    """Refuse a call of a step that has used up its replies, under its name with or without the algorithm, or its
+    evaluations. scores: number of models whose scores the reply has.
 
     Raises:
-        PolicyViolation: names the step and how often.
+        PolicyViolation: names the step and its number of replies.
     """
     check_evaluations(rules, spent, scores)
     for name, most in rules.calls.items():
@@ -101,10 +101,10 @@ def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
 
 
 def check_evaluations(rules: Rules, spent: Spent, more: int = 1) -> None:
-    """Refuse that many `more` evaluations where fewer are left.
+    """Refuse this number of `more` evaluations if fewer are left.
 
     Raises:
-        PolicyViolation: says how many, and what to set.
+        PolicyViolation: states the numbers and the setting to change.
     """
     most = rules.evaluations
     if most is not None and more and spent.evaluations + more > most:
@@ -119,14 +119,14 @@ def check_aligned(rules: Rules, nodes: int) -> None:
     """Refuse an alignment to fewer `nodes` than the policy allows.
 
     Raises:
-        PolicyViolation: names how many it allows.
+        PolicyViolation: states the minimum.
     """
     if nodes < rules.min_nodes:
         raise PolicyViolation(f"policy.min_nodes: fewer than {rules.min_nodes} nodes are named as common to all")
 
 
 def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
-    """Refuse to blind lists of more ids than the policy allows: who lists many can try out many.
+    """Refuse to blind lists of more ids than the policy allows: a party with a long list can try out many ids.
 
     counts: {party: ids on its list}.
 
@@ -141,31 +141,31 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
 
 
 def least_told(rules: Rules) -> int:
-    """The fewest of the site's nodes of which it tells the sum of their features over edges to others' nodes.
+    """The minimum number of the site's nodes in a sum of features that it sends over edges to other sites' nodes.
 
     Raises:
-        PolicyViolation: the policy lets it tell none.
+        PolicyViolation: the policy allows no such sum.
     """
     if not rules.exchange:
         raise PolicyViolation(
-            "policy.exchange: nothing may be told over edges to nodes of other sites; the site's owner can allow it "
-            "(exchange = true, or the fewest nodes of which a sum is told)"
+            "policy.exchange: no features may leave over edges to nodes of other sites; the site's owner can allow it "
+            "(exchange = true, or a minimum number of nodes in each sum)"
         )
     return int(rules.exchange)
 
 
 def check_crowd(rules: Rules, graph: Graph) -> None:
-    """Refuse data of so few examples that numbers on them tell of single ones; none at all tell nothing.
+    """Refuse data with so few examples that replies reveal single ones. A split without any example reveals nothing.
 
     Raises:
-        PolicyViolation: names what there are too few of, not how many.
+        PolicyViolation: names the split with too few examples, not their number.
     """
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
     attributes = graph.own_edges.members[0].edge_attrs
     everyone = attributes.total if attributes is not None and attributes.examples else everyone
-    # a split by a hash has examples without a label in it; who has no labels at all has none to tell
+    # a split by a hash contains examples without a label; a site without any label cannot reveal one
     known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0
-    if graph.pairs is not None:  # of which those that are no links are drawn beside
+    if graph.pairs is not None:  # only links count: all other pairs are drawn at random
         known = graph.y == 1
         everyone = int(known.sum())
     seen = known if known.dim() == 1 else known.any(1)
@@ -179,11 +179,11 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
 
 
 def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tree) -> None:
-    """Refuse an algorithm that at this site, once it is sent `message`, trains on fewer examples at once than the
-    policy allows; steps on none tell nothing.
+    """Refuse an algorithm that, with this `message`, trains on fewer of the site's examples at once than the policy
+    allows. A step on no example reveals nothing.
 
     Raises:
-        PolicyViolation: names the settings, not how many examples these are.
+        PolicyViolation: names the settings, not the number of examples.
     """
     for what, least in algorithm.least_examples(graph, message).items():
         if 0 < least < rules.min_nodes:
@@ -196,9 +196,9 @@ def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tre
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:
     """Refuse to send `reply`, of `size` bytes when serialized, unless every rule allows it.
 
-    A rule for a key is one for all that is below it, too.
+    A rule for a key also holds for all keys below it.
 
-    info: what the site's own algorithm declares of the step.
+    info: the declaration of the step by the site's own algorithm.
 
     Raises:
         PolicyViolation: names the rule and the key.
@@ -214,10 +214,12 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
 
 
 def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
-    """Refuse a secure sum of `key` that could be of the terms of fewer of all `sites` than the policy allows.
+    """Refuse a secure aggregation of `key` that could have terms of fewer sites than the policy requires.
+
+    sites: number of sites in the run.
 
     Raises:
-        PolicyViolation: says how many.
+        PolicyViolation: states the numbers.
     """
     sum_spec = info.sums.get(key)
     if sum_spec is not None and (least := sum_spec.needed(sites)) < rules.min_summed:
@@ -234,7 +236,7 @@ def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: I
         ):
             raise PolicyViolation(
                 f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
-                f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
+                f'an algorithm that bounds it, or let it leave without a bound: policy.unbounded = ["{release.key}"]'
             )
     before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
     if now > cap:
@@ -246,7 +248,7 @@ def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: I
 
 
 def _fitting(cost: Cost, cap: float, delta: float) -> str:
-    """How many messages of that cost together have the ε of a cap at most, as the end of a sentence."""
+    """The end of a sentence: how many messages of that `cost` fit under the cap together."""
     if not cost.epsilon and not cost.squared_mu:
         return ""
     few, many = 0, 1
@@ -294,5 +296,5 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
 
 
 def covers(key: str, path: str) -> bool:
-    """Whether `path` is that of `key`, or below it."""
+    """Whether `path` is `key`, or below it."""
     return f"{path}/".startswith(f"{key}/")

@@ -1,5 +1,5 @@
-"""What a site keeps of a run for its owner alone: the form of its data, which says what columns and classes are called
-and how they are scaled, and what a finished run's models predict; and who is to have that in the end.
+"""A site's files of a run for its owner only: the form of its data, with the names and scaling of columns and classes,
+and the predictions of a finished run's models. Also checks that all sites have written their predictions.
 """
 
 import logging
@@ -34,14 +34,14 @@ from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 
-_MOST = math.nextafter(1, 2)  # from which on nothing is flagged
+_MOST = math.nextafter(1, 2)  # a threshold that flags nothing
 
 
 def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataForm:
-    """The form of what a site trains on; data: that, features not scaled, if it has been read.
+    """The form of a site's training data. data: this data, features not scaled, if it has been read.
 
     Raises:
-        DataError: it is absent or refused.
+        DataError: the data is absent or invalid.
     """
     if data is None:
         path = folder / site.path
@@ -52,23 +52,24 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataFo
 
 
 def note_form(request: Join, site: SiteData, folder: Path, data: Dataset | None) -> None:
-    """Keep the form of the `data` that a site trains on (`form_at`) in the run's folder there; what it predicts has the
-    same."""
+    """Write the form of a site's training `data` (`form_at`) into the run's folder. Data to predict must have the same
+    form, so a prediction writes nothing."""
     if not request.predict:
         write_form(folder / RUNS / request.run, form_at(site, folder, data))
 
 
 def noted_form(request: Join, folder: Path) -> DataForm | None:
-    """That form, where the models of the run are to predict."""
+    """The form that `note_form` wrote, if the job predicts; else None."""
     return read_form(folder / RUNS / request.run) if request.predict else None
 
 
 def before_of(site: Path, run: str = "") -> Before:
-    """How the tables of the site in a folder become what it trains on; their form as the site noted it of the `run` of
-    that number, or as it is now.
+    """How to turn the tables of the site in a folder into its training data. The form is the one that the site noted
+    for the `run`, or the present one.
 
     Raises:
-        ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
+        ConfigError: there is no valid `site.toml`. DataError: the site noted no form, and the data is absent or
+            invalid.
     """
     about, _ = read_checked(site / SITE_FILE)
     return _before(about, (read_form(site / RUNS / run) if run else None) or form_at(about, site))
@@ -79,23 +80,23 @@ def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
 
 
 def set_aside(folder: Path, run: str) -> None:
-    """Rename what models of the `run` predicted earlier at the site in `folder`: the model is about to be another, or
-    the data, and the file must not be taken for the new one if none comes."""
+    """Rename earlier predictions of the `run` at the site in `folder`. The model or the data is about to change, and
+    the owner must not mistake the old file for a new one if the job fails."""
     for path in (folder / RUNS / run / name for name in (PREDICTIONS, PAIRS_SCORED)):
         if path.exists():
             path.replace(path.with_name(EARLIER.replace(PREDICTIONS, path.name)))
 
 
 def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
-    """Take out of a client's state what a step left there for the owner, a "prediction" or a "model", and write what is
-    predicted into the run's folder; whether there was anything. flags: by what all sites flag, if that is known."""
+    """Remove the "prediction" or "model" that a step left in a client's state for the owner, and write the predictions
+    into the run's folder. Returns whether there were any. flags: the class and threshold of all sites, if known."""
     probs: Tensor | None = state.pop("prediction", None)
     if (model := state.pop("model", None)) is not None:
         probs = probabilities(deployable(job.algorithm).net, model, job.graph)
     if probs is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
-    used = None if data.public is None else np.asarray(data.public) & data.labeled  # as far as there are labels
+    used = None if data.public is None else np.asarray(data.public) & data.labeled  # only labeled examples
     if data.links is not None:
         return _leave_links(job, site, probs, model, log)
     result = Predicted(site, probs, np.arange(data.examples), used)
@@ -111,9 +112,9 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
 
 
 def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], log: logging.Logger) -> None:
-    """Keep for the owner the `model` that a client has used in a run's last evaluation, so that the site can score
-    alone; what it flags, its own validation examples say. Where none can be kept, the run goes on and the log says why.
-    """
+    """Write a scorer with the `model` of a run's last evaluation for the owner, so that the site can score on its own.
+    Its threshold is from the site's own validation examples. If no scorer can be written, the log states why and the
+    run goes on."""
     data = job.found.data
     if data.links is not None:
         return
@@ -126,7 +127,7 @@ def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], 
 
 
 def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
-    """Write the scorer of a model into the run's folder; where none can be, the log says why."""
+    """Write the scorer of a model into the run's folder; if that is not possible, the log states why."""
     about, form = read_checked(job.folder / SITE_FILE)[0], read_form(job.run_folder)
     try:
         if form is None:
@@ -139,7 +140,7 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
 
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:
-    """Write what is predicted of a site's links, and of the pairs that its owner asks about."""
+    """Write the predictions for a site's links, and for its owner's table of pairs."""
     folder, data = job.folder / RUNS / job.run, job.found.data
     called = np.array(data.node_ids)
     table = links_table(site, probability, job.graph, called)
@@ -158,15 +159,15 @@ def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | N
 
 
 def unscored(apart: int, nodes: int, of: str = "") -> str:
-    """That `apart` of a party's `nodes` get no score, and why. of: whose, where it is not plain."""
+    """A sentence that `apart` of a party's `nodes` get no score, and why. of: " of SITE", or ""."""
     return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
 def read_flags(message: Tree) -> Flagging | None:
-    """By what all sites flag, as the server's `message` says; None where it does not.
+    """The class and threshold of all sites in the server's `message`; None if it has none.
 
     Raises:
-        CallRefused: that is no class of two, or no probability.
+        CallRefused: the class is not one of two, or the threshold is no probability.
     """
     if isinstance(message, dict) and not message:
         return None
@@ -176,13 +177,13 @@ def read_flags(message: Tree) -> Flagging | None:
         or type(threshold) is not float
         or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
     ):
-        raise CallRefused("the server tells a class or a threshold by which nothing can be flagged")
+        raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
     return Flagging(positive, threshold)
 
 
 def flagged(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
-    """Which examples of its own a site flags, by its own validation examples, where no threshold of all sites' is known
-    (`Flare.join`); None where no class is looked for.
+    """The class and threshold by which a site flags its examples, from its own validation examples, for use without a
+    common threshold of all sites (`Flare.join`). None if no class is looked for.
 
     probs: probabilities [e, 2].
     """
@@ -194,17 +195,17 @@ def flagged(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
 
 
 def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
-    """Those of the `sites` that predict with a finished run: all, or of a vertical run's parties those with labels."""
+    """The `sites` that predict with a finished run: all sites or, in a vertical run, the parties with labels."""
     return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
 
 
 def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
-    """Refuse to call a prediction done that not all `wanted` sites have written.
+    """Raise an error unless all `wanted` sites have written their predictions.
 
-    lacking: {site: why} of those that have not (`Flare.unwritten`).
+    lacking: {site: why} for the sites that have not (`Flare.unwritten`).
 
     Raises:
-        UserError: those who started the job, or own a site, can mend it; FedweaveError: they cannot.
+        UserError: the user who started the job, or a site's owner, can correct it. FedweaveError: they cannot.
     """
     if not lacking:
         return
@@ -215,5 +216,5 @@ def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
     kind = UserError if mendable(lacking.values()) or "" in lacking.values() else FedweaveError
     raise kind(
         f"{len(lacking)} of {counted(len(wanted), 'site')} wrote no predictions. {named}. "
-        f"{f'Those of {others} are written. ' if others else ''}Put it right and predict again."
+        f"{f'The predictions of {others} are written. ' if others else ''}Correct this and predict again."
     )

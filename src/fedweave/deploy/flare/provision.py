@@ -33,13 +33,13 @@ from fedweave.errors import FedweaveError, UserError
 PROJECT = "fedweave"
 USER = "admin@fedweave.org"
 STATE = "cert.json"  # in the authority's folder: its key and certificate
-ISSUED = "issued.json"  # beside it: {"name", "serial", "until"} of each certificate that it has signed
-BEFORE = timedelta(days=1)  # for which certificates are valid before they are made: other clocks may be slow
+ISSUED = "issued.json"  # in the same folder: {"name", "serial", "until"} of each certificate that it has signed
+BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_WORD}(\.{_WORD})*")  # what NVFlare takes
-# The rights that a site grants to whoever submits a job; "byoc" is code that travels with a job.
+# The rights that a site grants to the submitter of a job; "byoc" is code that travels with a job.
 _RIGHTS = {
     "submit_job": "any",
     "clone_job": "none",
@@ -52,7 +52,7 @@ _RIGHTS = {
     "byoc": "none",
     "server-predeployed-flwr": "none",
 }
-# What a job may name; a module would allow every function in it.
+# The classes that a job may name. Naming a module would allow every function in it.
 _OF_JOBS = {
     "server": ["fedweave.deploy.flare.server.Server", "nvflare.collab.runtime.controller.CollabController"],
     "client": ["fedweave.deploy.flare.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
@@ -71,10 +71,10 @@ _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "con
 
 
 def check_names(sites: Sequence[str]) -> None:
-    """Refuse names that cannot be sites.
+    """Refuse names that sites cannot have.
 
     Raises:
-        UserError: a name is reserved, repeated or not of the form; or there is none.
+        UserError: a name is reserved, repeated or not of the right form; or there is no name.
     """
     bad = [name for name in sites if not is_name(name)]
     if bad or not sites or len(set(sites)) < len(sites):
@@ -85,12 +85,12 @@ def check_names(sites: Sequence[str]) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Whether a site can have that name."""
+    """Whether a site can have this name."""
     return bool(_NAME.fullmatch(name)) and name not in RESERVED
 
 
 def check_host(host: str) -> None:
-    """Refuse what no server's machine can be reached under.
+    """Refuse a `host` that is no address of a machine.
 
     Raises:
         UserError: it is neither a host's name nor an IPv4 address.
@@ -102,35 +102,35 @@ def check_host(host: str) -> None:
         )
 
 
-README = "readme.txt"  # NVFlare's own tells to start the process another way
+README = "readme.txt"  # replaces NVFlare's file, which describes another way to start the process
 _ABOUT = """\
-This folder is {name}'s own part of a fedweave federation. Nobody else should have it: startup/ holds a private key.
+This folder is {name}'s own part of a fedweave federation. Keep it private: startup/ holds a private key.
 
-Put it and project.json, which came with it, into a directory {directory}, install fedweave, and beside {directory}:
+Put it and project.json, which came with it, into a directory {directory}. Install fedweave. Next to {directory}, run:
 
     fedweave sites check {directory}                  # looks for faults and starts nothing
     fedweave sites start {directory} --only {name}
     fedweave sites stop {directory} --only {name}
 
-docs/deployment.md of fedweave says more, of site.toml and policies, too.
+docs/deployment.md of fedweave describes the rest, including site.toml and policies.
 """
 
 
 def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
-    """Write `directory`/{server, admin, authority, one folder per site}, each for the host that it names.
+    """Write `directory`/{server, admin, authority, one folder per site}. Each folder is for one host or person.
 
-    host, port: where the server listens. authority: the certificate authority's key; keep it offline.
+    host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
 
     Raises:
-        UserError: the directory is used, or a name or the host is not allowed.
+        UserError: the directory is not empty, or a name or the host is not allowed.
         FedweaveError: NVFlare's provisioning failed.
     """
     check_names(sites)
     check_host(host)
     if host in sites and host != "localhost":
         raise UserError(
-            f"--host {host} is a site's name, too: its certificate would be one of the server's machine. Name the site "
-            "otherwise, or the machine by its full name or address.",
+            f"--host {host} is a site's name, too: the site's certificate would also be valid for the server's "
+            "machine. Rename the site, or give the machine's full name or address.",
             code="certificate.name",
         )
     if directory.exists() and any(directory.iterdir()):
@@ -156,7 +156,8 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
 
 
 def _keep_authority(folder: Path) -> None:
-    """Leave the authority's own key and certificate in its folder, for its owner alone: nobody keeps others' keys."""
+    """Keep only the authority's own key and certificate in its folder, and restrict the folder to its owner: the
+    authority does not keep members' keys."""
     state = json.loads((folder / STATE).read_text())
     (folder / STATE).unlink()
     keep(folder / STATE, {name: state[name] for name in ("root_cert", "root_pri_key")})
@@ -167,12 +168,12 @@ def _keep_authority(folder: Path) -> None:
 
 
 def keep(path: Path, content: object) -> None:
-    """Replace a file of the authority's as a whole by one that its owner alone can read."""
+    """Replace a file of the authority atomically by one that only its owner can read."""
     replace_private(path, json.dumps(content).encode())
 
 
 def note_issued(authority: Path, name: str, serial: int, until: datetime) -> None:
-    """Remember a certificate of that name in the authority's folder, for `sites revoke`."""
+    """Note a certificate of the member `name` in the authority's folder, for `sites revoke`."""
     path = authority / ISSUED
     before = json.loads(path.read_text()) if path.exists() else []
     keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{until:%Y-%m-%d}"}])
@@ -206,8 +207,9 @@ def _project(sites: Sequence[str], host: str, port: int) -> Project:
 
 
 class _Certificates(CertBuilder):
-    """NVFlare's, which are valid from when they are made, so that no slower clock takes them, and do not say what a
-    member's key may be used for."""
+    """NVFlare's builder of certificates with two changes. NVFlare's certificates are valid only from the moment of
+    their making, so that a machine with a slower clock rejects them. And they do not restrict the use of a member's
+    key."""
 
     @staticmethod
     def _generate_cert(
@@ -219,10 +221,12 @@ class _Certificates(CertBuilder):
 
 
 def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
-    """What a member's certificate is for, and whether who does not understand that must refuse it: it signs no other
-    certificate; its key signs, and decrypts what others send it; both ends of a connection may show it, since the
-    processes of a site and of the server connect to each other with the one that they have. The administrator only
-    asks."""
+    """The extensions of a member's certificate that restrict its use, each with whether it is critical.
+
+    The certificate signs no other certificate. Its key signs, and decrypts what others send to the member. Both ends of
+    a connection may present it, since the processes of one member connect to each other with their only certificate.
+    The administrator's certificate is only for clients.
+    """
     false = dict.fromkeys(
         ("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"), False
     )
@@ -238,8 +242,8 @@ def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
 
 
 def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
-    """A certificate of the public `key` of the member `name`, signed with the authority's `root` key, of the form that
-    provisioning gives them. hosts: of a server's machine."""
+    """A certificate for the public `key` of the member `name`, signed with the authority's `root` key, in the form of
+    provisioning. hosts: the names of a server's machine."""
     org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")
     more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}
     if name == USER:
@@ -264,12 +268,12 @@ def _run_provisioner(scratch: Path, project: Project) -> Path:
 
 
 def _restrict(folder: Path) -> None:
-    """Let jobs use fedweave's and NVFlare's Collab classes only, and bring no code."""
+    """Allow jobs only the classes that they need, and no code of their own."""
     rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
     _write(folder / "local/authorization.json", rights)
     resources = json.loads((folder / "local/resources.json.default").read_text())
     resources["class_list_enforcement_mode"] = "enforce"
-    if "allow_log_streaming" in resources:  # of a site: its logs could tell of its data, and stay at home
+    if "allow_log_streaming" in resources:  # only sites have this: their logs could reveal data, and stay private
         resources["allow_log_streaming"] = False
         resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
         for component in resources["components"]:
@@ -283,13 +287,13 @@ def _restrict(folder: Path) -> None:
 
 
 def kind(folder: Path) -> str:
-    """What a member's folder is of: "server" or "client"."""
+    """The kind of a member's folder: "server" or "client"."""
     return "server" if (folder / "startup/fed_server.json").exists() else "client"
 
 
 def limit_classes(folder: Path) -> None:
-    """Let jobs name the two classes that they need, where an earlier version let them name whole modules, and name all
-    classes by where they are now."""
+    """Update the settings of an earlier version: allow jobs only the classes that they need instead of whole modules,
+    and replace old places of classes by the present ones."""
     path = folder / "local/resources.json"
     if not path.exists():
         return  # NVFlare names it where it starts
@@ -307,7 +311,7 @@ def limit_classes(folder: Path) -> None:
 
 
 def close_inside(folder: Path) -> None:
-    """Have the processes of a member speak with each other over mutual TLS, unless its owner has said how."""
+    """Make the processes of a member connect to each other over mutual TLS, unless its owner has configured this."""
     path = folder / "local/comm_config.json"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -315,7 +319,7 @@ def close_inside(folder: Path) -> None:
 
 
 def settle(server: Path) -> None:
-    """Have the server keep its jobs in its own folder, wherever that has been moved to."""
+    """Make the server keep its jobs in its own folder, also after the folder has been moved."""
     path, where = server / "local/resources.json", server.resolve()
     resources = json.loads(path.read_text())
     resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(where / "snapshots")

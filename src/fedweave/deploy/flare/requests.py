@@ -1,4 +1,4 @@
-"""The form of what a server asks of a site, the fingerprint of what both agreed to, and what comes back."""
+"""The form of a server's requests to a site, the fingerprint of the configuration that both agreed on, and answers."""
 
 import hashlib
 import json
@@ -23,24 +23,24 @@ from fedweave.experiment.config import Document, flat
 from fedweave.experiment.runs.resuming import may_change
 from fedweave.ops.tape import once
 
-# How refusals begin that the site's owner, or who started the job, can mend.
+# Prefixes of refusals that the site's owner, or the user who started the job, can correct.
 MISTAKEN, FORBIDDEN = "its data or settings were refused", "the policy of the site forbids it"
 
 
 def mendable(refusals: Iterable[str]) -> bool:
-    """Whether a site's owner, or who started the job, can mend one of the reasons why sites gave nothing."""
+    """Whether a site's owner, or the user who started the job, can correct one of the reasons for missing sites."""
     return any(why.startswith((MISTAKEN, FORBIDDEN)) for why in refusals)
 
 
 class Answer(NamedTuple):
-    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
+    """A site's answer: the encoded reply and the seconds that it took at the site, or a reason why there is none."""
 
     blob: bytes = b""
     seconds: float = 0.0
     refusal: str = ""
     final: bool = False  # the site takes no further part in this job
-    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
-    heads: str = ""  # the last entry of its accounts and, as it joins, those of others that it knows of (`chain`)
+    note: str = ""  # on messages between sites: a receipt (`peers.Receipt`), or peers without a usable message
+    heads: str = ""  # the last entry of its accounts and, when it joins, the last entries of others (`chain`)
 
 
 class Link(Protocol):
@@ -50,21 +50,21 @@ class Link(Protocol):
     """Replies of each site that came after their call was over, and were dropped."""
 
     def unreachable(self) -> dict[str, str]:
-        """{site: why} of the sites that no call can reach now."""
+        """{site: why} for the sites that no call can reach now."""
         ...
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
-        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
+        """Send `request` and a blob to each site; returns the answers in time, and {site: why} for all other sites."""
         ...
 
 
 def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
-    """{site: the bytes of its message}; a message that several get is the same bytes object for all of them."""
+    """{site: the bytes of its message}. If several sites get the same message, they share one bytes object."""
     return once(encode, sent)
 
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
-RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # the last are whom provisioning gives folders or certificates, too
+RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # provisioning makes folders or certificates for the last three
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**53)]
@@ -76,17 +76,17 @@ _Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folde
 
 @dataclass(frozen=True)
 class Version:
-    """Of a site's data."""
+    """The version of a site's data."""
 
     version: _Count
 
 
 @dataclass(frozen=True)
 class Join:
-    """Take part in a run of these sites, from the state after `round`; with `predict`, for its models to predict.
+    """Take part in a run of these sites, from the state after `round`; with `predict`, to predict with its models.
 
-    data: the versions of the sites' data then. heads: the last entries of sites' accounts that the server knows of
-    (`chain.Head`).
+    data: the versions of the sites' data at that round. heads: the last entries of sites' accounts that the server
+    knows (`chain.Head`).
     """
 
     kind: Literal["join"]
@@ -113,8 +113,8 @@ class Blind:
 
 @dataclass(frozen=True)
 class Settle:
-    """Keep the nodes that all parties have ("align"); pad lists to the lengths that the sites have agreed on ("pad");
-    take numbers of the nodes that edges between sites lead to ("match"), or what others told of those ("take",
+    """Keep the nodes that all parties have ("align"), pad lists to the common lengths ("pad"), take the numbers of the
+    nodes at edges between sites ("match"), or the sums that others sent for these nodes ("take",
     `alignment.Exchange`)."""
 
     kind: Literal["align", "pad", "match", "take"]
@@ -125,7 +125,7 @@ class Settle:
 
 @dataclass(frozen=True)
 class Received:
-    """Which call left what a step is to find of its peers."""
+    """The earlier call whose parcels a step gets from its peers."""
 
     step: _Name
     again: _Count
@@ -135,7 +135,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Sum:
-    """Which sites' replies are added up, and with which keys (`privacy.aggregation`)."""
+    """The sites whose replies are added up, and their keys (`privacy.aggregation`)."""
 
     epoch: _Epoch
     slot: _Count
@@ -144,7 +144,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Agree:
-    """Advertise keys of a new epoch for secure sums of what a step replies, or deal shares to those who have."""
+    """Advertise keys of a new epoch for secure aggregation of a step's replies, or deal shares to the sites that have
+    done so."""
 
     kind: Literal["advertise", "share"]
     pin: str
@@ -155,7 +156,8 @@ class Agree:
 
 @dataclass(frozen=True)
 class Open:
-    """Sign whose terms a secure sum has, or reveal what opens it. survivors: of the `peers`, those who sent a term."""
+    """Sign the list of sites in a secure aggregation, or reveal the shares that open it. survivors: the `peers` that
+    sent a term."""
 
     kind: Literal["survivors", "reveal"]
     pin: str
@@ -168,8 +170,8 @@ class Open:
 
 @dataclass(frozen=True)
 class StepRequest:
-    """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
-    peers that each site sends to. sum: that of what is replied, where the step declares one."""
+    """Run a step in a round, after `again` earlier runs of it there. saved: the round of the server's last checkpoint.
+    to: {site: the peers to which it sends}. sum: the secure aggregation of the replies, if the step declares one."""
 
     kind: Literal["step", "send", "replace"]
     pin: str
@@ -184,7 +186,7 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class Add:
-    """Tell, in a secure sum, of the nodes that edges lead to."""
+    """Send a term of a secure aggregation before the first step: an exchange over edges, or the table of entities."""
 
     kind: Literal["exchange"]
     pin: str
@@ -200,10 +202,10 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimina
 
 
 def read_request(text: str) -> Request:
-    """What a server asks for, every number and name of the right kind; what no form has is left out.
+    """A server's request, with every field checked. Unknown fields are ignored.
 
     Raises:
-        CallRefused: it is of no such form; names the field.
+        CallRefused: the text is no such request; names the field.
     """
     try:
         return _REQUEST.validate_json(text, strict=True)
@@ -215,25 +217,25 @@ def read_request(text: str) -> Request:
         raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
 
 
-def described(asked: Request) -> str:
-    """A request in words, for the owner."""
-    if isinstance(asked, Open):
-        return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
-    if isinstance(asked, Agree):
-        return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
-    if not isinstance(asked, StepRequest):
-        return asked.kind
-    return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
+def described(request: Request) -> str:
+    """A request as text, for the owner."""
+    if isinstance(request, Open):
+        return f"{request.kind} of a secure sum, slot {request.slot} of epoch {request.epoch}"
+    if isinstance(request, Agree):
+        return f"{request.kind} for secure sums of {request.step}, epoch {request.epoch}"
+    if not isinstance(request, StepRequest):
+        return request.kind
+    return f"{request.kind} {request.step}, occurrence {request.again + 1} in round {request.round}"
 
 
 @cache
 def release() -> str:
-    """The version of fedweave that runs here, and the digest of its files, of which a version has one set alone."""
+    """The version of fedweave that runs here, and the digest of its files."""
     return f"{version('fedweave')}, files {digest_of(Path(fedweave.__file__).parent)}"
 
 
 def digest_of(package: Path) -> str:
-    """A digest of a package's modules alone: other files differ with the way in which it was installed."""
+    """A digest of a package's modules. Other files depend on the way of installation and are left out."""
     digest = hashlib.sha256()
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
     for name in sorted(files):
@@ -242,8 +244,8 @@ def digest_of(package: Path) -> str:
 
 
 def versions(document: Document) -> dict[str, str]:
-    """What a server and its sites must have alike: the `release` of fedweave, the version of torch, and the files of
-    plug-ins that a configuration names."""
+    """The versions that must be the same at a server and its sites: the `release` of fedweave, the version of torch,
+    and the digests of the plug-in files that a configuration names."""
     releases = {"fedweave": release(), "torch": torch.__version__.partition("+")[0]}
     return releases | digests(document)
 
@@ -264,8 +266,8 @@ def check_versions(theirs: dict[str, str], document: Document) -> None:
 
 
 def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:
-    """A fingerprint of a run's sites, of the versions and plug-ins here, or of the `releases` given, and of all
-    settings that a run keeps for as long as it lasts (`experiment.runs.resuming.may_change`)."""
+    """A fingerprint of a run's sites, of the present versions and plug-ins or of the `releases`, and of all settings
+    that must not change during the run (`experiment.runs.resuming.may_change`)."""
     settings = {key: value for key, value in flat(document).items() if not may_change(key)}
     text = json.dumps([settings, sites, versions(document) if releases is None else releases], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Scores as a site lets them leave: which measures, how coarse, and of which labels."""
+"""The form in which a site lets scores leave: which measures, how much they are rounded, and from which labels."""
 
 import math
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ from fedweave.deploy.flare.sitefile import FINE, Rules
 from fedweave.metrics.selection import METRICS
 from fedweave.privacy.mechanisms import keep_probability
 
-LABELS = "labels"  # what a site tells of them as it joins
-COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
-_OWN, _, _PUBLIC = COUNTED
-_PLAIN = "accuracy"  # what is counted, and not by class or group
-# What is counted by these; of all others `measures` names each by itself.
+LABELS = "labels"  # the field with the number of labels that a site reports when it joins
+COUNTED = ("own", "trained", "global_test")  # the fields with pairs of `metrics.classification`
+_OF_CLIENT, _, _PUBLIC = COUNTED
+_PLAIN = "accuracy"  # counts that are not by class or group
+# The entry of `measures` for all counts by class or group; every other measure has its own entry.
 _CLASSES = "classes"
-# Pairs, and the means over members of a sum: {name: the entry of policy.measures that lets it leave}.
+# Pairs, and the means over sites of a sum: {name: the entry of policy.measures that lets it leave}.
 _LIKE = {name: metric.measure for name, metric in METRICS.items() if metric.measure}
 _LIKE |= {"squared": _PLAIN, "absolute": "loss"}
 _LIKE |= dict.fromkeys(("labels", "moments", "group_errors", "f1", "groups"), _CLASSES)
-NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
+NOTHING = "nothing: zeros instead of losses, counts by class or group, and all other measures"
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
 
@@ -39,13 +39,13 @@ _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by
 class Scoring:
     """How a site lets scores leave.
 
-    step:     hits and examples leave as multiples of it; above 1 nothing else does.
-    measures: those of `FINE` that leave. A server that chooses what is scored reads dozens of labels off one of them.
-    epsilon:  scores are of labels that randomized response with this ε has drawn, hits corrected for what it changes,
-              and nothing else leaves; None: of labels as they are.
-    bounded:  those of `COUNTED` of which hits leave then: models that depend on labels by that draw alone, or by what
-              left before.
-    in_sum:   the measures that leave where scores are in a secure sum.
+    step:     the numbers of hits and examples leave as multiples of it; above 1 no other measure leaves.
+    measures: the measures of `FINE` that leave. A server that chooses the models can read dozens of labels off one.
+    epsilon:  scores use labels drawn by randomized response with this ε. Only hits leave, corrected for the bias of the
+              draw. None: scores use the true labels.
+    bounded:  the fields of `COUNTED` whose hits leave with an `epsilon`: scores of models that depend on labels only
+              through that draw, or through messages that left before.
+    in_sum:   the measures that leave if scores are in a secure aggregation.
     """
 
     step: int = 1
@@ -55,10 +55,10 @@ class Scoring:
     in_sum: tuple[str, ...] = ()
 
     def show(self, client: Client, classes: int) -> Tree:
-        """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
-        which draw it is (`member.with_fingerprints`), {} of labels as they are.
+        """Replace the client's labels by drawn ones, drawn once for good; returns the state's entry that identifies the
+        draw (`member.with_fingerprints`), or {} if the labels stay as they are.
 
-        A party that trains on labels of the same ε sees the same ones.
+        A party that trains on drawn labels with the same ε sees the same labels.
         """
         if self.epsilon is None:
             return {}
@@ -68,7 +68,8 @@ class Scoring:
         return {DRAWN: fresh_client.state[DRAWN]}
 
     def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
-        """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
+        """A scoring step's reply in the form in which it may leave, the declaration of this form, and the site's
+        note."""
         scoring = replace(self, measures=self.in_sum) if info.sums else self
         if not scoring.changes:
             return reply, info, {}
@@ -76,13 +77,13 @@ class Scoring:
         return shown, scoring.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(scoring)}
 
     def leave(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
-        """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs. info: of the
-        step, where its reply may be words of a sum."""
+        """A scoring step's reply with zeros instead of the measures that do not leave; a pair of zeros stands for no
+        examples. info: the step's declaration, if its reply may be masked integers of a secure aggregation."""
         ones = {path: 1 if info is None else _one(info, path) for path, _ in leaves(reply)}
         return nest({path: self._shown(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
 
     def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
-        """`info` with what is revealed of the `paths` of a reply that may `leave`, and by which mechanism."""
+        """`info` with what the `paths` of a reply after `leave` reveal, and the mechanisms that protect them."""
         sends, first = dict(info.sends), next((path for path in paths if self._leaves(path)), "")
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
         for path in paths:
@@ -98,7 +99,8 @@ class Scoring:
         return replace(info, sends=sends)
 
     def foretold(self, info: StepInfo) -> StepInfo:
-        """`info` of a scoring step as `declared` of what it may reply, whose leaves nobody knows yet."""
+        """`info` of a scoring step with the mechanisms of `declared`, before the step has replied and its leaves are
+        known."""
         keys = [key for key in info.sends if key in COUNTED]
         if self.epsilon is None or not keys:
             return info
@@ -112,16 +114,16 @@ class Scoring:
 
     @property
     def coarse(self) -> bool:
-        """Whether hits are all that leaves."""
+        """Whether only hits leave."""
         return self.step > 1 or self.epsilon is not None
 
     def leaving(self, sums: bool) -> tuple[str, ...]:
-        """The measures of `FINE` that leave, whether in `sums` or not; () where hits are all that does."""
+        """The measures of `FINE` that leave, in `sums` or not; () if only hits leave."""
         return () if self.coarse else self.in_sum if sums else self.measures
 
     @property
     def changes(self) -> bool:
-        """Whether it changes what an algorithm replies."""
+        """Whether it changes an algorithm's replies."""
         return self.coarse or {*self.measures} != {*FINE}
 
     def _leaves(self, path: str) -> bool:
@@ -129,7 +131,7 @@ class Scoring:
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
         first, _, rest = path.partition("/")[2].partition("/")
-        if first in (HIGH, LOW):  # the two words of a sum
+        if first in (HIGH, LOW):  # the two integers of a term in a sum
             first, _, rest = rest.partition("/")
         name = rest if first == MEAN else first
         return key not in COUNTED or _LIKE.get(name, name) in {_PLAIN, *self.measures}
@@ -137,7 +139,7 @@ class Scoring:
     def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
         if not self._leaves(path):
             return torch.zeros_like(leaf)
-        if self.epsilon is not None and not path.startswith(_PUBLIC):  # whose labels are nobody's, and never drawn
+        if self.epsilon is not None and not path.startswith(_PUBLIC):  # the global test has public labels
             leaf = _corrected(leaf, keep_probability(self.epsilon, classes), classes)
         if self.step == 1:
             return leaf
@@ -150,12 +152,12 @@ AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)
 
 
 def is_scoring(info: StepInfo) -> bool:
-    """Whether a step declares scores, and no more than prepares them."""
+    """Whether a step declares scores, and does not only prepare them."""
     return any(key in COUNTED for key in info.sends)
 
 
 def models_scored(info: StepInfo, reply: Tree) -> int:
-    """Of how many models a reply has scores: an evaluation each."""
+    """The number of models whose scores a reply has. Each counts as one evaluation."""
     return len(reply.get(TRIED, ())) + int(is_scoring(info) and bool(reply))
 
 
@@ -165,12 +167,12 @@ def scoring_steps(calls: Calls) -> tuple[Step, ...]:
 
 
 def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo:
-    """`info` with what a reply reveals whose site said in `scoring` how its scores leave; `info` itself where it is not
-    so."""
+    """`info` with what a reply reveals under the `scoring` that its site noted; `info` itself if the reply does not
+    have that form."""
     if scoring is None or not is_scoring(info):
         return info
     paths = [path for path, _ in leaves(reply)]
-    if info.sums:  # whose words are noise, zeros too
+    if info.sums:  # masked integers look like noise, even if they stand for zeros
         return scoring.declared(info, paths)
     if any(leaf.any() for path, leaf in leaves(reply) if not scoring._leaves(path)):
         return info
@@ -186,7 +188,7 @@ def _is_hits(path: str) -> bool:
 
 
 def _one(info: StepInfo, path: str) -> int:
-    """What stands for 1 in a leaf of a reply: words of a sum have binary digits behind the point."""
+    """The integer that stands for 1 in a leaf of a reply: terms of a sum are fixed-point numbers."""
     declared = info.sends[info.covering(path) or path.split("/")[0]]
     return max(
         (1 << mechanism.fraction for mechanism in declared.mechanisms if isinstance(mechanism, SecureSum)), default=1
@@ -194,7 +196,7 @@ def _one(info: StepInfo, path: str) -> int:
 
 
 def _label_draws(calls: Calls) -> list[LDP]:
-    """What bounds labels, in an algorithm that sends nothing of them but what it has drawn."""
+    """The mechanisms that bound what an algorithm's replies reveal about labels."""
     sends = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
     return [
         mechanism
@@ -205,8 +207,10 @@ def _label_draws(calls: Calls) -> list[LDP]:
 
 
 def _corrected(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
-    """Hits on labels as they are, as the hits on drawn ones let them be estimated without bias, within 0 and the number
-    of examples. pairs: float64 [S, 2]; keep_probability: the probability with which a draw leaves a label as it is."""
+    """An unbiased estimate of hits on true labels from hits on drawn ones, clipped to 0 and the number of examples.
+
+    pairs: float64 [S, 2], hits and examples. keep_probability: the probability that a draw does not change a label.
+    """
     hits, examples = pairs.unbind(1)
     other = (1 - keep_probability) / (classes - 1) if classes > 1 else 0.0
     true = hits if keep_probability <= other else (hits - other * examples) / (keep_probability - other)
@@ -215,28 +219,28 @@ def _corrected(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
 
 
 def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
-    """What a site's policy says of the scores of an algorithm with these calls. labels: whether it has any to draw.
+    """How a site's policy lets scores of an algorithm with these `calls` leave. labels: whether the site has labels.
 
-    Labels that the algorithm has drawn for training cost nothing more when scores are of them, too.
+    If the algorithm trains on drawn labels, scores of the same labels cost no more privacy.
     """
     drawn = [] if rules.true_labels else [mechanism.epsilon for mechanism in _label_draws(calls)]
     score_epsilons = [] if rules.score_epsilon is None else [rules.score_epsilon]
     epsilon = min((*drawn, *score_epsilons), default=None) if labels else None
-    bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
+    bounded = COUNTED if _label_draws(calls) else (_OF_CLIENT, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
     named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
-    if LABELS in rules.deny:  # others tell how many
+    if LABELS in rules.deny:  # all other measures reveal how many labels there are
         named, in_sum = named & {"loss"}, in_sum & {"loss"}
     return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, tuple(sorted(in_sum)))
 
 
 def _of_received(steps: Iterable[Step]) -> bool:
-    """Whether what they score is what the server sent, of an algorithm that says so."""
+    """Whether these steps score only models that the server sent, by the algorithm's declaration."""
     owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
     return all(isinstance(owner, Algorithm) and owner.judges_received for owner in owners)
 
 
 def read_scoring(note: str) -> Scoring | None:
-    """How a site notes that its scores leave; None where it says nothing of that, or what cannot be."""
+    """The form of scores in a site's note; None if the note has none or it is not valid."""
     record = read_note(note).get(SCORED)
     try:
         if not isinstance(record, dict):

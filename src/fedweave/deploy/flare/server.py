@@ -73,16 +73,17 @@ RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of 
 
 _WHEN: dict[str, When] = {"last": "last", "best": "best"}
 _MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
-RECENT = 20  # rounds that a watcher is told of at once
+RECENT = 20  # rounds in one progress report
 
 
 @dataclass
 class Progress:
-    """What the server tells whoever watches the job (a `experiment.runs.run.RunObserver`).
+    """The progress of a job, which the server reports to the watching administrator (a
+    `experiment.runs.run.RunObserver`).
 
-    after: the round after which the job began. again: how many rounds after that one had begun in an earlier job; what
-    left the sites in them leaves once more. waiting: the sites that owe an answer now. recent: round, seconds, summary
-    and bytes so far by direction of the last rounds, for who asks less often than rounds end.
+    after: the round after which the job began. again: number of later rounds that an earlier job had begun; their
+    messages leave the sites once more. waiting: the sites that owe an answer now. recent: for the last rounds, the
+    round, seconds, summary and bytes so far by direction, because rounds may end faster than the watcher asks.
     """
 
     status: str = "starting"  # then "running", "done", "stopped" or "failed"
@@ -96,21 +97,21 @@ class Progress:
     lost: dict[str, str] | None = None
     error: str = ""
     mistake: bool = False  # whether the error is the user's
-    away: tuple[str, ...] = ()  # the sites without which it could not go on, where no other fault ended the job
-    note: str = ""  # on what the sites hold
+    away: tuple[str, ...] = ()  # the sites whose absence ended the job; empty if another fault did
+    note: str = ""  # on the sites' data
     recent: list[Record] = field(default_factory=list)
 
     link: CollabLink | None = None
     ledger: Ledger | None = None
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        """Training is about to start."""
+        """Note that training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
-        self.ledger, self.note = built.fed.ledger, built.note  # the data of a simulation is one
+        self.ledger, self.note = built.fed.ledger, built.note  # the note is only for sites
         self.again = max(0, self.ledger.latest - done)
 
     def step(self, reached: Checkpoint) -> None:
-        """A round is done."""
+        """Note that a round is done."""
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
         entry = {
@@ -122,20 +123,20 @@ class Progress:
         self.recent = [*self.recent, entry][-RECENT:]
 
     def stopping(self, number: int) -> None:
-        """The round is being finished."""
+        """Do nothing: the job finishes its round."""
 
     def end(self) -> None:
-        """Training is over."""
+        """Do nothing: `recorded` sets the status."""
 
     def plain(self) -> Record:
-        """For the wire."""
+        """The progress as a record for JSON."""
         self.waiting = () if self.link is None else self.link.owing
         return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
 
 
 @dataclass(frozen=True)
 class DataOfSites:
-    """What is known of the sites' data together (compare `datasets.base.Dataset`)."""
+    """The common form of all sites' data (compare `datasets.base.Dataset`)."""
 
     name: str
     features: int
@@ -150,25 +151,25 @@ class DataOfSites:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a run needs (compare `experiment.build.Built`), from sites that told what they hold."""
+    """The objects of a run (compare `experiment.build.Built`), after the sites have reported their data."""
 
     algorithm: Algorithm
     fed: Flare
     replies: Replies
     data: DataOfSites
-    note: str = ""  # on what could not be compared
+    note: str = ""  # on values that could not be compared
 
     def close(self) -> None:
-        """Nothing: the sites' processes go on."""
+        """Do nothing: the sites' processes go on."""
 
 
 class Server:
     """The server's object of a job.
 
-    run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
-    the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
-    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter),
-    "@" and after which round (`experiment.runs.checkpoint.When`).
+    run: number of the run, which names its folder at the server and at every site. sites: all sites of the project, in
+    order. document: the configuration as TOML, because NVFlare would read its tables as components. predict: "" to
+    train, or the models of the finished run that predict (`algorithms.deployment.Which`, ignored for a vertical run),
+    "@" and the round (`experiment.runs.checkpoint.When`).
     """
 
     def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
@@ -176,7 +177,7 @@ class Server:
 
     @collab.main
     def main(self) -> None:
-        """Run, and leave the run's files where NVFlare collects a job's results."""
+        """Run, and write the run's files to the folder from which NVFlare collects a job's results."""
         root = Path(collab.workspace.get_root_dir())
         folder, results = root / RUNS / self.run, Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         log_to(root / LOG)
@@ -197,13 +198,13 @@ class Server:
                 progress.link.close()
 
     def _join(self, config: Config, root: Path, folder: Path, link: CollabLink) -> Joined:
-        """The algorithm and the federation, from what the sites say that they hold."""
+        """Make the algorithm and the federation, from the sites' reports of their data."""
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
         needs = capabilities(config.algorithm.kind)
         facts = ExperimentFacts.of_config(config).more(members=self.sites).check()
-        # No party can do without the others' columns; where each site predicts alone, none waits for another.
+        # A party needs all other parties' columns. If each site predicts on its own, no site waits for another.
         quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
         more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
         fed = federation(config, root, link, self.sites, *more)
@@ -231,8 +232,8 @@ class Server:
 
 @contextmanager
 def recorded(what: str, progress: Progress) -> Iterator[None]:
-    """Have `progress`, and the server's log, say how the job of `what` goes that the block does; its errors end here,
-    for a job leaves what it reached."""
+    """Record in `progress` and in the server's log how the job `what` in the block goes. Errors end here, so that the
+    job still returns what it has reached."""
     log = logging.getLogger("fedweave.server")
     log.info("%s: begins", what)
     try:
@@ -262,10 +263,10 @@ def federation(
     authority: Authority | None = None,
     heads: Heads | None = None,
 ) -> Flare:
-    """The federation of these sites at the server, with the graphs that its folder `root` holds; see `Flare`.
+    """The federation of these sites at the server, with the graphs in the server's folder `root`; see `Flare`.
 
     Raises:
-        DataError: a file of these is refused.
+        DataError: a file of a graph is invalid.
     """
     values, ports = config.engine.values, has_ports(config.model.make())
     dtype = DTYPES[values["dtype"]]
@@ -286,7 +287,7 @@ def federation(
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
-    """Where a run of sites takes what it needs; root: the server's folder, which has its files of earlier runs."""
+    """The functions that a run needs for sites. root: the server's folder, which has the files of earlier runs."""
 
     def earlier(number: str) -> Path:
         if not re.fullmatch(r"[A-Za-z0-9]{1,64}", number):
@@ -297,11 +298,13 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
 
 
 def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
-    """Prediction with the models of the finished run in `folder`, joint or at each site, as `models` says (`Server`);
-    what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
+    """Predict with the models of the finished run in `folder`, jointly or at each site. The run's ledger gets the
+    messages of this job, too. Returns a note on parties' nodes without a score.
+
+    models: which models, see `Server`.
 
     Raises:
-        UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
+        UserError: the run is not finished. FedweaveError: a site did not predict; names the sites that did and did not.
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
@@ -324,14 +327,14 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
 
 
 def _which_models(predict: str) -> tuple[Which, When]:
-    """Which models are to predict, and after which round (`Server`)."""
+    """The models that predict, and the round after which they were saved (`Server`)."""
     which, _, when = predict.partition("@")
     return _MODELS.get(which, "personal"), _WHEN.get(when, "last")
 
 
 def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
-    """By what all sites flag: the class looked for and the threshold of all validation examples, as sums of scores gave
-    them in the run whose summary is at `path`; None where they did not."""
+    """The class and threshold by which all sites flag, from the run whose summary is at `path`: sums of scores over all
+    validation examples gave the threshold. None if the run has none."""
     summary = read_summary(path)
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
     if metrics.get(THRESHOLD) is None or summary["class_count"] != 2:
@@ -341,25 +344,25 @@ def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
 
 
 def mistaken(error: FedweaveError) -> bool:
-    """Whether those who started the job, or own a site, can mend it."""
+    """Whether the user who started the job, or a site's owner, can correct the error."""
     return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
 
 
 def away(error: FedweaveError, silent: Collection[str]) -> tuple[str, ...]:
-    """The sites whose silence alone has ended the job, of those that are `silent`; () where anything else did."""
+    """The `silent` sites, if only their silence has ended the job; () if another fault did."""
     missing = error.missing if isinstance(error, ClientsMissing) else {}
     return tuple(sorted(missing)) if missing.keys() <= set(silent) else ()
 
 
 def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
-    """What a watcher may ask of a running job: how far it is, and to stop after the round."""
+    """Answer a watcher's command to a running job: return the progress, and stop after the round if asked."""
     if isinstance(data, dict) and data.get("stop"):
         stop.signal = signal.SIGTERM
     return progress.plain()
 
 
 def _held(built: Joined) -> Record:
-    """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
+    """partition.parquet of a federation, from the sites' reports. The number of edges between sites is unknown."""
     replies = built.replies
     rows = [replies[site] for site in replies.clients]
     columns: Record = {
@@ -380,7 +383,7 @@ def _count_or_none(count: int) -> int | None:
 
 
 def _noted(fed: Flare, round: int) -> pa.Table | None:
-    """Rows that name the sites that were missing, refused or late in a round, with the number of calls."""
+    """Rows with the sites that were missing, refused or late in a round, and the number of calls."""
     faults = fed.faults()
     if not faults:
         return None
@@ -397,12 +400,13 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The administrator's side: a job of configuration alone, who is connected, watching it, and fetching what it left.
+# The administrator's side: submit a job, which holds only configuration, list connected sites, watch the job, and fetch
+# its results.
 
 
 _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
-_OVER = "FINISHED"  # begins NVFlare's words for jobs that have ended
+_OVER = "FINISHED"  # the prefix of NVFlare's states of jobs that have ended
 
 
 class ServerAway(FedweaveError):
@@ -410,8 +414,7 @@ class ServerAway(FedweaveError):
 
 
 class Listed(NamedTuple):
-    """A job as the server lists it: its number, its run's, NVFlare's word for how it stands, and when it was
-    submitted."""
+    """A job in the server's list: its number, its run's number, NVFlare's state, and the time of submission."""
 
     job: str
     run: str
@@ -420,7 +423,7 @@ class Listed(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the job has ended."""
         return self.status.startswith(_OVER)
 
 
@@ -436,10 +439,10 @@ class Admin:
             self._session.close()
 
     def connect_again(self, project: Path, seconds: float) -> None:
-        """Take up a session with a server that was away, waiting for it `seconds` at most.
+        """Open a new session with a server that was away; waits for it at most `seconds`.
 
         Raises:
-            ServerAway: it is still away then.
+            ServerAway: the server is still away after that time.
         """
         self.close()
         deadline = time.monotonic() + seconds
@@ -459,7 +462,7 @@ class Admin:
             return {site.name for site in self._session.get_connected_client_list()}
 
     def connected(self, among: Sequence[str] | None = None) -> list[str]:
-        """Names of the sites, or of those `among` them, that answer the server now."""
+        """Names of the sites that answer the server now; with `among`, only of these sites."""
         listed = self.listed()
         with _asking():
             names = sorted(listed if among is None else listed.intersection(among))
@@ -470,10 +473,10 @@ class Admin:
         return sorted({site["client_name"] for site in statuses or [] if site["status"] != "no_reply"})
 
     def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
-        """Wait until `sites` are connected, `seconds` at most; returns those that are.
+        """Wait until `sites` are connected, at most `seconds`; returns the connected ones.
 
         Raises:
-            FedweaveError: the server does not answer at the end of that time, or refuses.
+            FedweaveError: the server does not answer at the end of that time, or rejects the request.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -495,7 +498,8 @@ class Admin:
             return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
 
     def progress(self, job: str, stop: bool = False) -> Record | None:
-        """How far a running job is (`server.Progress`), asking it to stop after the round; None if it cannot say."""
+        """The progress of a running job (`server.Progress`); None if it does not answer. stop: ask it to stop after the
+        round."""
         try:
             with _quiet():
                 return dict(self._session.do_app_command(job, TOPIC, {"stop": stop}))
@@ -503,13 +507,13 @@ class Admin:
             return None
 
     def over(self, job: str) -> str | None:
-        """NVFlare's word for how the job ended; None while it has not."""
+        """NVFlare's final state of the job; None while the job has not ended."""
         with _asking():
             status = self._session.get_job_status(job)
         return str(status) if str(status).startswith(_OVER) else None
 
     def jobs(self, last: int = 0) -> list[Listed]:
-        """The `last` jobs that were submitted, or all, the earliest first."""
+        """The `last` submitted jobs, or all for 0, the earliest first."""
         with _asking():
             records = self._session.list_jobs(detailed=True, limit=last)
         return [_listed(meta) for meta in records]
@@ -520,7 +524,7 @@ class Admin:
             self._session.abort_job(job)
 
     def fetch(self, job: str, into: Callable[[Path], None]) -> Record | None:
-        """Call `into` with the folder of what a job left; returns its last progress, None if it left none."""
+        """Call `into` with the folder of a job's results; returns its last progress, or None if it has no results."""
         with tempfile.TemporaryDirectory() as folder:
             with _asking():
                 where = Path(self._session.download_job_result(job, folder))
@@ -539,7 +543,7 @@ def _listed(meta: Record) -> Listed:
 
 @contextmanager
 def logged_in(project: Path, seconds: float) -> Iterator[Admin]:
-    """A session with the server of the project in `project`, by the administrator's folder there.
+    """A session with the server of the project in `project`, with the administrator's certificate there.
 
     Raises:
         FedweaveError: the server does not answer.
@@ -565,10 +569,10 @@ def _session(project: Path, seconds: float) -> Session:
 
 @contextmanager
 def _asking() -> Iterator[None]:
-    """Ask the server something.
+    """Translate NVFlare's errors of a request to the server.
 
     Raises:
-        FedweaveError: it does not answer, or refuses.
+        FedweaveError: the server does not answer, or rejects the request.
     """
     try:
         with _quiet():
@@ -585,7 +589,7 @@ def _asking() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """NVFlare's client prints what it does."""
+    """Hide what NVFlare's client prints."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
@@ -595,7 +599,7 @@ SYNC_SECONDS = 120  # for all sites' processes to start
 
 
 def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
-    """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
+    """Write a job's folder below `folder`. The job names classes of the installed packages and holds no code."""
     job = FedJob(name=f"{_NAME}{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])
     server = job.to_server(Server(run, sites, dumps(document), predict), "_server")

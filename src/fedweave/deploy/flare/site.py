@@ -1,4 +1,5 @@
-"""What a site publishes: to the server one function, which takes and gives bytes, and to other sites a letterbox."""
+"""The functions that a site publishes: one for the server, which takes and returns bytes, and one that takes parcels of
+other sites."""
 
 import os
 import threading
@@ -29,8 +30,8 @@ class Site:
 
     @collab.init
     def begin(self) -> None:
-        """Find the site's folder; its data is read when the server asks to join."""
-        os.umask(0o077)  # what the site keeps is its owner's
+        """Find the site's folder. The site reads its data only when the server asks it to join."""
+        os.umask(0o077)  # only the owner can read the site's files
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
@@ -42,19 +43,19 @@ class Site:
 
     @collab.final
     def end(self) -> None:
-        """The job is over."""
+        """End the site's part in the job."""
         if self._member is not None:
             self._member.end()
 
     @collab.publish
     def ping(self) -> int:
-        """The number of the call that it is at work on, 0 of none, for the server alone, also while a step runs."""
+        """The number of the present call, 0 if there is none. Only the server gets it, also while a step runs."""
         return self._at_work if collab.caller == "server" else 0
 
     @collab.publish
     def call(self, request: str, blob: bytes, number: int) -> Record:
-        """Answer one call of the server (`member.Member.answer`), or the last one's again, by its number, without doing
-        anything: an answer can be lost on the way."""
+        """Answer a call of the server (`member.Member.answer`). If it has the `number` of the last call, return that
+        answer again without any work, because an answer can be lost on the way."""
         if collab.caller != "server" or self._member is None:
             return Answer(refusal="only the server may call, once the job runs")._asdict()
         with self._lock:
@@ -70,7 +71,7 @@ class Site:
 
     @collab.publish
     def deliver(self, label: str, blob: bytes) -> str:
-        """Take what another site sends (`member.Member.accept`); returns why not, or nothing."""
+        """Take a parcel of another site (`member.Member.accept`); returns "", or why the site rejects it."""
         if collab.caller == "server" or self._member is None:
             return "only sites may deliver, once the job runs"
         return self._member.accept(collab.caller, label, blob)

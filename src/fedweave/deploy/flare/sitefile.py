@@ -1,4 +1,4 @@
-"""A site's own file, `site.toml`: where its data is, and what may leave."""
+"""A site's own file, `site.toml`: the place of its data, and the policy on what may leave."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -19,10 +19,10 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
 
-LEARNED = "learned"  # of `SiteData.features`
+LEARNED = "learned"  # a value of `SiteData.features`
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
-# What is told of an evaluation besides hits (`Rules.measures`).
+# Measures of an evaluation other than hits (`Rules.measures`).
 Measure = Literal[
     "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram", "ranks"
 ]
@@ -34,28 +34,28 @@ _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]
 
 @dataclass(frozen=True, kw_only=True)
 class SiteData(DataSettings):
-    """The table [data]: the settings of a user's own data, and what a site alone says.
+    """The table [data]: the settings of a user's own data, and settings that only sites have.
 
-    Every site gives the same classes or labels, targets, missing, node_labels, edge_labels and degrees; those with the
-    same columns the same categories and groups. Of target_normalize, sites do not exchange what "all" takes.
+    Every site gives the same classes or labels, targets, missing, node_labels, edge_labels and degrees. Sites with the
+    same columns give the same categories and groups. Sites do not support target_normalize = "all".
 
-    path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
-               graphs, with graphs, nodes and edges. An .npz file's classes are numbered by labels or classes, too.
-    features:  "learned": nodes have no features, but a vector each that is learned (`entities`); the experiment says
-               the same, and so does every site.
-    test:      the global test graph that all sites hold, if there is one; a path likewise.
-    users, items, relation: of links (`core.links.Links`); the experiment says the same, and so does every site.
-    pairs:     a table of pairs of nodes, source and target and, of several relations, relation, whose scores
-               `sites predict` writes beside those of the links; a path likewise.
-    train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
-               train, those up to the second validate and later ones test (`partition.divided`); every site gives the
-               same.
-    split, shares: "column", the data's own column split; or "hash": by a keyed hash (`ids.key`) of each id, of a party
-               of a vertical run, or of both ends of a link, with these shares for train, val and test; every site gives
-               the same. Without shares they are .6, .2 and .2, of links .85, .05 and .1. Links without a column split
-               are split so in any case.
-    random_id:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so
-               that the federation draws as the simulation of its configuration does.
+    path:      path of the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for
+               small graphs, with graphs, nodes and edges. labels or classes also number the classes of an .npz file.
+    features:  "given", or "learned" if nodes have no features and every node gets a learned vector (`entities`); the
+               same in the experiment and at every site.
+    test:      path of the global test graph that all sites hold, relative to the site's folder; None without one.
+    users, items, relation: settings of link prediction (`core.links.Links`), the same in the experiment and at every
+               site.
+    pairs:     path of a table of pairs of nodes, relative to the site's folder, with the columns source and target and,
+               for several relations, relation. `sites predict` scores them, too.
+    train_until, val_until: times or dates that replace a split in the data: examples up to the first train, examples up
+               to the second validate, and later ones test (`partition.divided`); both or none, the same at every site.
+    split, shares: "column" for the data's own column split, or "hash" for a split by a keyed hash (`ids.key`) of each
+               id of a party in a vertical run, or of both ends of a link, with these shares for train, val and test;
+               the same at every site. Default shares are .6, .2 and .2, for links .85, .05 and .1. Links without a
+               column split always have a split by hash.
+    random_id:  client id for random draws instead of the site's name. `sites init --split` sets it so that the
+               federation has the same draws as the simulation of its configuration.
     """
 
     path: str
@@ -72,7 +72,7 @@ class SiteData(DataSettings):
     random_id: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what means nothing in whatever form the data is."""
+        """Refuse settings that apply to no form of data."""
         try:
             check_normalize(self.normalize)
             check_loops(self.loops, carries=True)
@@ -90,9 +90,9 @@ class SiteData(DataSettings):
         for column, values in (self.categories or {}).items():
             if isinstance(values, str):
                 raise ConfigError(
-                    f'data.categories.{column} = "{values}": sites that train together need the same columns, each '
-                    "with values that others must not learn. Agree on a list of all values that may occur, and write "
-                    f'it into every site.toml: {column} = ["…", "…"].',
+                    f'data.categories.{column} = "{values}": sites that train together need the same columns, and must '
+                    "not learn each other's values. Agree on a list of all values that may occur, and write it into "
+                    f'every site.toml: {column} = ["…", "…"].',
                     code="config.categories-listed",
                 )
         self._check_until()
@@ -104,15 +104,15 @@ class SiteData(DataSettings):
             usual = {"users": None, "items": None, "relation": True, "pairs": None}
             if odd := [name for name, value in usual.items() if getattr(self, name) != value]:
                 raise ConfigError(
-                    f'data.{odd[0]}: is of task = "links". Leave it out, or set the task.', code="config.links"
+                    f'data.{odd[0]}: applies only to task = "links". Remove it, or set the task.', code="config.links"
                 )
             return
         Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
         for name, usual_value in (("test", None), ("external", REFUSE), ("target", CLASS)):
             if getattr(self, name) != usual_value:
                 raise ConfigError(
-                    f'data.{name}: does not go with task = "links", where each site tests on links of its own. Leave '
-                    "it out.",
+                    f'data.{name}: does not apply to task = "links", where each site tests on its own links. Remove '
+                    "it.",
                     code="config.links",
                 )
 
@@ -124,37 +124,37 @@ class SiteData(DataSettings):
         train, val, test = self.ratios
         if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
             raise ConfigError(
-                f"data.shares = {list(self.ratios)}: they are of train, val and test; make train positive, none "
-                "negative and their sum at most 1.",
+                f"data.shares = {list(self.ratios)}: these are the shares of train, val and test. Make train positive, "
+                "none negative and their sum at most 1.",
                 code="config.value",
             )
 
     def _check_until(self) -> None:
         bounds = {"train_until": self.train_until, "val_until": self.val_until}
         if absent := [name for name, until in bounds.items() if until is None and self.timed]:
-            raise ConfigError(f"data.{absent[0]}: is lacking; a split by time has both ends.")
+            raise ConfigError(f"data.{absent[0]}: is missing; a split by time needs both train_until and val_until.")
         for name, until in bounds.items():
             if not isinstance(until, str) and until is not None and 0 < until < 1:
                 raise ConfigError(
-                    f"data.{name} = {until}: shares would be of each site's own examples; give a time, or a date, "
-                    "that all sites take."
+                    f"data.{name} = {until}: a share would be of each site's own examples. Give one time or date for "
+                    "all sites."
                 )
 
     @property
     def timed(self) -> bool:
-        """Whether the file says until when examples train and validate."""
+        """Whether the file splits the examples by time."""
         return (self.train_until, self.val_until) != (None, None)
 
     @property
     def ratios(self) -> tuple[float, float, float]:
-        """Shares of examples to train on, to validate and to test, where a keyed hash says which each is."""
+        """The shares of examples for train, val and test in a split by a keyed hash."""
         if self.shares is not None:
             return self.shares
         return Links().ratios if self.task == LINKS else (0.6, 0.2, 0.2)
 
     @property
     def class_count(self) -> int | None:
-        """How many classes the file says there are; None where it does not."""
+        """The number of classes in the file; None if the file does not state it."""
         return self.classes if self.labels is None else len(self.labels)
 
 
@@ -162,50 +162,52 @@ class SiteData(DataSettings):
 class Rules:
     """The table [policy]; by default everything that an installed algorithm sends may leave.
 
-    algorithms: refuse jobs that run any other, or one of these with more parts than it has by itself; names, or
-                "file.py:Name"; empty allows all.
-    parts:      parts that these may have besides, by name or "file.py:Name".
-    files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
-    deny:       top-level reply keys that never leave.
-    mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
-                standard deviation over what a record changes at most, where the algorithm bounds that.
-    secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`) of all sites.
-    partial_sums: whether one that sites may be missing from will do; two of them that differ in one site tell nearly
-                what it sent.
-    epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
+    algorithms: algorithms that jobs may run, by name or "file.py:Name", each with its default parts; empty allows all.
+    parts:      further parts that the listed algorithms may have, by name or "file.py:Name".
+    files:      Python files at this site in which a job may name plug-ins, "file.py:Name". Looking one up runs the
+                file.
+    deny:       top-level message fields that never leave.
+    mixup:      {key: smallest mixup batch}.
+    noise:      {key: least Gaussian noise}, its standard deviation divided by the most that one record changes, where
+                the algorithm bounds that.
+    secure_sum: keys that may leave only in a secure aggregation (`privacy.aggregation`) of all sites.
+    partial_sums: whether a secure aggregation may lack sites; two sums that differ in one site nearly reveal what that
+                site sent.
+    epsilon:    cap on the ε of all that ever left the site; with a cap, no field without a bound may leave.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
-    repeats:    whether a run with a target ε may send more than that is for, by rounds that are done again, or as
-                another run of the same configuration.
-    lost:       entries of the site's accounts, "number:hash" as a refusal names them, that have gone from its ledgers;
-                what they counted is counted no more.
+    repeats:    whether a run with a target ε may send more than that target allows, by repeated rounds or as another
+                run of the same configuration.
+    lost:       entries of the site's accounts, "number:hash" from a refusal, that are gone from its ledgers; the owner
+                accepts that no account counts them any more.
     bytes:      cap on the bytes that ever left the site.
-    calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
-                "join", "blind", "align" and "pad" are for jobs.
-    min_nodes:  fewest nodes, or small graphs, edges or links where these are the examples, that are aligned, trained on
-                or scored; 1 allows single ones.
-    min_sites:  fewest sites of a run, this one included.
-    members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
-                is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
-    min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
-    min_difference: fewest sites by which the sites of a run with secure sums may differ from those of an earlier one on
-                the same data; the difference of two such sums is a sum over these. 1 refuses none.
-    exchange:   whether sums of its nodes' features may be told of nodes that other sites hold, over edges to these; or
-                the fewest of its nodes of which it tells one.
-    max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
-    round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
-                them as they are.
-    measures:   what leaves with scores besides counts of hits (`FINE`): losses and what tells how examples are ordered,
-                off one of which a server that chooses what is scored reads dozens of labels; "classes" is all that is
-                counted by class or group, and how many examples of each class the site says to have as it joins;
-                "ranks" of links, MRR, hits and lists of items. In a secure sum counts leave anyway; "histogram", how
-                many have which score, leaves in one alone.
-    score_epsilon: scores are of labels that randomized response with this ε has drawn, once for good; hits alone leave
-                then, corrected for what the draw changes, and none of models that the client has trained on others.
-    true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
-    evaluations: most evaluations whose scores leave, over all runs, each model that is tried one. None allows any.
-    max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
-                whatever step that was for. None allows any.
+    calls:      {step: largest number of replies over all runs}; a step's own name, such as "train", or "FedAvg.train";
+                "join", "blind", "align" and "pad" are requests before the first step.
+    min_nodes:  minimum number of nodes that are aligned, trained on or scored, or of small graphs, edges or links if
+                these are the examples; 1 allows single ones.
+    min_sites:  minimum number of sites in a run, this one included.
+    members:    {site: SHA-256 fingerprint of its certificate}; the site refuses a run with a site that is not listed,
+                and keys of secure aggregation and lists of ids that another certificate signed. Empty allows any.
+    min_summed: minimum number of sites in a secure aggregation, even if the algorithm allows fewer.
+    min_difference: minimum number of sites by which two runs with secure aggregation on the same data may differ; the
+                difference of two such sums is a sum over these sites. 1 refuses none.
+    exchange:   whether sums of features of the site's nodes may leave over edges to nodes at other sites, or the
+                minimum number of the site's nodes in each sum.
+    max_ids:    largest number of ids on a party's list that the site blinds in an alignment. None allows any number.
+    round_scores: step to whose multiples counts in scores are rounded; above 1, no counts by class or group leave. 1
+                does not round.
+    measures:   measures that leave with scores in addition to counts of hits (`FINE`). "classes" are all counts by
+                class or group, and the number of examples of each class when the site joins; "ranks" are MRR, hits and
+                lists of items of links; all others are losses and measures of the order of examples. From one of these,
+                a server that chooses the scored models can read dozens of labels. In a secure aggregation, counts leave
+                in any case; "histogram", the number of examples with each score, leaves only there.
+    score_epsilon: ε of a randomized response that draws the labels for scores once for good; only hits leave then,
+                corrected for the bias of the draw, and none of models that the client has trained on other labels.
+    true_labels: whether scores may use the true labels if the algorithm itself trains only on drawn ones.
+    evaluations: largest number of evaluations whose scores leave, over all runs; each tried model counts as one. None
+                allows any.
+    max_change: largest L2 norm of the change of a server's message from the run's last message with the same keys to
+                any step. None allows any.
     """
 
     algorithms: tuple[str, ...] = ()
@@ -238,7 +240,7 @@ class Rules:
     max_change: Annotated[float, Field(gt=0)] | None = None
 
     def plain(self) -> Record:
-        """The rules that say something else than they do when they are left out, for JSON."""
+        """The rules that differ from their defaults, as a record for JSON."""
         usual = asdict(Rules())
         odd = {key: value for key, value in asdict(self).items() if value != usual[key]}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in odd.items()}
@@ -248,12 +250,13 @@ class Rules:
         """Undo `plain`.
 
         Raises:
-            ConfigError: it is not of that form.
+            ConfigError: the record is not of that form.
         """
         return table({"policy": plain}, "policy", cls)
 
     def freed(self, keys: Iterable[str]) -> "Rules":
-        """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
+        """The rules for messages that an owner cannot deny: `deny` is empty, and the `keys` may leave without a
+        bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
@@ -261,7 +264,7 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
     """The tables [data] and [policy], checked.
 
     Raises:
-        ConfigError: the file cannot be read, or a key or value is not valid; names it and what is.
+        ConfigError: the file cannot be read, or a key or value is not valid; names it and the valid ones.
     """
     document = load(path)
     try:
@@ -288,32 +291,32 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-_VARIED = 16  # different bytes, at least, among 32; drawn at random, fewer than 22 are there once in a billion keys
+_VARIED = 16  # minimum number of different bytes among 32; in a billion random keys, one has fewer than 22
 
 
 def read_ids_key(folder: Path) -> bytes:
     """The key that blinds ids, in a site's folder.
 
     Raises:
-        ConfigError: see `read_secret`; or it is a key that anybody would guess first, such as zeros.
+        ConfigError: see `read_secret`; or the key is easy to guess, such as zeros.
     """
     key = read_secret(folder / IDS_KEY)
     if len(set(key[:32])) < _VARIED:
         raise ConfigError(
-            f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and whoever guesses it can try out ids. Draw one "
-            "for all sites with `openssl rand -hex 32`.",
+            f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and an attacker who guesses it can try out ids. "
+            "Draw one for all sites with `openssl rand -hex 32`.",
             code="config.weak-key",
         )
     return key
 
 
 def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
-    """The tables [data] and [policy] that one of so many new `sites` starts from. In a secure sum of two each would
-    find the other's term.
+    """The initial tables [data] and [policy] of a new site. sites: number of sites in the project. With two sites there
+    is no secure aggregation, because each site could compute the other's term.
 
-    vertical: they hold different columns of the same nodes, and agree on a split without a column for it. The party
-    with labels scores alone, and labels of a batch follow from its gradients anyway: what else its scores tell of them
-    is little.
+    vertical: whether the sites hold different columns of the same nodes. They then agree on a split without a column
+    for it. Only the party with labels scores, and its gradients already reveal the labels of a batch, so that its
+    scores reveal little more.
     """
     about: Record = {"path": "data"}
     if not vertical:
@@ -327,14 +330,14 @@ def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
 
 
 def write_site_file(path: Path, data: Record, **policy: object) -> None:
-    """A site file with `data` as its [data] and a `policy` that its owner has yet to tighten."""
+    """Write a site file with `data` as its [data] and a `policy` for its owner to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
     if not data.keys() & {"classes", "labels"}:
         head += (
-            '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
+            '# Write below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
     if data.get("normalize") == "standard" and data.get("split") == "hash":
         head += "# To predict new nodes later, leave out normalize and scale the columns yourself.\n"
     if policy.get("exchange"):
-        head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
+        head += "# exchange: minimum number of nodes in a sum that leaves; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The server's part in secure sums: it has sites agree on keys, and opens what they have masked."""
+"""Secure aggregation between sites: a site masks its terms, and the server has sites agree on keys and opens sums."""
 
 import logging
 import time
@@ -39,13 +39,13 @@ from fedweave.privacy.aggregation import (
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, diverged
 
 # ----------------------------------------------------------------------------------------------------
-# A site's part in secure sums: `privacy.aggregation` on trees, requests and the site's journal.
+# A site's part in secure aggregation: `privacy.aggregation` on trees, requests and the site's journal.
 
 
 class Masking:
-    """The secure sums of one job at one site.
+    """The secure aggregations of one job at one site.
 
-    folder: the site's. ledger: of the run; it remembers which epochs there have been. members: see `sitefile.Rules`.
+    folder: the site's folder. ledger: the run's journal, which also notes the epochs. members: see `sitefile.Rules`.
     """
 
     def __init__(
@@ -62,73 +62,76 @@ class Masking:
         self._last, self._log = last_epoch(ledger), logging.getLogger(f"fedweave.site.{name}")
         self._participant: Participant | None = None
 
-    def agree(self, asked: Agree, info: StepInfo, told: Tree) -> Tree:
-        """Advertise the keys of a new epoch, or deal shares to those who have.
+    def agree(self, request: Agree, info: StepInfo, message: Tree) -> Tree:
+        """Advertise the keys of a new epoch, or deal shares to the sites that have advertised theirs.
 
-        info: of the step that the epoch's sums are for.
+        info: the declaration of the step whose replies the epoch adds up.
 
         Raises:
-            CallRefused: the epoch has been before, or what is asked is out of turn.
+            CallRefused: the epoch is not new, or the request is out of turn.
         """
-        if asked.kind == "advertise":
-            if asked.epoch <= self._last:
-                raise CallRefused(f"secure sum: epoch {asked.epoch} is not after {self._last}, the last one")
-            group = SumGroup(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
-            self._ledger.note("epoch", epoch=asked.epoch)
-            self._last = asked.epoch
+        if request.kind == "advertise":
+            if request.epoch <= self._last:
+                raise CallRefused(f"secure sum: epoch {request.epoch} is not after {self._last}, the last one")
+            group = SumGroup(self._run, request.epoch, self._sites, needed(info, request.step, self._sites))
+            self._ledger.note("epoch", epoch=request.epoch)
+            self._last = request.epoch
             self._participant = Participant(self._name, read_identity(self._folder, self.members), group)
             return advert_tree(self._participant.advertise())
-        dealt = self._of(asked.epoch).share({site: read_advert(tree) for site, tree in told["adverts"].items()})
-        group = self._of(asked.epoch).group
-        here = [site for site in group.sites if site in told["adverts"]]
-        rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
+        shares = self._of(request.epoch).share({site: read_advert(tree) for site, tree in message["adverts"].items()})
+        group = self._of(request.epoch).group
+        here = [site for site in group.sites if site in message["adverts"]]
+        rows = [shares.get(site, [bytes(SHARE)] * group.slots) for site in here]
         return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
 
-    def masked(self, asked: StepRequest | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
-        """The reply with what it has for a sum masked; heard: the fingerprint of what it was made of (`Memory.heard`).
+    def masked(self, request: StepRequest | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
+        """The reply with its terms of sums masked. heard: the fingerprint of the messages on which it depends
+        (`Memory.heard`).
 
         Raises:
-            CallRefused: the sum is not prepared, or would be of too few. FedweaveError: what is to be added up are no
-                words of the declared size.
+            CallRefused: the sum is not prepared, or would have too few terms. FedweaveError: a term has no integers of
+                the declared size.
         """
         paths = sorted(path for path, _ in leaves(reply) if info.covering(path) in info.sums)
         if not paths:
             return reply
-        if asked.sum is None:
+        if request.sum is None:
             raise CallRefused(f"{', '.join(paths[:3])} may leave in a secure sum alone, and the server names none")
-        participant = self._of(asked.sum.epoch)
-        if participant.group.needed != needed(info, asked.step, self._sites):
-            raise CallRefused(f"secure sum: epoch {asked.sum.epoch} was agreed on for sums of another number of sites")
+        participant = self._of(request.sum.epoch)
+        if participant.group.needed != needed(info, request.step, self._sites):
+            raise CallRefused(
+                f"secure sum: epoch {request.sum.epoch} was agreed on for sums of another number of sites"
+            )
         flat = dict(leaves(reply))
         for path in paths:
             words = FixedPoint.of(info.sums[str(info.covering(path))])
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
-                raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
+                raise FedweaveError(f"{path} must hold integers of {words.bits} bits: it is declared in a secure sum")
             if diverged(flat[path]):
                 raise FedweaveError(told_diverged(path), code="diverged")
             flat[path] = flat[path].contiguous().clone()
-        self._tell_cut(asked, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
-        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), heard)
+        self._note_cut(request, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
+        use = Use(request.sum.slot, (request.round, request.step, request.again), tuple(request.sum.peers), heard)
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 
-    def _tell_cut(self, request: StepRequest | Add, cut: int, values: int) -> None:
-        """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
+    def _note_cut(self, request: StepRequest | Add, cut: int, values: int) -> None:
+        """Note for the site's owner only how many of its numbers were cut to the bound of the sum."""
         if cut:
             self._ledger.note("cut", round=request.round, step=request.step, cut=cut, values=values)
             text = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
             self._log.warning(text, request.round, cut, values, request.step)
 
-    def open(self, asked: Open, told: Tree) -> Tree:
-        """Sign whose terms a sum has, or reveal what opens it."""
-        participant = self._of(asked.epoch)
-        if asked.kind == "survivors":
-            return {"signature": tensor(participant.sign(asked.slot, asked.survivors))}
+    def open(self, request: Open, message: Tree) -> Tree:
+        """Sign the list of sites in a sum, or reveal the shares that open it."""
+        participant = self._of(request.epoch)
+        if request.kind == "survivors":
+            return {"signature": tensor(participant.sign(request.slot, request.survivors))}
         signatures, letters = (
-            {site: data(leaf) for site, leaf in told.get(key, {}).items()} for key in ("signatures", "letters")
+            {site: data(leaf) for site, leaf in message.get(key, {}).items()} for key in ("signatures", "letters")
         )
-        answers = participant.reveal(asked.slot, signatures, letters)
-        rows = [answers.shares.get(site, {}).get(self._name, bytes(SEED)) for site in asked.peers]
+        answers = participant.reveal(request.slot, signatures, letters)
+        rows = [answers.shares.get(site, {}).get(self._name, bytes(SEED)) for site in request.peers]
         return {"mask": tensor(answers.mask[self._name]), "shares": torch.stack([tensor(row) for row in rows])}
 
     def _of(self, epoch: int) -> Participant:
@@ -138,15 +141,15 @@ class Masking:
 
 
 def _numbers(flat: Mapping[str, Tensor], paths: Sequence[str], info: StepInfo) -> int:
-    """How many real numbers a sum is of; words without a fraction are counts."""
+    """The number of real numbers in a sum; integers without a fraction are counts."""
     return sum(flat[path].numel() for path in paths if info.sums[str(info.covering(path))].fraction)
 
 
 def needed(info: StepInfo, step: str, sites: Sequence[str]) -> int:
-    """Of how many of all sites the sums of a step are at least.
+    """The minimum number of sites in the secure aggregations of a step. sites: all sites of the run.
 
     Raises:
-        CallRefused: nothing of it is in a sum.
+        CallRefused: the step declares no sum.
     """
     if not info.sums:
         raise CallRefused(f"secure sum: nothing that {step} sends is in one")
@@ -161,17 +164,17 @@ def tensor(blob: bytes) -> Tensor:
 def data(leaf: object) -> bytes:
     """Undo `tensor`."""
     if not isinstance(leaf, Tensor) or leaf.dtype != torch.uint8:
-        raise CallRefused("secure sum: what is to be bytes is none")
+        raise CallRefused("secure sum: a field that must hold bytes does not")
     return leaf.contiguous().cpu().numpy().tobytes()
 
 
 def unsigned(words: Tensor) -> np.ndarray:
-    """int32 or int64 words as unsigned ones, in the same memory."""
+    """A view of int32 or int64 integers as unsigned ones, in the same memory."""
     return words.cpu().numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)
 
 
 def advert_tree(advert: Advert) -> Tree:
-    """For the wire."""
+    """An advertisement as a tree for a message."""
     keys = torch.stack([tensor(key) for key in advert.keys])
     return {"certificate": tensor(advert.certificate), "keys": keys, "signature": tensor(advert.signature)}
 
@@ -180,7 +183,7 @@ def read_advert(tree: Tree) -> Advert:
     """Undo `advert_tree`.
 
     Raises:
-        CallRefused: it is not of this form.
+        CallRefused: the tree is not of this form.
     """
     try:
         keys = tuple(data(row) for row in tree["keys"])
@@ -190,7 +193,7 @@ def read_advert(tree: Tree) -> Advert:
 
 
 def read_answers(site: str, tree: Tree, peers: Sequence[str]) -> Answers:
-    """What a site revealed; a share of zeros alone is none."""
+    """A site's revealed mask and shares; a share that is all zeros is absent."""
     shares = {peer: data(row) for peer, row in zip(peers, tree["shares"], strict=True)}
     return Answers({site: data(tree["mask"])}, _held(shares, site))
 
@@ -206,11 +209,12 @@ NO_KEYS = "it has agreed on no keys for secure sums"
 
 @dataclass
 class Sums:
-    """The secure sums of one job.
+    """The secure aggregations of one job at the server.
 
-    ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run. root: the
-    authority, if the server knows it: what a site has not signed would make all others refuse. ledger: of the run;
-    where it is kept, it remembers the last epoch, after which the next one is even if the clock was set back.
+    ask: makes one exchange from its name, the replies' declaration, the request and {site: message}. sites: all sites
+    of the run. root: the authority, if the server knows it; the server then drops wrongly signed messages, which would
+    make all other sites refuse. ledger: the run's ledger; a `Journal` also notes the last epoch, so that the next one
+    is later even if the clock was set back.
     """
 
     ask: Ask
@@ -224,12 +228,12 @@ class Sums:
     _used: int = 0
 
     def prepare(self, step: str, info: StepInfo, here: Sequence[str]) -> Record:
-        """What the request of a step says of the sum of its replies: which sites it is of, and which slot is theirs.
+        """The field "sum" in the request of a step: the sites in the sum, the epoch and the slot.
 
-        Sites agree on new keys when the slots are used up, or when one that is called has none.
+        Sites agree on new keys when the slots are used up, or when a called site has no keys.
 
         Raises:
-            ClientsMissing: too few of those that are `here` have keys.
+            ClientsMissing: too few of the sites that are `here` have keys.
         """
         least = needed(info, step, self.sites)
         group = self._group
@@ -262,14 +266,14 @@ class Sums:
         if len(self._adverts) < least:
             raise ClientsMissing(step, self._missing(here) | adverts.missing, least, len(here))
         message = {"adverts": {site: adverts[site] for site in self._adverts}}
-        dealt = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
+        replies = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
         form = (len(self._adverts), group.slots, SHARE)
-        shares = {site: dealt[site].get("shares") for site in dealt.clients}
+        shares = {site: replies[site].get("shares") for site in replies.clients}
         self._letters = {site: value for site, value in shares.items() if value is not None and _is_bytes(value, form)}
         return group
 
     def _advert(self, site: str, tree: Tree, group: SumGroup) -> Advert | None:
-        """What a site has advertised; None if it has not signed it."""
+        """A site's advertisement; None if its signature is not valid."""
         with suppress(CallRefused):
             advert = read_advert(tree)
             if len(advert.keys) == group.slots + 1:
@@ -295,14 +299,15 @@ class Sums:
         heard: Tree,
         notes: Mapping[str, str],
     ) -> Replies:
-        """The replies such that their `total` is the sum of the terms; no single one says anything.
+        """The replies, unmasked so that their `total` is the sum of the terms. A single reply still reveals nothing.
 
-        request: of the terms, with what `prepare` gave as "sum". heard: what all were told with it. notes: of each
-        site, which says what its term was made of (`Memory.heard`).
+        request: the request for the terms, with the result of `prepare` as "sum". heard: the message that all sites got
+        with it. notes: {site: its note}, with the fingerprint of the messages on which its term depends
+        (`Memory.heard`).
 
         Raises:
-            ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together, or they were
-                told other things.
+            ClientsMissing: too few sites are left. FedweaveError: the revealed shares do not fit together, or sites got
+                different messages.
         """
         group = self._group
         if group is None or len(replies) < group.needed:
@@ -338,18 +343,23 @@ class Sums:
         return Replies(survivors, batches, replies.missing, info.sums)
 
     def _letters_to(self, site: str, sum: Values) -> Tree:
-        """What the other sites have sealed for one, of one slot."""
+        """The sealed shares of one slot that the other sites sent for one site."""
         at = list(self._adverts).index(site)
         return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
 
 
 def _alike(step: str, heard: Mapping[str, str]) -> str:
-    """What all sites heard."""
+    """The fingerprint of messages that all sites have reported.
+
+    Raises:
+        FedweaveError: the sites report different fingerprints.
+    """
     first, *_ = heard
     if odd := [site for site in heard if heard[site] != heard[first]]:
         raise FedweaveError(
-            f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {first}, now or before, so "
-            "that nobody can open it. All must be told the same, from the first round on; start the run anew.",
+            f"{step} is in a secure sum, but {', '.join(odd)} got other messages than {first}, now or in an earlier "
+            "round, so that the sum cannot be opened. Send all sites the same messages from the first round on: start "
+            "a new run.",
             code="sum.told-differently",
         )
     return heard[first]

@@ -1,5 +1,5 @@
-"""Which folders of a project are on this machine, and what runs of them: read from the disk alone, without NVFlare and
-PyTorch, for `fedweave sites alive`, which is called often."""
+"""The folders of a project on this machine, and the processes that run there. It reads only the disk and imports
+neither NVFlare nor PyTorch, because `fedweave sites alive` is called often."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,17 +10,17 @@ PID = "process.pid"  # in a member's folder
 
 
 def folders(project: Path) -> list[Path]:
-    """Those of the server and of the sites that are on this machine, the server's first; none on an administrator's."""
+    """The folders of the server and of the sites on this machine, the server's first; none on an administrator's."""
     all_folders = sorted({file.parents[1] for file in project.glob("*/startup/fed_*.json")})
     members = [each for each in all_folders if not (each / "startup/fed_admin.json").exists()]
     return sorted(members, key=lambda each: not (each / "startup/fed_server.json").exists())
 
 
 def chosen(project: Path, only: Sequence[str] = ()) -> list[Path]:
-    """The `folders`, or those of them that `only` names.
+    """The `folders` on this machine; with `only`, just these members' folders.
 
     Raises:
-        UserError: there is none, or not the named one.
+        UserError: there is no folder, or a member in `only` has none.
     """
     here = {folder.name: folder for folder in folders(project)}
     if missing := [name for name in only if name not in here]:
@@ -31,7 +31,7 @@ def chosen(project: Path, only: Sequence[str] = ()) -> list[Path]:
 
 
 def process(folder: Path) -> int | None:
-    """The number of the process of a member's folder, if it runs; checked, since another process may have got the
+    """The number of a member's process, if it runs. The command is checked, too, since another process may have got the
     number of an ended one."""
     try:
         pid = int((folder / PID).read_text())

@@ -1,4 +1,5 @@
-"""Certificates of servers, sites and administrators, whether they can be used now, and what has to be beside them."""
+"""Certificates of servers, sites and administrators: checks of a certificate, its key and settings; requests, signing
+and revocation."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ def certificate(path: Path) -> x509.Certificate:
     """The certificate in a file.
 
     Raises:
-        UserError: it holds none.
+        UserError: the file holds no certificate.
     """
     try:
         return x509.load_pem_x509_certificate(read(path))
@@ -44,11 +45,11 @@ def certificate(path: Path) -> x509.Certificate:
 
 
 def lasts(folder: Path) -> timedelta | None:
-    """How long the certificate in a member's folder, and the authority's beside it, are both still valid, below 0 after
-    that; None of a folder without one.
+    """How long the certificates of a member and of the authority in a member's folder are both still valid, negative
+    after that; None for a folder without a certificate.
 
     Raises:
-        UserError: a file holds none.
+        UserError: a file holds no certificate.
     """
     kit = folder / STARTUP
     if not (files := [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]):
@@ -57,14 +58,14 @@ def lasts(folder: Path) -> timedelta | None:
 
 
 def fingerprint(key: CertificatePublicKeyTypes) -> str:
-    """SHA-256 of a public key, for two people to compare."""
+    """The SHA-256 of a public key, for two people to compare."""
     digest = Hash(SHA256())
     digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
     return digest.finalize().hex(":").upper()
 
 
 def check_revoked(path: Path) -> None:
-    """Refuse a certificate that is on the list of revoked ones beside it.
+    """Refuse a certificate that is on the revocation list in its folder.
 
     Raises:
         UserError: names the file.
@@ -72,7 +73,7 @@ def check_revoked(path: Path) -> None:
     cert = certificate(path)
     if cert.serial_number in read_root(path.parent).revoked:
         raise UserError(
-            f"the authority has revoked {path} ({REVOKED} beside it). Make a new key, `fedweave sites request "
+            f"the authority has revoked {path} ({REVOKED} in its folder). Make a new key, `fedweave sites request "
             f"{path.parents[1]}`, and have it signed.",
             code=REFUSED,
         )
@@ -94,16 +95,16 @@ def check_issuer(path: Path, root: Path) -> None:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Refuse a certificate that was issued for somebody else than `name`.
+    """Refuse a certificate that was not issued for `name`.
 
     Raises:
-        UserError: names the file and whose it is.
+        UserError: names the file and the certificate's owner.
     """
-    named = common_names(certificate(path))
-    if named != [name]:
+    owners = common_names(certificate(path))
+    if owners != [name]:
         raise UserError(
-            f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
-            f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
+            f"{path} is the certificate of {', '.join(owners) or 'no member'}, but must be the certificate of {name}. "
+            f"Replace the folder startup by the one that `fedweave sites init` made in {path.parents[1].name}."
         )
 
 
@@ -124,18 +125,18 @@ def check_certificate(path: Path) -> None:
         )
 
 
-ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
+ROOT = "rootCA.pem"  # the authority's certificate, in the folder of a member's certificate
 
 
 AGAIN = "Ask the project's operator for the folder again"
 
 
 def check_startup(folder: Path) -> Path:
-    """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
-    authority, was revoked, or has not the key beside it; or whose settings are damaged. Returns the certificate's file.
+    """Check the folder of a member or of the administrator; returns the certificate's file.
 
     Raises:
-        UserError: names the file.
+        UserError: the certificate is not valid now, was issued for another member or by another authority, was revoked,
+            or does not fit the key; or a file of settings is damaged. Names the file.
     """
     path = folder / "startup" / f"{kind(folder)}.crt"
     check_certificate(path)
@@ -148,14 +149,15 @@ def check_startup(folder: Path) -> Path:
 
 
 def member_name(folder: Path) -> str:
-    """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
+    """The name that the certificate in a folder must have. NVFlare uses the name of a site's folder as the site's
+    name."""
     if (folder / "startup/fed_admin.json").exists():
         return USER
     return SERVER if kind(folder) == "server" else folder.resolve().name
 
 
 def check_key(path: Path, cert_path: Path) -> None:
-    """Refuse a private key that is none, or not that of the certificate in `cert_path`.
+    """Refuse a file that is no private key, or that does not fit the certificate in `cert_path`.
 
     Raises:
         UserError: names both files.
@@ -173,10 +175,10 @@ def check_key(path: Path, cert_path: Path) -> None:
 
 
 def check_settings(folder: Path) -> None:
-    """Refuse a file of settings of the process in `folder` that is damaged.
+    """Refuse damaged files of settings of the process in `folder`.
 
     Raises:
-        UserError: names it.
+        UserError: names the file.
     """
     for path in sorted([*folder.glob("startup/*.json"), *folder.glob("local/*.json")]):
         try:
@@ -186,8 +188,8 @@ def check_settings(folder: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Both sides of certificates: keys are made where they are used, and what the authority sends is taken up after it was
-# looked at. No private key travels; certificates have the form of those that NVFlare's provisioning makes.
+# Both sides of certificates. A member makes its key where it uses it, and checks what the authority sends before it
+# accepts that. No private key travels. Certificates have the same form as NVFlare's provisioning makes.
 
 
 REQUEST = "startup/request.pem"
@@ -195,9 +197,9 @@ BITS = 2048  # as NVFlare's keys
 
 
 class Taken(NamedTuple):
-    """What `accept` took up: the SHA-256 fingerprint of a certificate, by which other sites' policies may know a
-    member, how many are on a list of revoked ones, and until when the authority's own is valid; None of what was not
-    in the file."""
+    """The content that `accept` took from a file: the SHA-256 fingerprint of a certificate, for other sites'
+    `policy.members`; the number of certificates on a revocation list; and the end of validity of a new certificate of
+    the authority. None for each that the file did not hold."""
 
     mark: str | None = None
     revoked: int | None = None
@@ -211,49 +213,52 @@ def key_files(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def request(folder: Path) -> tuple[Path, str]:
-    """Make a new key for the member in `folder`, which waits there for its certificate, and a request for one.
+    """Make a new key for the member in `folder`, and a request for its certificate. The key waits there for the
+    certificate.
 
     Returns the request's file and the public key's fingerprint.
 
     Raises:
-        UserError: `folder` is not one of a site, server or administrator.
+        UserError: `folder` is not the folder of a site, server or administrator.
     """
     if not list((folder / STARTUP).glob("fed_*.json")):
-        raise UserError(f"{folder} is no member's folder: it has no startup/fed_client.json. Name one as bank/bank-a.")
+        raise UserError(
+            f"{folder} is no member's folder: it has no startup/fed_client.json. Name one, such as bank/bank-a."
+        )
     key, (_, cert_path, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
     builder = x509.CertificateSigningRequestBuilder().subject_name(name)
-    if kind(folder) == "server":  # the names of its machine go on
-        named = certificate(cert_path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        builder = builder.add_extension(named.value, named.critical)
+    if kind(folder) == "server":  # keep the names of its machine
+        hosts = certificate(cert_path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        builder = builder.add_extension(hosts.value, hosts.critical)
     replace_private(waiting, key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
     (folder / REQUEST).write_bytes(builder.sign(key, SHA256()).public_bytes(Encoding.PEM))
     return folder / REQUEST, fingerprint(key.public_key())
 
 
-def accept(folder: Path, given: Path) -> Taken:
-    """Take up what the authority has sent to the member in `folder`: a certificate, for the key that waits there; a
-    list of revoked ones; a new certificate of its own. Nothing is changed where one of them is refused.
+def accept(folder: Path, file: Path) -> Taken:
+    """Accept a file of the authority for the member in `folder`: a certificate for the key that waits there, a
+    revocation list, or a new certificate of the authority. If one of them is refused, nothing changes.
 
     Raises:
-        UserError: it is of another key, member or authority, is not valid now, or is older than what is here.
+        UserError: the content is for another key, member or authority, is not valid now, or is older than the present.
     """
     new, taken = dict[Path, bytes](), Taken()
-    content = read(given)
+    content = read(file)
     try:
         certs = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
     except ValueError as error:
-        raise UserError(f"{given} is damaged ({error}). Have it sent again.") from error
+        raise UserError(f"{file} is damaged ({error}). Have it sent again.") from error
     roots = [each for each in certs if each.subject == each.issuer]
     if roots:
-        new[folder / STARTUP / ROOT] = _checked_root(folder, given, roots[0])
+        new[folder / STARTUP / ROOT] = _checked_root(folder, file, roots[0])
         taken = taken._replace(until=roots[0].not_valid_after_utc)
     if b"BEGIN X509 CRL" in content:
-        new[folder / STARTUP / REVOKED], count = _checked_list(folder, given, content)
+        new[folder / STARTUP / REVOKED], count = _checked_list(folder, file, content)
         taken = taken._replace(revoked=count)
     key, cert_path, waiting = key_files(folder)
     if (certified := [each for each in certs if each not in roots]) or not new:
-        new |= {key: _checked(folder, given, certified), cert_path: b"".join(_pem(each) for each in certified)}
+        new |= {key: _checked(folder, file, certified), cert_path: b"".join(_pem(each) for each in certified)}
         taken = taken._replace(mark=certified[0].fingerprint(SHA256()).hex(":").upper())
     for path, pem in new.items():
         replace_private(path, pem)
@@ -268,10 +273,10 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
     waiting, name = key_files(folder)[2], member_name(folder)
     if not waiting.exists():
         raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")
-    named = common_names(certificate(file))
-    if named != [name]:
+    owners = common_names(certificate(file))
+    if owners != [name]:
         raise UserError(
-            f"{file} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {name}. "
+            f"{file} is the certificate of {', '.join(owners) or 'no member'}, and {folder} is the folder of {name}. "
             f"Accept the one that was signed for {name}."
         )
     check_issuer(file, folder / STARTUP / ROOT)
@@ -288,7 +293,7 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
 
 
 def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]:
-    """A list of revoked certificates, and how many those are, if it has all that the list in `folder` has."""
+    """A revocation list and its number of certificates, if it has all certificates of the list in `folder`."""
     here, root = folder / STARTUP / REVOKED, certificate(folder / STARTUP / ROOT)
     pem = content[content.index(b"-----BEGIN X509 CRL") :]
     revoked = revoked_by(root, pem, file)
@@ -300,7 +305,7 @@ def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]
 
 
 def _checked_root(folder: Path, file: Path, root: x509.Certificate) -> bytes:
-    """The authority's certificate, if it is of the same key as the one in `folder` and lasts longer."""
+    """The authority's certificate, if it has the same key as the one in `folder` and is valid longer."""
     here = certificate(folder / STARTUP / ROOT)
     key, other = here.public_key(), root.public_key()
     alike = isinstance(key, RSAPublicKey) and isinstance(other, RSAPublicKey) and fingerprint(key) == fingerprint(other)
@@ -326,14 +331,15 @@ _LONG = timedelta(days=36500)  # a list of revoked certificates is valid until t
 
 
 def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str]:
-    """The name in a request, its certificate in PEM, with the list of revoked ones if there is one, and the public
-    key's fingerprint.
+    """Sign a request. Returns the name in it, its certificate in PEM with the revocation list if there is one, and the
+    public key's fingerprint.
 
-    authority: the folder that `sites init` made. whose: "server" or the administrator's name, where it is of that.
+    authority: the folder that `sites init` made. whose: "server" or the administrator's name, if the request is for one
+    of them.
 
     Raises:
-        UserError: `authority` is none, or the request is none, is damaged, or is of a name that no member can have, or
-            of the server or administrator and `whose` does not say so, or of no site of the project.
+        UserError: `authority` is no such folder; or the file is no valid request, has a name that no member can have,
+            is for the server or administrator and `whose` differs, or is for no site of the project.
     """
     try:
         csr = x509.load_pem_x509_csr(read(asked))
@@ -369,13 +375,13 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
 
 
 def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, bytes]:
-    """Take back all certificates of a member that this authority has signed until now; how many those are, and the
-    signed list of all that are revoked, in PEM. Later ones of that name are valid.
+    """Revoke all certificates of a member that this authority has signed until now. Returns their number, and the
+    signed list of all revoked certificates in PEM. Later certificates of the same name are valid.
 
-    shown: a certificate of that member, of which the authority keeps no note: an earlier version signed it.
+    shown: a certificate of that member without a note at the authority, because an earlier version signed it.
 
     Raises:
-        UserError: none is known, or all known ones are revoked already, or `shown` is of another name.
+        UserError: no certificate is known, all known ones are revoked already, or `shown` has another name.
     """
     path, key = authority / REVOKED, _root_key(authority)
     notes = _issued(authority)
@@ -402,7 +408,8 @@ def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, 
 
 
 def renew(authority: Path) -> tuple[bytes, datetime]:
-    """A new certificate of the authority's own key, in PEM, and until when it is valid; what was signed before stays.
+    """Make a new certificate for the authority's own key. Returns it in PEM, and the end of its validity. Certificates
+    that the authority has signed before stay valid.
 
     Raises:
         UserError: `authority` is no authority's folder.
@@ -421,16 +428,16 @@ def renew(authority: Path) -> tuple[bytes, datetime]:
 
 
 def _hosts(csr: x509.CertificateSigningRequest) -> list[str]:
-    """Of the server's machine, as its request names them.
+    """The names of the server's machine in its request.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the request has none.
     """
     try:
-        named = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound as error:
         raise ValueError("it does not name the server's machine (SubjectAlternativeName)") from error
-    return [str(each.value) for each in named]
+    return [str(each.value) for each in hosts]
 
 
 def _issued(authority: Path) -> list[Record]:
@@ -439,7 +446,7 @@ def _issued(authority: Path) -> list[Record]:
 
 
 def _members(authority: Path) -> set[str]:
-    """The sites that the project was made with; none where an earlier version made it, and noted only later ones."""
+    """The sites of the project when it was made; empty if an earlier version, which did not note them, made it."""
     names = {str(note["name"]) for note in _issued(authority)}
     return names - {SERVER, USER} if {SERVER, USER} <= names else set()
 

@@ -1,4 +1,4 @@
-"""The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
+"""The command `fedweave sites check`: finds faults of a project before a process starts."""
 
 import math
 import os
@@ -78,8 +78,8 @@ from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
 from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
-# What `fedweave sites check` finds, and looks for at a single site: its data, its policy, and whether it could join a
-# run, by what a join looks at.
+# The findings of `fedweave sites check`, and its checks of a single site: its data, its policy, and whether it could
+# join a run, by the same checks as a join.
 
 
 T = TypeVar("T")
@@ -87,8 +87,9 @@ T = TypeVar("T")
 
 @dataclass
 class Findings:
-    """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
-    otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
+    """The findings of a check, each with the member that it concerns. faults: problems with place and remedy. notes:
+    settings that are allowed but may be mistakes. facts: descriptions. forms: {site: values that must be the same at
+    all sites}."""
 
     faults: list[tuple[str, str]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)
@@ -96,7 +97,7 @@ class Findings:
     forms: dict[str, Record] = field(default_factory=dict)
 
     def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None) -> T | None:
-        """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
+        """The result of `look`; None if it raises errors, which become faults, with the `file` that they concern."""
         try:
             return look()
         except FedweaveError as error:
@@ -108,7 +109,7 @@ class Findings:
         return None
 
     def noted(self, whose: str, look: Callable[[], object], before: str) -> None:
-        """Note what `look` refuses, with the words `before`."""
+        """If `look` raises an error, note it after the words `before`."""
         try:
             look()
         except FedweaveError as error:
@@ -116,10 +117,10 @@ class Findings:
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
-    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach, and for one on bytes that
-    is reached already: how many a run sends depends on its data.
+    """A sentence for each cap that ends the run at this site: caps of `policy.calls` and on ε that the run would reach,
+    and a cap on bytes that is reached already. A run's number of bytes depends on its data and cannot be predicted.
 
-    spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
+    spent: the total of the site's journals. It includes a run to continue, which needs less than estimated here.
     """
     if rules.bytes is not None and spent.bytes >= rules.bytes:
         yield (
@@ -149,7 +150,7 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
 
 
 def check_site(folder: Path, config: Config | None, sites: Sequence[str], findings: Findings) -> None:
-    """The data and the policy of a site in a project of these `sites`."""
+    """Check the data and the policy of a site in a project of these `sites`."""
     data, rules = read_checked(folder / SITE_FILE)
     device = read_about(folder / SITE_FILE).device
     findings.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
@@ -165,7 +166,7 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], findin
 def _party(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
-    """What a party of a vertical run brings, and how the algorithm would get on with it."""
+    """Check a party's data for a vertical run, and whether the algorithm fits it."""
     name = folder.name
     dataset = read_own(data, folder, "check", (name,), name, rules.members).data
     findings.forms[name] |= {"classes": dataset.classes, "class names": data_fingerprint(dataset.labels) or None}
@@ -182,7 +183,7 @@ def _party(
     _crowds(folder, dataset, rules, findings)
     findings.notes.extend((name, note) for note in (*dataset.notes, *odd_features(dataset), *odd_data(dataset)))
     if odd := not_composed(dataset.ids):
-        note = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
+        note = f"the id {odd!r} is not in Unicode's form NFC, and does not match another party's that looks the same"
         findings.notes.append((name, note))
     _check_algorithm_fits(folder, dataset, "none", rules, config, sites, findings)
 
@@ -190,7 +191,7 @@ def _party(
 def _holder(
     folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], findings: Findings
 ) -> None:
-    """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
+    """Check a site's data for a horizontal run, and whether the algorithm fits it, if there is a configuration."""
     links = None if config is None else config.links
     name, dataset = folder.name, own_graph(data, folder, links=links)
     if config is not None:
@@ -199,13 +200,11 @@ def _holder(
     _crowds(folder, dataset, rules, findings)
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
-    beside = (
-        data.test is not None and (folder / data.test).parent == folder / data.path
-    )  # a file that is read after all
+    test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
     until = None if dataset.edge_attrs is None else dataset.edge_attrs.until
     times = odd_times(dataset, until, {name: np.arange(dataset.nodes)})
     odd = (*odd_features(dataset), *odd_data(dataset), *times)
-    findings.notes.extend((name, note) for note in (*(() if beside else dataset.notes), *odd))
+    findings.notes.extend((name, note) for note in (*(() if test_in_data else dataset.notes), *odd))
     findings.forms[name] |= {
         "features": dataset.features,
         "edges carry": dataset.edge_form,
@@ -220,16 +219,17 @@ def _holder(
 
 
 def _scales(dataset: Dataset) -> np.ndarray:
-    """Of each column the root mean square of its values that are not 0, as the algorithm sees them; 0 without any."""
+    """The root mean square of the nonzero values in each column, as the algorithm sees them; 0 for a column of
+    zeros."""
     x = csr_matrix(dataset.x, dtype=np.float64)
     total, count = (np.asarray(each.sum(0), np.float64).ravel() for each in (x.power(2), x != 0))
     return np.sqrt(total / np.maximum(count, 1))
 
 
 def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
-    """See whether each split has enough examples."""
+    """Check that each split has enough examples."""
     name = folder.name
-    seen = dataset.labeled  # a split by a hash has nodes without a label in it
+    seen = dataset.labeled  # a split by a hash contains nodes without a label
     public = np.asarray(dataset.public) & (seen | ~seen.any())
     for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
@@ -244,15 +244,15 @@ def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) ->
     if len(trained) == 1:
         label = dataset.labels[trained[0]] if dataset.labels else trained[0]
         findings.notes.append(
-            (name, f"every train {dataset.example} is of class {label}, so that a model learns that alone")
+            (name, f"every train {dataset.example} is of class {label}, so that a model learns only this class")
         )
 
 
 def _check_algorithm_fits(
     folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
-    """See whether a site's `dataset`, scaled so, suits an algorithm, and what the policy says of its messages and
-    training steps on it. A party's train nodes are those of all its nodes, of which the parties may have fewer in
+    """Check whether a site's `dataset` with this `scaling` fits an algorithm, and whether the policy allows its
+    messages and training steps. A party's train nodes are counted among all its nodes; the parties may have fewer in
     common."""
     algorithm = findings.attempt(
         folder.name, partial(_rehearse, folder, dataset, scaling, rules, config, sites, findings)
@@ -265,7 +265,7 @@ def _check_algorithm_fits(
 def _allowed(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
-    """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
+    """Check whether a site's policy allows a configuration, and note an experiment's scaling that the site ignores."""
     name, file = folder.name, folder / SITE_FILE
     findings.attempt(name, partial(check_files, rules, config.plain()), file)
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
@@ -279,23 +279,24 @@ def _allowed(
         findings.faults.append((name, f"{file}: {why}. Allow it."))
     scaling = config.data.values.get("normalize", "none")
     if scaling not in ("none", "auto", data.normalize):
-        known = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
-        how = known.get(data.normalize, "said by site.toml")
-        split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
-        note = f"[data] normalize = {scaling!r} of the experiment is of simulations"
+        known = {"none": "because site.toml sets no scaling", "auto": "by the site's own nodes"}
+        how = known.get(data.normalize, "set by site.toml")
+        split = ", after the scaling by the configuration of `sites init --split`" if data.random_id is not None else ""
+        note = f"[data] normalize = {scaling!r} of the experiment applies only to simulations"
         findings.notes.append((name, f"{note}; here it is {data.normalize!r}, {how}{split}"))
 
 
 def _rehearse(
     folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> Algorithm | None:
-    """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
+    """Make the algorithm as the site does, and check all fields that it declares against the policy. Returns the
+    algorithm.
 
-    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
-    reach, unless it needs all sites.
+    An evaluation sends only "own" on all data; a refusal of another field of an evaluation is a note. A cap that the
+    run would reach is a note, too, unless the run needs all sites.
 
     Raises:
-        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
+        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not declare its steps.
     """
     name, labels = folder.name, bool((dataset.y >= 0).any())
     algorithm = suited(config, name, sites, dataset, dataset.features, scaling)
@@ -320,7 +321,7 @@ def _rehearse(
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
         findings.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
-        so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
+        so = "Allow more, or run fewer rounds; --resume needs only the remaining replies."
         (findings.faults if needs_all(config, algorithm) else findings.notes).append(
             (name, f"{SITE_FILE}: {why}. {so}")
         )
@@ -330,7 +331,8 @@ def _rehearse(
 
 
 def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> str:
-    """What happens to a run while one of so many `sites` is away, in a sentence with the setting that changes it."""
+    """A sentence on what happens to a run while a site is away, with the setting that changes this. sites: number of
+    sites in the run."""
     quorum, wait = (config.engine.values.get(name, default) for name, default in (("quorum", 1.0), ("wait", 0.0)))
     sums = [one for step in calls.round for one in step_info(step).sums.values()]
     least = max([math.ceil(quorum * sites), *(one.needed(sites) for one in sums)])
@@ -348,7 +350,7 @@ def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> 
 
 
 def _unprotected(calls: Calls) -> Iterator[str]:
-    """A sentence where what a site has made of the weights leaves by itself and without noise."""
+    """A sentence if a field computed from the weights leaves outside a secure aggregation and without noise."""
     sends = [
         (key, spec) for step in dict.fromkeys(calls.round) for key, spec in step_info(step).sends.items() if spec.like
     ]
@@ -359,12 +361,12 @@ def _unprotected(calls: Calls) -> Iterator[str]:
         yield (
             f"{' and '.join(dict.fromkeys(bare))} of this site leaves by itself and without noise, so that a server "
             "that crafts weights reads rows of features off it (docs/security.md). Run an algorithm with the part "
-            'secure_sum, or with noise, and hold it to that: policy.secure_sum = ["update"]'
+            'secure_sum, or with noise, and require that: policy.secure_sum = ["update"]'
         )
 
 
 def _whole(accounts: Accounts) -> None:
-    """Refuse accounts of which an entry has gone, once they are read."""
+    """Read the accounts, and raise an error if an entry is missing."""
     accounts.catch_up()
     accounts.chain.check()
 
@@ -384,7 +386,7 @@ def _described(dataset: Dataset) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which numbers of an evaluation a run will lack, because no site's policy lets them leave.
+# The measures that a run will lack because no site's policy lets them leave.
 
 
 _BY_CLASS = ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
@@ -394,13 +396,14 @@ _WORDS: dict[Measure, str] = {
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
-# What is measured by each of `FINE`.
+# The measures that each entry of `FINE` lets leave, as text.
 NUMBERS: dict[Measure, str] = {name: _WORDS[name] if name in _WORDS else METRICS[name].title for name in FINE}
 
 
-def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
-    """Note which numbers, best rounds and thresholds a run of these `sites` will lack, or have of some sites only."""
-    forms = {name: form for name, form in told.forms.items() if "measures" in form}
+def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -> None:
+    """Note the measures, best rounds and thresholds that a run of these `sites` will lack, or have of some sites
+    only."""
+    forms = {name: form for name, form in findings.forms.items() if "measures" in form}
     if not forms:
         return
     sums, two = (
@@ -408,12 +411,12 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     )
     groups = any(form["groups"] for form in forms.values())
     due = [
-        own
-        for own in FINE
-        if (two or own not in OF_SCORES)
-        and (groups or own != "group_auc")
-        and (sums or own != "histogram")
-        and (own != "ranks" or (config.links is not None and config.links.candidates))
+        measure
+        for measure in FINE
+        if (two or measure not in OF_SCORES)
+        and (groups or measure != "group_auc")
+        and (sums or measure != "histogram")
+        and (measure != "ranks" or (config.links is not None and config.links.candidates))
     ]
     lacking: dict[tuple[str, ...], list[Measure]] = {}
     for measure in due:
@@ -422,38 +425,38 @@ def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> No
     for without, measures in lacking.items():
         if not without:
             continue
-        everywhere = len(without) == len(forms) and len(told.forms) == len(sites)
-        what = "; ".join(NUMBERS[own] for own in measures)
+        everywhere = len(without) == len(forms) and len(findings.forms) == len(sites)
+        what = "; ".join(NUMBERS[one] for one in measures)
         ends = "will be missing" if everywhere else "will be of other sites only, if these measure them"
-        said = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
-        said += _undecided(config, two, sums, measures) if everywhere else []
-        told.notes.append((", ".join(without), ". ".join(said)))
+        note = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
+        note += _undecided(config, two, sums, measures) if everywhere else []
+        findings.notes.append((", ".join(without), ". ".join(note)))
 
 
 def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure]) -> Iterator[str]:
-    """Sentences on what is not decided without the `measures`."""
+    """Sentences on the best round and the threshold, if the run cannot choose them without the `measures`."""
     metric, threshold = config.evaluation.metric, config.evaluation.threshold
     by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
     if (METRICS[by].measure or by) in measures:
-        where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
+        where = ", the selection metric of a run with a rare class" if metric == "auto" else ", the selection metric"
         yield f"No round will be the best by {title_of(by)}{where}"
     if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
         yield "No threshold will be chosen on all sites' validation examples: each site chooses its own"
 
 
 SOON = 30  # days that a certificate should still last
-APART = 30  # times as large as at another site: more than units' and samples' usual differences
-SHOWN = 5  # columns
+APART = 30  # factor between columns at two sites that usual units and samples do not explain
+SHOWN = 5  # number of columns in notes
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
 def examine(directory: Path, project: Project, config: Config | None = None) -> Findings:
-    """Look at all that is on this machine; starts and writes nothing. config: the experiment that is to be run."""
+    """Check everything on this machine, without starting or writing anything. config: the experiment to run, if any."""
     findings, here = Findings(), local_processes(directory)
     config = None if config is None else for_sites(config.plain())
     names = [member.folder.name for member in here]
     if absent := [name for name in ("server", *project.sites) if name not in names]:
-        findings.notes.append((", ".join(absent), "not on this machine, so not looked at"))
+        findings.notes.append((", ".join(absent), "not on this machine, so not checked"))
     for member in here:
         findings.attempt(member.folder.name, partial(_member, member, project, config, findings))
     if (directory / AUTHORITY).is_dir():
@@ -461,13 +464,11 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     if (directory / ADMIN / "startup").is_dir():
         findings.attempt(ADMIN, partial(_certificate, directory / ADMIN, findings))
     if "server" not in names and findings.attempt("server", partial(_reach, project, findings)):
-        for (
-            name
-        ) in findings.forms:  # whose certificates are found to be good as far as that is known without the server
+        for name in findings.forms:  # only the server can find the remaining faults of these sites' certificates
             findings.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
     if config is not None:
         findings.attempt("experiment", partial(check_experiment, config, project.sites))
-        of_all = {what for whose, what in findings.faults if whose == "experiment"}  # which each site has found, too
+        of_all = {what for whose, what in findings.faults if whose == "experiment"}  # each site has found them, too
         findings.faults = [one for one in findings.faults if one[0] == "experiment" or one[1] not in of_all]
         config = findings.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
@@ -484,7 +485,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
 
 
 def versions() -> str:
-    """What is installed here, to be compared with the other machines."""
+    """The installed versions here, to compare with the other machines."""
     return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
@@ -508,11 +509,11 @@ def _member(member: SiteProcess, project: Project, config: Config | None, findin
 
 
 def _begin(folder: Path, project: Project, config: Config, findings: Findings) -> None:
-    """Let the algorithm begin as at the server, with what its `folder` holds; not if sites are called for that. Without
-    a site here, the model is of any width.
+    """Start the algorithm as the server does, with the graphs in the server's `folder`, unless its start calls sites.
+    If no site is on this machine, the model has an arbitrary width.
 
     Raises:
-        FedweaveError: a file is refused, or the algorithm refuses to begin.
+        FedweaveError: a file is invalid, or the algorithm cannot start.
     """
     fed = federation(config, folder, _Uncalled(), project.sites, Ledger())
     form = next((form for form in findings.forms.values() if form.get("features") and form.get("classes")), {})
@@ -522,15 +523,15 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
     if form:
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes, form.get("target", CLASS))
     try:
-        model_kind, told_of = config.model.make(), form.get("edges carry")
+        model_kind, edge_form = config.model.make(), form.get("edges carry")
         model = (
-            model_of_form(model_kind, told_of, features, classes, config.decoder)
-            if told_of
+            model_of_form(model_kind, edge_form, features, classes, config.decoder)
+            if edge_form
             else model_kind.build(features, classes)
         )
         algorithm = config.algorithm.make(model)
     except ConfigError:
-        return  # as the sites have said
+        return  # the checks of the sites have found it
     ExperimentFacts.of_config(config).more(members=project.sites, model=model, algorithm=algorithm).check()
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed.classes = classes
@@ -538,29 +539,31 @@ def _begin(folder: Path, project: Project, config: Config, findings: Findings) -
 
 
 class _Uncalled:
-    """A `Link` to sites that are not to be called."""
+    """A `Link` for a check, which calls no site."""
 
     def __init__(self) -> None:
         self.late = Counter[str]()
 
     def unreachable(self) -> dict[str, str]:
-        """None is."""
+        """Return {}: no call is made."""
         return {}
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
-        """No answer: sites refuse such a call, too."""
-        return {}, dict.fromkeys(blobs, "the algorithm calls it before the first round, which its `calls` do not say")
+        """Return no answer: sites reject such a call, too."""
+        return {}, dict.fromkeys(
+            blobs, "the algorithm calls it before the first round, and its `calls` do not have that"
+        )
 
 
 def _certificate(folder: Path, findings: Findings) -> None:
-    """That it is valid now and of the project's authority, and how long still; its key, and the settings beside it."""
+    """Check the certificate in a member's folder, its key and settings, and note how long it is still valid."""
     path = check_startup(folder)
     cert = certificate(path)
     days = (cert.not_valid_after_utc - datetime.now(UTC)).days
     findings.facts.append(
         (folder.name, f"certificate valid until {cert.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
     )
-    signer = certificate(path.with_name(ROOT)).public_key()  # the same before and after the authority renews its own
+    signer = certificate(path.with_name(ROOT)).public_key()  # a renewed certificate of the authority has the same key
     findings.forms.setdefault(folder.name, {})["authority"] = fingerprint(signer)
     findings.attempt(folder.name, partial(check_private, path.with_suffix(".key")))
     if days < SOON:
@@ -573,7 +576,7 @@ def _reach(project: Project, findings: Findings) -> bool:
     """Whether something listens at the server's address.
 
     Raises:
-        NoHost: it is none.
+        NoHost: the address is no name of a machine.
     """
     try:
         reach(project).close()
@@ -586,11 +589,12 @@ def _reach(project: Project, findings: Findings) -> bool:
     return True
 
 
-def compare(told: Findings, vertical: bool) -> None:
-    """Note what must be the same at all and is not: against what most have, of equally many the first."""
+def compare(findings: Findings, vertical: bool) -> None:
+    """Add a fault for each value that must be the same at all sites and is not. The reference is the most frequent
+    value, or the first of equally frequent ones."""
     keys = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
-        "edges carry": "Say the same of edges in every site.toml (task, edge_features, edge_weight)",
+        "edges carry": "Write the same settings of edges into every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
         "target": "Give the same [data] target",
@@ -602,17 +606,18 @@ def compare(told: Findings, vertical: bool) -> None:
     }
     keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
     for key, remedy in keys.items():
-        values = {name: str(form[key]) for name, form in told.forms.items() if form.get(key) is not None}
+        values = {name: str(form[key]) for name, form in findings.forms.items() if form.get(key) is not None}
         most = max(values.values(), key=list(values.values()).count, default="")
         same = next((name for name, value in values.items() if value == most), "")
         for name, value in values.items():
-            if value != most and not (key == "columns" and _count(told, name) != _count(told, same)):  # said above
-                told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+            differ_in_number = key == "columns" and _count(findings, name) != _count(findings, same)  # see "features"
+            if value != most and not differ_in_number:
+                findings.faults.append((name, f"{key}: {_differ(findings.forms, key, name, same)}. {remedy}."))
 
 
 def compare_scales(findings: Findings) -> None:
-    """Note columns whose values that are not 0 are, by their root mean square, more than `APART` times as large at one
-    site as at another: they may be in other units."""
+    """Note columns whose nonzero values have a root mean square more than `APART` times as large at one site as at
+    another: they may have different units."""
     scales = {name: form["scales"] for name, form in findings.forms.items() if form.get("scales") is not None}
     if len({len(values) for values in scales.values()}) != 1 or len(scales) < 2:
         return
@@ -630,7 +635,7 @@ def compare_scales(findings: Findings) -> None:
 
 
 def compare_splits(findings: Findings) -> None:
-    """Note parties that have some of the common nodes in another split than most parties have them."""
+    """Add a fault for each party that has common nodes in another split than most parties."""
     splits = {name: form["splits"] for name, form in findings.forms.items() if form.get("splits")}
     common = sorted(set.intersection(*map(set, splits.values()))) if splits else []
     odd: dict[str, list[str]] = {}
@@ -642,7 +647,7 @@ def compare_splits(findings: Findings) -> None:
                 odd.setdefault(name, []).append(f"{node!r} is in {split[node]}, and elsewhere in {most}")
     for name, nodes in odd.items():
         shown = "; ".join(nodes[:3]) + (f"; and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
-        what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} is another than at the others"
+        what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} differs from the other parties"
         findings.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
 
 
@@ -655,10 +660,10 @@ def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
     mine, theirs = (forms[site].get("columns") for site in (name, same))
     if key == "features" and mine and theirs:
         parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
-        parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
+        parts += [f"also has {', '.join(more)}" if (more := [one for one in mine if one not in theirs][:5]) else ""]
         return f"{counts}; it {' and '.join(filter(None, parts))}"
     if key in ("class names", "group names", "key of ids", "authority"):
-        return f"not those of {same}"
+        return f"not the same as at {same}"
     return counts
 
 

@@ -1,5 +1,5 @@
-"""An experiment for sites: one that was written for a simulation, its data cut into sites' folders, for trials and
-tests, and its run for those who observe runs."""
+"""Experiments between sites: use a simulation's configuration for sites, partition its data into sites' folders for
+trials and tests, and report the run to observers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,27 +40,29 @@ DATA, TEST = "data.npz", "test.npz"
 
 
 def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
-    """The configuration's data and its cut into one part per site.
+    """The configuration's data and its partition into one part per site.
 
     Raises:
         UserError: the partition has another number of clients, a site has the name of another part's party, or the
-            data is to be noised.
+            configuration adds noise to the data.
     """
     if config.noise is not None:
-        raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
+        raise UserError("noise: applies only to simulations; sites get the data without noise. Remove [noise].")
     values = config.data.values
     if config.external != REFUSE and "normalize" in values:
         values = values | {"normalize": "none"}  # each site scales all its columns together
     data, partition = cut_as(config, values)
     if len(partition.parts) != len(sites):
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
-        as_many = f"--sites {','.join(partition.names)}" if partition.names else "as many sites"
+        remedy = f"--sites {','.join(partition.names)}" if partition.names else f"{len(partition.parts)} --sites"
         raise UserError(
             f"the partition makes {counted(len(partition.parts), 'client')} for {counted(len(sites), 'site')}; "
-            f"{more}give {as_many}."
+            f"{more}give {remedy}."
         )
     names = partition.names or sites
-    if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:
+    if wrong := [
+        f"{site} the data of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites
+    ]:
         raise UserError(
             f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.",
             code="user.sites",
@@ -69,14 +71,14 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
 
 
 def unknown_to_server(config: Config, data: Dataset) -> list[str]:
-    """Settings, as TOML, that a simulation finds in the data and a server of sites is told."""
+    """Settings, as TOML, that a simulation reads from the data, and that a server of sites needs in the experiment."""
     if not isinstance(config.evaluation.positive, str):
         return []
     return [f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}"]
 
 
 def _links(links: Links) -> Record:
-    """What a site.toml says of links; their split is in the data."""
+    """The settings of link prediction for a site.toml. The split is in the data."""
     kinds = {} if links.items is None else {"users": links.users, "items": links.items}
     return {"task": LINKS, **kinds, **({} if links.relation else {"relation": False})}
 
@@ -84,27 +86,32 @@ def _links(links: Links) -> Record:
 def hand_out(
     data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...], config: Config | None = None
 ) -> None:
-    """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
-    site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
-    split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
-    of edges between sites, of those that its edges lead to."""
+    """Write a part into each site's folder, and the global test graph, if there is one, into the server's folder and
+    every site's. The server's folder also gets the other graphs of the server.
+
+    In a vertical partition, a site gets its columns, its edges, the split and, if it sees them, the labels. A site gets
+    only the ids of its own examples and, if `config` uses edges between sites, of the nodes that its edges lead to.
+
+    Raises:
+        ConfigError: sites do not support the scaling of the target, or a global test of links.
+    """
     if data.target_scaling == "all" or (partition.test is not None and data.target == NUMBER):
         raise ConfigError(
-            'data.target_normalize: sites scale numbers by their own training examples, for which "all" and a global '
-            'test do not fit. Set it to "own", and leave the global test out of [partition].',
+            'data.target_normalize: sites scale numbers by their own training examples, so that "all" and a global '
+            'test are not supported. Set it to "own", and remove the global test from [partition].',
             code="config.target-scale",
         )
     if data.links is not None and partition.test is not None:
         raise ConfigError(
-            "partition: there is no global test of links between sites; each tests on its own. Leave the global test "
-            "out of [partition].",
+            "partition: a global test of links is not supported between sites; each site tests on its own links. "
+            "Remove the global test from [partition].",
             code="config.links",
         )
     links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
-    scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
+    scaling, data = data.scaling, replace(data, scaling="none")  # each site scales by its site.toml
     features: Record = {}
-    if config is not None and config.learned:  # columns that the sites number themselves
+    if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
         data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     own_parts, whole = shares(data, partition.parts), data
@@ -126,14 +133,14 @@ def hand_out(
         called |= features | ({} if links is None else _links(links))
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.edge_attrs is None else {"loops": "keep"}
-        if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
+        if any(map(has_sens, (share, *tests))):  # the configuration has allowed this for the whole
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
     for raw in tests:
         raw = replace(raw, ids=())
         test = by_holder(replace(raw, scaling=across["normalize"]))
-        for site in sites:  # which scales it itself, but where it lacks columns of edges between sites
+        for site in sites:  # a site scales it itself, unless it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
         npz.write(test, project / SERVER / TEST)
     for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
@@ -141,18 +148,18 @@ def hand_out(
 
 
 class Observed:
-    """Hears of a job's progress (`deploy.flare.server.server.Progress`) and tells an observer of every round, once.
+    """Receives a job's progress (`deploy.flare.server.Progress`) and reports every round to an observer once.
 
-    What it tells has no state; the federation's ledger has sizes, and its table once the run's files are here.
+    Its reports contain no state. Its ledger has sizes, and a table once the run's files are here.
     """
 
     def __init__(self, observer: RunObserver, config: Config, directory: Path) -> None:
         self._observer, self._config, self._directory = observer, config, directory
-        self._done: int | None = None  # the last round that the observer knows of
+        self._done: int | None = None  # the last round that the observer knows
         self._sizes: dict[str, int] = {}
 
     def __call__(self, now: Record) -> None:
-        """Hear of `now`."""
+        """Receive the progress `now`."""
         if self._done is None and now["status"] in ("running", "done", "stopped") and now.get("rounds"):
             self._done = int(now["after"])
             built = SimpleNamespace(fed=SimpleNamespace(ledger=self))
@@ -163,7 +170,7 @@ class Observed:
                 self._observer.step(Checkpoint(one["round"], one["seconds"], summary=one["summary"]))
 
     def end(self) -> None:
-        """The run is over, for whatever reason."""
+        """End the observer's run, whether the run succeeded or not."""
         if self._done is not None:
             self._observer.end()
 
@@ -172,7 +179,7 @@ class Observed:
         return self._sizes
 
     def table(self) -> pa.Table:
-        """See `core.ledger.Ledger`; without rows where the job left no files.
+        """See `core.ledger.Ledger`; without rows if the job left no files.
 
         Raises:
             FedweaveError: the ledger is damaged.
@@ -181,7 +188,8 @@ class Observed:
 
 
 def with_engine(settings: Sequence[str]) -> list[str]:
-    """Settings given with --set, after one that names the engine of sites if they set a key that it alone has."""
+    """The settings of --set. If they set a key that only the engine of sites has, a setting of that engine precedes
+    them."""
     engines = registry("engine")
     flare_only = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
     keys = {text.partition("=")[0].strip().removeprefix("engine.") for text in settings if text.startswith("engine.")}
@@ -189,7 +197,7 @@ def with_engine(settings: Sequence[str]) -> list[str]:
 
 
 def for_sites(document: Document) -> Config:
-    """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
+    """The experiment with the engine "flare". It keeps the engine's settings that this engine has, too."""
     engine = document.get("engine", {})
     known = parameters("engine", registry("engine")["flare"])
     settings = {key: value for key, value in engine.items() if key in known}
@@ -197,8 +205,8 @@ def for_sites(document: Document) -> Config:
 
 
 def begun_from(config: Config, earlier: Path | None) -> Config:
-    """The same experiment, begun from the run in `earlier`, or in the directory that its `init_from` says: by that
-    run's number, for the server keeps its own files of it.
+    """The experiment with `init_from` set to the number of the run in `earlier`, or in the directory `init_from`: the
+    server has its own files of that run.
 
     Raises:
         UserError: the directory holds no run between sites.
@@ -213,11 +221,12 @@ def begun_from(config: Config, earlier: Path | None) -> Config:
 
 
 def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Config:
-    """The same experiment with the number of the positive class that it names, by what the `sites` whose folders are
-    here call classes: the server hears fingerprints of names alone. Labels in its own [data] it compares with these.
+    """The experiment with the number of its positive class instead of the name, from the class names of the `sites`
+    whose folders are here. The server gets only fingerprints of names. If the experiment's [data] has labels, the
+    server compares these with the fingerprints, and the experiment stays as it is.
 
     Raises:
-        ConfigError: the sites here do not all name the same classes, or this is none of them.
+        ConfigError: the sites here do not all have the same class names, or the positive class is none of them.
     """
     judging = config.evaluation
     if not isinstance(judging.positive, str) or config.data.values.get("labels") or config.links is not None:
@@ -227,15 +236,15 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
     labels = named.pop() if len(named) == 1 else None
     if not labels:
         raise ConfigError(
-            f"evaluation.positive: is {judging.positive!r}, and the server does not know what classes are called, nor "
-            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class.",
+            f"evaluation.positive = {judging.positive!r}: the server does not know the names of classes, and the sites "
+            "whose folders are here do not all have the same (labels in site.toml). Give the number of the class.",
             code="config.no-class",
         )
     return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
 
 def check_experiment(config: Config, sites: Sequence[str]) -> None:
-    """Refuse settings that none of the `sites` could run, whatever its data.
+    """Refuse settings that none of the `sites` could run with any data.
 
     Raises:
         ConfigError: the model or the algorithm refuses them. UserError: a requirement is not met.

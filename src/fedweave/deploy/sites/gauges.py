@@ -1,7 +1,7 @@
-"""What the long-lived process of a site, or of the server, tells whoever monitors it, in Prometheus' form, on loopback.
+"""Metrics of the long-lived process of a site or of the server, in Prometheus' format, on the loopback interface.
 
-All of it is read from the journals and the certificate in the member's folder, so that a restart loses nothing and jobs
-know nothing of it.
+All metrics are read from the journals and the certificate in the member's folder, so that a restart loses nothing and
+jobs need no code for them.
 """
 
 import logging
@@ -30,7 +30,7 @@ from fedweave.errors import FedweaveError
 
 
 class Gauges(Collector):
-    """What the journals in a member's `folder` come to, read as far as they are new whenever somebody asks."""
+    """Totals of the journals in a member's `folder`. Each request reads only the new entries."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._site = folder, (folder / SITE_FILE).exists()
@@ -52,12 +52,12 @@ class Gauges(Collector):
         for client, at in sorted(self._last.items()):
             last.add_metric([client], at)
         yield from (calls, sent, last, *self._certificate())
-        yield GaugeMetricFamily("fedweave_ledger_damaged_lines", "Lines and files that nobody can read.", damaged)
+        yield GaugeMetricFamily("fedweave_ledger_damaged_lines", "Unreadable lines and files.", damaged)
         if self._site:
             yield from self._privacy()
 
     def _unreadable(self, path: Path) -> int:
-        """Count what is new in a journal; 1 if it cannot be read."""
+        """Count the new entries of a journal; returns 1 if the journal cannot be read, else 0."""
         try:
             records = read_journal(path, self._read.get(path, 0))
         except (FedweaveError, OSError):
@@ -95,7 +95,7 @@ class Gauges(Collector):
             refused.add_metric([code], times)
         yield refused
         rules = Rules()
-        with suppress(FedweaveError):  # a file that is not valid now is for the log to say
+        with suppress(FedweaveError):  # the log has the error of an invalid file
             rules = read_site_file(self._folder / SITE_FILE)[1]
         spent = self._spent.epsilon(rules.delta)
         yield GaugeMetricFamily("fedweave_epsilon_spent", "ε of all that left with a bound.", spent)
@@ -110,7 +110,8 @@ class Gauges(Collector):
 
 
 def guarded(app: WSGIApplication) -> WSGIApplication:
-    """`app`, for nobody who was sent here under another name, as the live page (`report.live`) does it."""
+    """`app`, which rejects requests under another host name than the loopback's, as the dashboard does
+    (`report.live`)."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if names_loopback(environ.get("HTTP_HOST", "")):
@@ -123,14 +124,14 @@ def guarded(app: WSGIApplication) -> WSGIApplication:
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: the member's log is for what it does."""
+        """Print nothing: the member's log is only for the member's work."""
 
 
 def serve(folder: Path, port: int) -> None:
     """Serve `Gauges` on a port of the loopback interface.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port is not available.
     """
     registry = CollectorRegistry()
     registry.register(Gauges(folder))

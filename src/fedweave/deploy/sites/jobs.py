@@ -1,4 +1,4 @@
-"""The commands `fedweave sites jobs|abort`: what the server has of runs' jobs, and the end of one."""
+"""The commands `fedweave sites jobs|abort`: list the server's jobs, and end a run's jobs."""
 
 import time
 from dataclasses import dataclass
@@ -12,30 +12,29 @@ from fedweave.deploy.sites.running import number_of
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import RUN
 
-LAST = 20  # jobs that are shown
+LAST = 20  # number of jobs in the list
 _POLL = 0.5
 _STATES = {"SUBMITTED": "waiting", "APPROVED": "waiting", "DISPATCHED": "starting", "RUNNING": "running"}
-_ENDS = {"COMPLETED": "ended", "ABORTED": "aborted"}  # a run that failed or was stopped is "ended", too, for NVFlare
+_ENDS = {"COMPLETED": "ended", "ABORTED": "aborted"}  # for NVFlare, a failed or stopped run has "ended", too
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a run. reached: its progress (`deploy.flare.server.Progress`), None where it was not asked or did not
-    say."""
+    """A job of a run. reached: its progress (`deploy.flare.server.Progress`), None if it is unknown."""
 
     listed: Listed
     reached: Record | None = None
 
     @property
     def state(self) -> str:
-        """One word."""
+        """The job's state in one word."""
         if self.reached is not None:
             return str(self.reached["status"])
         before, _, end = self.listed.status.partition(":")
         return _ENDS.get(end, "failed") if end else _STATES.get(before, before.lower())
 
     def line(self) -> str:
-        """For people."""
+        """A line of text for users."""
         reached = self.reached or {}
         rounds = f"round {reached['round']} of {reached['rounds']}" if reached.get("rounds") else ""
         missing = ", ".join(f"{site} ({why})" for site, why in (reached.get("lost") or {}).items())
@@ -45,12 +44,12 @@ class Job:
 
 
 def jobs(project: Path, results: bool = False, last: int = LAST) -> list[Job]:
-    """The `last` jobs of a project's server, the earliest first, with the progress of those that have not ended.
+    """The `last` jobs of a project's server, the earliest first, with the progress of running jobs.
 
-    results: fetch what the ended ones left, for how far they came.
+    results: also fetch the results of ended jobs, for their progress.
 
     Raises:
-        UserError, FedweaveError: the server cannot be asked; see `administer`.
+        UserError, FedweaveError: the server cannot be reached; see `administer`.
     """
     with administer(project) as admin:
         return [Job(each, _reached(admin, each, results)) for each in admin.jobs(last)]
@@ -63,12 +62,14 @@ def _reached(admin: Admin, job: Listed, results: bool) -> Record | None:
 
 
 def abort(project: Path, named: str, seconds: float = 30.0) -> list[Listed]:
-    """End the jobs of a run at once, in the middle of a round; what was saved before stays at the server and sites.
+    """End the jobs of a run at once, in the middle of a round. Saved checkpoints stay at the server and sites.
 
-    named: the run's number or directory, or the job's number. seconds: for the server to end them. Returns the jobs.
+    named: the run's number or directory, or the job's number. seconds: time for the server to end them. Returns the
+    ended jobs.
 
     Raises:
-        UserError: no such job has not ended. FedweaveError: the server cannot be asked, or has not ended one in time.
+        UserError: there is no such running job. FedweaveError: the server cannot be reached, or has not ended one in
+            time.
     """
     number = number_of(Path(named)) if (Path(named) / RUN).exists() else named
     with administer(project) as admin:

@@ -1,6 +1,6 @@
-"""What a project's folder says of itself: its sites, where its server is and the port that this listens on; and whether
-the server and a folder take each other's certificates, asked before NVFlare is, which says only that there is no
-connection, and that to the site's log alone.
+"""A project's folder: its sites, the server's address, and the processes of its members on this machine. Also checks
+whether the server and a member accept each other's certificates, before NVFlare starts: NVFlare reports only that there
+is no connection, and only in the site's log.
 """
 
 import json
@@ -32,8 +32,8 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.aggregation import REFUSED
 
 # ----------------------------------------------------------------------------------------------------
-# The long-lived processes of one machine: the server and the sites, each in a session of its own. What went wrong in
-# them, their logs say.
+# The long-lived processes of one machine: the server and the sites, each in a session of its own. Their logs have their
+# errors.
 
 
 _BEGINS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:UTC )?", re.MULTILINE)
@@ -42,8 +42,8 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 
 
 def last_record(text: str) -> str:
-    """The last message of what went wrong in a log that `flare.folder.log_to` writes, whole but for time and level, of
-    a traceback the last line; "" where it only says what was done."""
+    """The last error or warning in a log of `flare.folder.log_to`, without time and level; for a traceback, its last
+    line. "" if the log has no errors."""
     records = [record.strip() for record in _BEGINS.split(text) if not record.startswith(_DONE)]
     last = next((record for record in reversed(records) if record), "")
     last = _LEVEL.sub("", last)
@@ -51,15 +51,15 @@ def last_record(text: str) -> str:
 
 
 def last_error(text: str) -> str:
-    """The last line of a log that names an error, else its last line."""
+    """The last line of a log with an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next(filter(_ERROR.search, reversed(lines)), lines[-1] if lines else "nothing")
 
 
-OUTPUT, BEGAN = "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
-_TAIL = 100_000  # bytes of a log that are looked at
-_LOOK = 0.5  # seconds between two looks at processes that are attended to
-_GRACE = 10.0  # seconds that processes have to end by themselves
+OUTPUT, BEGAN = "process.log", "process.began"  # BEGAN: the byte of OUTPUT at which the last start begins
+_TAIL = 100_000  # bytes of a log that are searched
+_LOOK = 0.5  # seconds between two looks at processes in `attend`
+_GRACE = 10.0  # seconds that processes have to end after a signal
 _MODULES = {
     "server": "fedweave.deploy.flare.gatekeeper",
     "client": "fedweave.deploy.flare.doorkeeper",
@@ -68,7 +68,7 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class SiteProcess:
-    """A folder that holds the server or a site, and what runs of it."""
+    """A folder of the server or a site, and its process."""
 
     folder: Path
 
@@ -78,11 +78,11 @@ class SiteProcess:
         return kind(self.folder)
 
     def pid(self) -> int | None:
-        """Its process, if it runs."""
+        """The number of its process, if it runs."""
         return process(self.folder)
 
     def start(self, threads: int = 0) -> int:
-        """Start its process; returns the number, also if it runs already.
+        """Start the process, unless it runs already; returns its number.
 
         Raises:
             UserError: see `check_startup`.
@@ -118,18 +118,18 @@ class SiteProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                umask=0o077,  # what a site or server writes is its owner's
+                umask=0o077,  # only the owner can read what the process writes
             )
         (where / PID).write_text(str(started.pid))
-        while self.pid() is None and started.poll() is None:  # the system has yet to show its command
+        while self.pid() is None and started.poll() is None:  # wait until the system shows its command
             time.sleep(0.01)
         return started.pid
 
     def cause(self) -> str:
-        """The last error in what it wrote since it was started last; "nothing" if it wrote nothing."""
+        """The last error in the process's output since its last start; "nothing" if there is no output."""
         with open(self.folder / OUTPUT, "rb") as output:
             end, began = output.seek(0, os.SEEK_END), self._began()
-            output.seek(max(began if began <= end else 0, end - _TAIL))  # it may have been cut by who rotates logs
+            output.seek(max(began if began <= end else 0, end - _TAIL))  # a rotation of logs may have shortened it
             return printable(last_error(output.read().decode(errors="replace")))
 
     def _began(self) -> int:
@@ -139,7 +139,7 @@ class SiteProcess:
             return 0
 
     def stop(self) -> bool:
-        """End its process and those that it started; False if it did not run."""
+        """End the process and its descendants; returns False if it did not run."""
         pid = self.pid()
         if pid is None:
             return False
@@ -155,10 +155,10 @@ class SiteProcess:
 
 
 def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
-    """The server and the sites whose folders are on this machine, or those of them that `only` names.
+    """The server and the sites whose folders are on this machine; with `only`, just these members.
 
     Raises:
-        UserError: there is none, or not the named one.
+        UserError: there is no folder, or a member in `only` has none.
     """
     return list(map(SiteProcess, chosen(project, only)))
 
@@ -169,11 +169,10 @@ def local_processes(project: Path) -> list[SiteProcess]:
 
 
 def attend(started: Sequence[SiteProcess]) -> None:
-    """Wait for as long as all of them run, and end them with this process: for whoever runs processes in containers or
-    as services.
+    """Wait while all these processes run, and end them when this process ends. Use it in containers and services.
 
     Raises:
-        FedweaveError: one has ended by itself; names it with its cause.
+        FedweaveError: a process has ended by itself; names it with its cause.
     """
 
     def ended(number: int, frame: object) -> None:
@@ -194,10 +193,10 @@ def attend(started: Sequence[SiteProcess]) -> None:
 
 
 def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
-    """See that the processes that were just started still run after `seconds`.
+    """Check that the processes that were just started still run after `seconds`.
 
     Raises:
-        FedweaveError: some ended; names each with what it said last.
+        FedweaveError: some have ended; names each with its last error.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and all(member.pid() is not None for member in started):
@@ -208,7 +207,7 @@ def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that `pid` started, and those that they started."""
+    """The child processes of `pid`, and their descendants."""
     pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -241,8 +240,8 @@ def _runs(stat: Path) -> bool:
 
 @contextmanager
 def own_reasons(project: Path) -> Iterator[None]:
-    """Where what is done fails, say what the sites whose folders are on this machine noted for their owners; nobody
-    else hears it."""
+    """If the block raises an error, add the last errors in the logs of the sites on this machine. Their owners' logs
+    are the only place of these reasons."""
     logs = {member.folder.name: member.folder / LOG for member in local_processes(project) if member.kind == "client"}
     began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
     try:
@@ -258,15 +257,15 @@ def own_reasons(project: Path) -> Iterator[None]:
 
 def _since(path: Path, start: int) -> str:
     with open(path, "rb") as file:
-        file.seek(start if start <= path.stat().st_size else 0)  # a full log has been followed by a new one
+        file.seek(start if start <= path.stat().st_size else 0)  # a new log has replaced a full one
         return file.read().decode(errors="replace")
 
 
-_PORTS = range(20_000, 32_000)  # below those that Linux and others take for outgoing connections, from 32,768 up
+_PORTS = range(20_000, 32_000)  # below the ports that Linux and others use for outgoing connections, from 32,768 up
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now, and that the system gives to no connection by itself."""
+    """A port of this machine on which no process listens, and which the system uses for no outgoing connection."""
     for port in secrets.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
@@ -282,12 +281,12 @@ def check_port(server: SiteProcess, port: int) -> None:
     """
     if server.pid() is not None:
         return
-    remedy = "End the process that does, or provision the project with another --port."
+    remedy = "End the process that uses it, or provision the project with another --port."
     _check_free("", port, f"port {port} of this machine", remedy)
 
 
 def check_metrics_port(member: SiteProcess) -> None:
-    """Refuse the port on which a member that does not run is to tell what monitors it, where it cannot have that.
+    """Check that the metrics port of a member that does not run is free.
 
     Raises:
         UserError: another process listens on it. ConfigError: the member's file is not valid.
@@ -295,13 +294,13 @@ def check_metrics_port(member: SiteProcess) -> None:
     port = metrics_port(member.folder)
     if not port or member.pid() is not None:
         return
-    remedy = "Every server and site of one machine needs one of its own; choose another, or 0 for none."
+    remedy = "Every server and site on one machine needs its own port. Choose another, or 0 for none."
     _check_free(LOOPBACK, port, f"metrics_port {port} of {member.folder.name}", remedy)
 
 
 def _check_free(host: str, port: int, what: str, remedy: str) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an ended server left closing is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closing connections of an ended server do no harm
         try:
             probe.bind((host, port))
         except OSError as error:
@@ -312,7 +311,7 @@ def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 
     """Wait until the server listens.
 
     Raises:
-        FedweaveError: it ended, or did not within `seconds`.
+        FedweaveError: the server has ended, or does not listen within `seconds`.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.pid() is not None:
@@ -327,7 +326,7 @@ def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 
 
 
 FILE = "project.json"
-STATUS = "status.json"  # in the administrator's folder: how far the job is that was watched last
+STATUS = "status.json"  # in the administrator's folder: the progress of the last watched job
 IGNORED = ".gitignore"
 
 
@@ -340,7 +339,7 @@ class Project:
     port: int
 
     def save(self, directory: Path) -> None:
-        """Write it into the project's folder, and have git leave all there is out: private keys, secrets and data."""
+        """Write it into the project's folder, with a .gitignore for all files there: private keys, secrets and data."""
         (directory / IGNORED).write_text("# Private keys, secrets and data: none of it belongs into a repository.\n*\n")
         (directory / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
@@ -367,14 +366,14 @@ def read_project(directory: Path) -> Project:
 
 
 SECONDS = 2.0  # for the server to take a connection, and to answer
-_ASK = b"GET / HTTP/1.1\r\nHost: fedweave\r\n\r\n"  # answered by whoever has accepted the certificate
-_DATES = {9, 10}  # OpenSSL's codes: not valid yet, and no more
+_ASK = b"GET / HTTP/1.1\r\nHost: fedweave\r\n\r\n"  # a server answers it after it has accepted the certificate
+_DATES = {9, 10}  # OpenSSL's codes: not yet valid, and expired
 _REVOKED = 23  # OpenSSL's code
-_KIT = "Take the whole folder startup of the `fedweave sites init` that the server's is of"
+_KIT = "Take the whole folder startup from the same `fedweave sites init` as the server's"
 
 
 class Closed(FedweaveError):
-    """Nobody takes connections at the server's address."""
+    """No process accepts connections at the server's address."""
 
 
 class NoHost(Closed):
@@ -385,7 +384,7 @@ def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
     """A connection to the project's server.
 
     Raises:
-        NoHost: its host is no name of a machine here. Closed: nothing takes connections there.
+        NoHost: the host is no name of a machine here. Closed: no process accepts connections there.
     """
     try:
         return socket.create_connection((project.host, project.port), seconds)
@@ -402,12 +401,11 @@ def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
 
 
 def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None:
-    """Connect to the project's server with the `certificate`, the key and the authority's certificate beside it, as
-    NVFlare does, which looks at who has signed and not at the host's name.
+    """Connect to the project's server with the `certificate`, its key and the authority's certificate in the same
+    folder. Like NVFlare, it checks the signer and not the host's name.
 
     Raises:
-        UserError: one does not take the other's certificate, or what answers is no server of a project. Closed: see
-            `reach`.
+        UserError: one side rejects the other's certificate, or another program answers. Closed: see `reach`.
     """
     context = load_revoked(ssl.create_default_context(cafile=str(certificate.with_name(ROOT))), certificate.parent)
     context.check_hostname = False
@@ -416,16 +414,16 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
     try:
         with reach(project, seconds) as plain, context.wrap_socket(plain) as secure:
             secure.sendall(_ASK)
-            taken = secure.recv(1) != b""
+            accepted = secure.recv(1) != b""
     except ssl.SSLCertVerificationError as error:
         raise _unknown(certificate, where, error) from error
     except TimeoutError:
-        return  # it says nothing, of certificates neither
+        return  # no answer in time: the certificates' state is unknown
     except (ssl.SSLError, ConnectionError) as error:
         if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
             raise UserError(f"what answers on {where} is no server of a project. Correct {FILE}.") from error
-        taken = False
-    if not taken:
+        accepted = False
+    if not accepted:
         raise UserError(
             f"the server on {where} ends the connection when it sees {certificate}, which is valid by this machine's "
             f"clock, {_now()}. {_KIT}, correct the server's clock, or the address in {FILE}; or, if the authority has "
@@ -435,7 +433,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
 
 
 def barred(folder: Path, project: Project) -> str:
-    """Why the server does not take the member in `folder`; "" if it does, or does not say."""
+    """Why the server rejects the member in `folder`; "" if it does not, or does not answer."""
     try:
         greet(check_startup(folder), project)
     except Closed:
@@ -446,7 +444,7 @@ def barred(folder: Path, project: Project) -> str:
 
 
 def _unknown(certificate: Path, where: str, error: ssl.SSLCertVerificationError) -> UserError:
-    """Why the server's certificate is not taken."""
+    """The error for a server's certificate that this machine rejects."""
     if error.verify_code == _REVOKED:
         return UserError(
             f"the authority has revoked the certificate of the server on {where}. Have the server's owner make a new "
@@ -472,11 +470,11 @@ def _now() -> str:
 
 @contextmanager
 def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
-    """A session with the project's server, once each takes the other's certificate.
+    """A session with the project's server, after both sides have accepted each other's certificates.
 
     Raises:
-        UserError: `project` holds no administrator's folder, the certificate there is not valid, or the server does not
-            take it. FedweaveError: nobody takes connections at the server's address, or answers there.
+        UserError: `project` holds no administrator's folder, the certificate there is not valid, or the server rejects
+            it. FedweaveError: the server does not accept connections, or does not answer.
     """
     if not (project / ADMIN / "startup").is_dir():
         raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")

@@ -1,4 +1,4 @@
-"""A run on the sites of a project: one NVFlare job, and another each time that a lost site is back."""
+"""A run on the sites of a project: one NVFlare job, and another one each time a lost site is back."""
 
 import filecmp
 import json
@@ -42,7 +42,7 @@ from fedweave.experiment.runs.resuming import check_replaceable, examine, recove
 from fedweave.experiment.runs.trained import finished, saved
 
 FILES = (CONFIG, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, CHECKPOINT, SUMMARY)
-START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
+START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines finds what stops them"
 _POLL = 0.5
 
 Notify = Callable[[Record], None]
@@ -53,17 +53,18 @@ def run(
     project: Path,
     directory: Path,
     resume: bool,
-    told: Notify,
+    notify: Notify,
     patience: float = 60.0,
     overwrite: bool = False,
 ) -> Record:
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
-    told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
-    overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
+    notify: called with every report of progress, of missing sites, and of a job's end. patience: seconds to wait for
+    sites. overwrite: replace the run in `directory`; if the new run ends before it has saved a round, the old one is
+    restored.
 
     Raises:
-        UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
+        UserError: `directory` holds something else. FedweaveError: no site is connected, or the run failed.
     """
     about = read_project(project)
     recover(directory)
@@ -73,26 +74,26 @@ def run(
         return finished
     with administer(project) as admin, locked(directory):
         if resume or overwrite:
-            _end_earlier(admin, directory, told)
+            _end_earlier(admin, directory, notify)
         with replacing(directory) if overwrite else nullcontext():
             number = _number(project, about, directory, resume)
             outage = Outage(config.engine.values["wait"], directory)
             while True:
                 try:
-                    return _jobs(admin, config, about, number, project, directory, told, patience, outage)
+                    return _jobs(admin, config, about, number, project, directory, notify, patience, outage)
                 except ServerAway as error:
                     if not (left := outage.left()):
                         raise
-                    told({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
+                    notify({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
                     admin.connect_again(project, left)
-                    _end_earlier(admin, directory, told)
+                    _end_earlier(admin, directory, notify)
 
 
 class Outage:
-    """How long a run still waits for sites or a server that do not answer. The time begins anew with every round that
-    is saved, so that what dies again and again does not hold a run for ever.
+    """How long a run still waits for sites or a server that do not answer. The time restarts only with a newly saved
+    round, so that a process that dies again and again does not hold a run for ever.
 
-    seconds: [engine] wait. directory: of the run.
+    seconds: [engine] wait. directory: the run's directory.
     """
 
     def __init__(self, seconds: float, directory: Path) -> None:
@@ -100,7 +101,7 @@ class Outage:
         self._round, self._end = -1, math.inf
 
     def left(self) -> float:
-        """Seconds from now; 0 where the run does not wait, or no more."""
+        """The seconds left; 0 if the run does not wait, or does not wait any more."""
         reached = Checkpoint.load(self._path).round if self._path.exists() else 0
         if reached > self._round:
             self._round, self._end = reached, time.monotonic() + self._seconds
@@ -118,10 +119,10 @@ def _jobs(
     patience: float,
     outage: Outage,
 ) -> Record:
-    """One job after the other until the run is done; its summary.
+    """Run one job after the other until the run is done; returns its summary.
 
     Raises:
-        UserError, FedweaveError: no site is there, or the run failed.
+        UserError, FedweaveError: no site is connected, or the run failed.
     """
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
@@ -150,22 +151,22 @@ def _jobs(
                     lost = set(answering)
                     continue
             message = (last["error"] or "the job was ended") + _reached(last, directory)
-            if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
+            if not (directory / CHECKPOINT).exists():  # nothing to resume: free the directory
                 remove_run(directory)
             raise (UserError if last["mistake"] else FedweaveError)(message)
         lost = set(last["lost"] or {})
 
 
 def _reached(last: Record, directory: Path) -> str:
-    """What there is to go on with after a job that failed, by the checkpoint that it left: a round can be over and not
-    be saved, where the server's disk is full."""
+    """A sentence on the round from which the run can continue after a failed job, by its checkpoint: if the server's
+    disk is full, a round can end without being saved."""
     path = directory / CHECKPOINT
     done = Checkpoint.load(path).round if last["round"] and path.exists() else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
 def _noting(project: Path, directory: Path, notify: Notify, now: Record) -> None:
-    """Pass on how far a job is, and keep it for `fedweave sites status`."""
+    """Pass on a job's progress, and keep it for `fedweave sites status`."""
     _note(project, {**now, "out": str(directory.resolve())})
     notify(now)
 
@@ -220,8 +221,8 @@ def _keep(directory: Path, known: Record) -> None:
 
 
 def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
-    """End the run's last job, which outlives an administrator that is killed, and bring what it has reached: another
-    job beside it would begin before where the sites are by then."""
+    """End the run's last job and bring its files. A job goes on when its administrator is killed, and a second job at
+    the same time would begin at an earlier round than the sites have reached."""
     job = _read_run(directory).get("job")
     with suppress(FedweaveError):  # the server knows no such job any more
         if job is not None and admin.over(job) is None:
@@ -231,36 +232,36 @@ def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
 
 
 def predict(
-    project: Path, directory: Path, told: Notify, model: str = "", patience: float = 60.0, when: When = "last"
+    project: Path, directory: Path, notify: Notify, model: str = "", patience: float = 60.0, when: When = "last"
 ) -> list[Path]:
-    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
-    of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
-    the sites is added to the run's ledger. Returns where the predictions of each site are, from the project's folder;
-    of parties without labels there are none.
+    """Predict with the models of the finished run in `directory` at the sites of `project`. The parties of a vertical
+    run predict jointly. In all other runs, each site predicts on its own with the `model` that it has or gets,
+    "personal" by default. The run's ledger gets the messages, too. Returns the paths of the sites' predictions,
+    relative to the project's folder; parties without labels have none.
 
     Raises:
-        UserError: `directory` holds no finished run of sites, or has no such model. FedweaveError: a site is not there,
-            or it failed.
+        UserError: `directory` holds no finished run of sites, or has no such model. FedweaveError: a site is not
+            connected, or the job failed.
     """
     about, config = read_project(project), finished(directory)
     joint = capabilities(config.algorithm.kind).predicts
     if joint and model:
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
     if when == "best" and model == "trained":
-        raise UserError("sites keep what their own training left last; take --round last, or another --model.")
+        raise UserError("sites keep only the last result of their own training. Use --round last, or another --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     saved(directory, config).at(when)  # with the plug-ins that made it
     number = _number(project, about, directory, resume=True)
     with administer(project) as admin, locked(directory):
-        _end_earlier(admin, directory, told)
+        _end_earlier(admin, directory, notify)
         here = set(admin.wait_for(about.sites, patience))
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
-        told({"status": "predicting", "sites": list(about.sites)})
+        notify({"status": "predicting", "sites": list(about.sites)})
         choice = f"{model or 'personal'}@{when}"
-        last = _job(admin, config, about, here, number, directory, told, predict=choice)
-        told(last)
+        last = _job(admin, config, about, here, number, directory, notify, predict=choice)
+        notify(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
@@ -277,20 +278,21 @@ def _job(
     notify: Notify,
     predict: str = "",
 ) -> Record:
-    """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
+    """Run one job and watch it to its end. When a site that was lost, or was not `here`, is connected, ask the job to
+    stop."""
     job = admin.submit(number, about.sites, config.plain(), predict)
     _keep(directory, _read_run(directory) | {"job": job})
-    stop, began, heard = False, time.monotonic(), Record()
+    stop, began, latest = False, time.monotonic(), Record()
     try:
         while (ended := admin.over(job)) is None:
             if (now := admin.progress(job, stop)) is not None:
-                heard = now
+                latest = now
                 notify(now)
                 due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
                 stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
             time.sleep(_POLL)
     except KeyboardInterrupt:
-        notify({**heard, "status": "stopping"})
+        notify({**latest, "status": "stopping"})
         _end(admin, job)
         if (reached := admin.fetch(job, lambda folder: bring(folder, directory))) is not None:
             notify(reached)
@@ -298,16 +300,16 @@ def _job(
     last = admin.fetch(job, lambda folder: bring(folder, directory))
     if last is None:
         raise FedweaveError(
-            f"the job {job} ended without a result ({ended}). The logs of the server's folder say more; continue with "
+            f"the job {job} ended without a result ({ended}). See the logs in the server's folder, and continue with "
             "--resume."
         )
     return last
 
 
 def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
-    """Whether one of the `lost` is connected again; `here` loses those that are not connected now.
+    """Whether one of the `lost` sites is connected again. Removes sites from `here` that are not connected now.
 
-    A site that stays connected and yet has no part in the job has refused it, and would refuse the next.
+    A site that stays connected without a part in the job has refused the job, and would refuse the next one.
     """
     connected = admin.connected(sorted(lost)) if lost else []
     back = any(lost[site] != ABSENT or site not in here for site in connected)
@@ -316,7 +318,7 @@ def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
 
 
 def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
-    """Have the job stop after its round, or at once when that takes longer than `seconds`."""
+    """Stop the job after its round, or at once if that takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while admin.over(job) is None and time.monotonic() < deadline:
         admin.progress(job, True)
@@ -325,11 +327,11 @@ def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
         admin.abort(job)
 
 
-def bring(found: Path, directory: Path) -> None:
-    """Copy a run's files from what a job left, each replaced as a whole; those that are the same keep their time."""
+def bring(results: Path, directory: Path) -> None:
+    """Copy a run's files from a job's `results`. Each file is replaced atomically; equal files keep their times."""
     for name in FILES:
-        if (found / name).exists() and not _same(found / name, directory / name):
-            with open(found / name, "rb") as source:
+        if (results / name).exists() and not _same(results / name, directory / name):
+            with open(results / name, "rb") as source:
                 write(directory / name, partial(shutil.copyfileobj, source))
 
 

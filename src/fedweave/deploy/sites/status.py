@@ -1,4 +1,5 @@
-"""The command `fedweave sites status`: what runs, how far the run is, and who is there, within some seconds."""
+"""The command `fedweave sites status`: the processes, the run's progress and the connected sites, within some
+seconds."""
 
 import json
 import threading
@@ -16,18 +17,18 @@ from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, b
 from fedweave.errors import FedweaveError, UserError
 from fedweave.report.notes import headline
 
-SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
-UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
+SECONDS = 5.0  # time for the server's answer; the login takes more than one second
+UNHEARD = 60.0  # seconds without progress after which `sites run` does not watch a running job any more
 THERE, AWAY, UNKNOWN = "●", "○", "?"
-ASKED_BY = "the administrator alone can ask the server who is there"
+ASKED_BY = "only the administrator can ask the server which sites are connected"
 _SILENT = "the server has not said in time"
 
 
 @dataclass
 class Lights:
-    """Which sites the server knows of. taken: whether it takes connections. listed: are in its list. answering: have
-    answered it, too; None where it has not said in time. why: it said nothing. mistake: why it cannot be asked before
-    that is put right."""
+    """The sites that the server knows. taken: whether it accepts connections. listed: the sites in its list. answering:
+    the sites that have also answered it; None if it did not report them in time. why: the reason without a report.
+    mistake: an error of the user that must be corrected first."""
 
     taken: bool = False
     listed: set[str] | None = None
@@ -38,13 +39,13 @@ class Lights:
 
     @property
     def server(self) -> tuple[str, str]:
-        """A light and words, of the server itself."""
+        """A light and a text for the server itself."""
         if self.listed is None and self.taken and self.why == ASKED_BY:
             return THERE, "takes connections"
         return (THERE, "answers") if self.listed is not None else (UNKNOWN, self.why or _SILENT)
 
     def of(self, site: str) -> tuple[str, str]:
-        """A light and words."""
+        """A light and a text for a `site`."""
         if self.listed is None:
             return UNKNOWN, self.why or _SILENT
         if site not in self.listed:
@@ -55,7 +56,7 @@ class Lights:
 
 
 def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
-    """Ask the project's server who is connected; what it has said after `seconds`."""
+    """Ask the project's server which sites are connected; returns what it has reported after `seconds`."""
     lights, deadline = Lights(), time.monotonic() + seconds
     try:
         reach(project, seconds).close()
@@ -87,8 +88,8 @@ def _ask(directory: Path, lights: Lights, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Standing:
-    """How the server or a site stands. says: words on its `light`, and `more` of them. here: whether its folder is on
-    this machine. process: the number of its process there. days: for which its certificate there is still valid."""
+    """The state of the server or a site. says: the text of its `light`; more: further texts. here: whether its folder
+    is on this machine. process: the number of its process here. days: days for which its certificate here is valid."""
 
     light: str
     says: str
@@ -99,7 +100,7 @@ class Standing:
 
     @property
     def dead(self) -> bool:
-        """Whether it does not answer, or is to run here and does not."""
+        """Whether it does not answer, or its folder is here and its process does not run."""
         return self.light == AWAY or (self.here and self.process is None)
 
     def line(self, name: str) -> str:
@@ -120,8 +121,8 @@ _STATES = {THERE: "up", AWAY: "down", UNKNOWN: "unknown"}
 
 @dataclass(frozen=True)
 class Status:
-    """How a project stands. members: the server first. run: what was heard last of the job that is watched here, if
-    any. mistake: why the server cannot be asked before that is put right."""
+    """The state of a project. members: {name: its state}, the server first. run: the last progress of the job that is
+    watched here, if any. mistake: an error of the user without whose correction the server cannot be asked."""
 
     members: dict[str, Standing]
     run: Record | None = None
@@ -129,7 +130,7 @@ class Status:
 
     @property
     def dead(self) -> list[str]:
-        """Who does not answer or run; the server, too, where it does not say who is there."""
+        """The members that do not answer or run; also the server if it does not report the connected sites."""
         return [
             name
             for name, standing in self.members.items()
@@ -153,7 +154,7 @@ class Status:
 
 
 def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Status:
-    """How a project stands; the server has so many `seconds` to answer."""
+    """The state of a project. seconds: time for the server's answer."""
     here = {member.folder.name: member.pid() for member in local_processes(directory)}
     now, lights = watched(directory), ask(directory, project, seconds)
     lost = (now or {}).get("lost") or {}
@@ -176,7 +177,7 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
 
 
 def watched(directory: Path) -> Record | None:
-    """What `fedweave sites run` heard last of a job; None if it never ran here."""
+    """The last progress that `fedweave sites run` received; None if it never ran here."""
     try:
         status = dict(json.loads((directory / ADMIN / STATUS).read_text()))
         return status | {"at": float(status["at"])}
@@ -185,7 +186,7 @@ def watched(directory: Path) -> Record | None:
 
 
 def progress(now: Record) -> str:
-    """How far a run is, and when that was."""
+    """A line on a run's progress, and the time of that report."""
     ago = max(0.0, time.time() - float(now.get("at", 0)))
     known = headline(now.get("summary") or {})
     shown = f", {known}" if known else ""
@@ -197,7 +198,7 @@ def progress(now: Record) -> str:
         else "before its first round"
     )
     unheard = now.get("status") == "running" and ago > UNHEARD
-    again = "; nobody follows it here: `fedweave sites run … --resume` does" if unheard else ""
+    again = "; not watched here: `fedweave sites run … --resume` watches it" if unheard else ""
     if now.get("status") == "stopped":
         again = "; `fedweave sites run … --resume` goes on"
         if now.get("lost"):
