@@ -237,6 +237,7 @@ CODES: dict[str, tuple[str, str]] = {
     "model": ("The members' models do not go together.", "Settings of models: reference/model.md"),
     "init": ("Training cannot begin from the earlier run.", "Training again: predicting.md#training-again-next-month"),
     "run": ("The files of a run do not go together.", "Compare and read runs: comparing.md"),
+    "explain": ("The reasons for a score cannot be given.", "Reasons for one score: explaining.md"),
     "score": ("A model cannot score, or a request has no answer.", "Score at a site: scoring.md"),
     "file": ("A file of a run is damaged.", "Compare and read runs: comparing.md"),
     "report": ("A report cannot be verified.", "What leaves: what-leaves.md"),
