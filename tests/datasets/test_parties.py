@@ -252,7 +252,7 @@ def test_that_every_party_is_taken_to_see_labels_which_some_alone_have_is_noted(
     Parties("holders", use_dataset_split=True).cut(data, 0)
     assert "partition.labels" not in caplog.text
     Parties(use_dataset_split=True).cut(data, 0)
-    assert "labels are in the tables of shop alone, and partition.labels = 'all'" in caplog.text
+    assert "tables of shop have labels, and partition.labels = 'all'" in caplog.text
 
 
 def test_columns_with_gaps_are_filled_at_the_party_that_has_them(tmp_path: Path) -> None:

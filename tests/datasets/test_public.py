@@ -363,8 +363,8 @@ def test_registry_names_and_parameters() -> None:
         load("corra")
     with refusal("config.unknown-name", "'corra'"):
         describe("corra")
-    with refusal("config.unknown-key", "cora.normalize"):
-        load("cora", normalize="row")
+    with refusal("config.unknown-key", "cora.normalized"):
+        load("cora", normalized="row")
 
 
 GRAPH = {"nodes.csv": "id,label,f\na,0,1\nb,1,2\n", "edges.csv": "source,target\na,b\n"}

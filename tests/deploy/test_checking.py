@@ -111,8 +111,8 @@ def _emptied(name: str) -> Callable[[Path], None]:
         (_site_file('[data]\npath = "data.npz"\n[policy]\ndeny = ["lables"]\n'), "site.toml: policy.deny", "they send"),
         (
             _site_file('[data]\npath = "data.npz"\nclasses = 10\ngroups = ["f"]\n'),
-            "data.groups: means nothing",
-            "leave it out",
+            "data.groups: does not apply",
+            "Remove it",
         ),
         (
             _site_file('[data]\npath = "data.npz"\nclasses = 10\n[site]\ndevice = "cuda:999"\n'),
@@ -123,7 +123,7 @@ def _emptied(name: str) -> Callable[[Path], None]:
         (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
         (_open_secret, "bank-b/privacy.secret", "chmod 600"),
         (_open_key, "bank-b/startup/client.key can be read by others", "chmod 600"),
-        (_other_kit, "authority: not those of", "Take startup of one project"),
+        (_other_kit, "authority: not the same as", "Take startup of one project"),
         (_other_key, "client.key is not the key of", "Ask the project's operator"),
         (_emptied("startup/client.key"), "client.key is no private key", "Ask the project's operator"),
         (_emptied("startup/fed_client.json"), "fed_client.json is damaged", "Ask the project's operator"),
@@ -182,9 +182,10 @@ def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project:
     said = runner.invoke(app, ["sites", "check", str(project), str(path)])
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())
-    assert told.count("normalize = 'standard' of the experiment is of simulations; here it is 'none'") == 3
+    assert told.count("normalize = 'standard' of the experiment applies only to simulations; here it is 'none'") == 3
     assert (
-        told.count("as nothing in site.toml scales it, after what the configuration of `sites init --split` did") == 3
+        told.count("because site.toml sets no scaling, after the scaling by the configuration of `sites init --split`")
+        == 3
     )
     (tmp_path / "own.py").write_text("from fedweave.algorithms import FedAvg\n")
     named = f"algorithm.name='{tmp_path}/own.py:FedAvg'"
@@ -287,7 +288,7 @@ def test_a_site_that_trains_on_one_class_alone_is_noted(project: Path) -> None:
             row[head.index("label")] = "c1"
     nodes.write_text("\n".join(",".join(row) for row in (head, *rows)))
     noted = [(whose, what) for whose, what in examine(project, read_project(project)).notes if "of class" in what]
-    assert noted == [("bank-a", "every train node is of class c1, so that a model learns that alone")]
+    assert noted == [("bank-a", "every train node is of class c1, so that a model learns only this class")]
 
 
 def test_a_file_beside_a_sites_tables_is_noted_unless_it_is_the_global_test(project: Path) -> None:
@@ -315,7 +316,7 @@ def test_parties_with_unlike_splits_hear_which_nodes(project: Path) -> None:
     lines[at] = lines[at].replace("val", "train")
     nodes.write_text("\n".join(lines))
     [(whose, fault)] = examine(project, read_project(project), config).faults
-    assert (whose, fault[:66]) == ("bank-c", "the split of 1 of 60 common nodes is another than at the others: '")
+    assert (whose, fault[:67]) == ("bank-c", "the split of 1 of 60 common nodes differs from the other parties: '")
     assert "'person7' is in train, and elsewhere in val. Give all parties the same split." in fault
 
 
@@ -339,7 +340,7 @@ def test_names_of_groups_that_joining_would_refuse_are_found_before(project: Pat
         own = npz.read(project / site / "data.npz", "data")
         npz.write(replace(own, groups=names), project / site / "data.npz")
     [(whose, fault)] = examine(project, read_project(project), config).faults
-    assert (whose, "group names: not those of bank-a. Write the same groups" in fault) == ("bank-b", True)
+    assert (whose, "group names: not the same as at bank-a. Write the same groups" in fault) == ("bank-b", True)
 
 
 def test_an_algorithm_of_small_graphs_is_none_for_sites_with_nodes(project: Path) -> None:
@@ -638,8 +639,8 @@ def test_the_last_message_of_a_log_is_told_in_whole() -> None:
 
 def test_a_run_that_nobody_follows_any_more_is_said_to_be() -> None:
     now = {"out": "runs/a", "status": "running", "round": 3, "rounds": 9, "at": time.time() - 100}
-    assert "3 of 9 rounds done (100 s ago); nobody follows it here" in status.progress(now)
-    assert "nobody" not in status.progress(now | {"at": time.time()})
+    assert "3 of 9 rounds done (100 s ago); not watched here" in status.progress(now)
+    assert "watched" not in status.progress(now | {"at": time.time()})
     ended = status.progress(now | {"status": "stopped", "lost": {"bank-b": "it is gone"}})
     assert "; `fedweave sites run` goes on with bank-b as another job" in ended
     assert "; `fedweave sites run … --resume` goes on" in status.progress(now | {"status": "stopped"})

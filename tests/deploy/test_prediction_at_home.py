@@ -185,11 +185,11 @@ def settle(banks: Path, site: str, **changed: Any) -> None:
         (lambda banks: shutil.rmtree(banks / "bank-b/runs"), "the run r1 was not trained here"),
         (
             lambda banks: [settle(banks, site, labels=["high", "low"]) for site in SITES],
-            r"classes: not as in the run r1. Say labels = ['low', 'high'] in site.toml.",
+            r"classes: not as in the run r1. Write labels = ['low', 'high'] into site.toml.",
         ),
         (
             lambda banks: settle(banks, "bank-b", normalize="none"),
-            r"scaling: not as in the run r1. Say normalize = 'row' in site.toml.",
+            r"scaling: not as in the run r1. Write normalize = 'row' into site.toml.",
         ),
     ],
 )

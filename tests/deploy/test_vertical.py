@@ -354,8 +354,8 @@ def test_every_party_is_needed_and_nobody_holds_all(project: Path) -> None:
         ("pooled_gnn", UserError, "pools all data at one place"),
         ("centralized", UserError, "pools all data at one place"),
     ):
-        config = resolve(experiment(name, quorum=0.6).plain())
         with pytest.raises(error, match=said):
+            config = resolve(experiment(name, quorum=0.6).plain())
             Server("r1", SITES, "")._join(config, project / "server", project / "server/runs/r1", link)
 
 

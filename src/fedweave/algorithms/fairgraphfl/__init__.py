@@ -314,7 +314,8 @@ class Payoff(Part):
     """Divides a budget B per round by value, with fines for values below 0 and a compensation for agents whose earlier
     values were lower (Eqs. 5 to 7).
 
-    budget:   B, sum of all payoffs of a round. currency: currency of the budget; for statements (`fedweave statement`).
+    budget:   B, sum of all payoffs of a round.
+    currency: currency of the budget; for statements (`fedweave statement`).
     """
 
     budget: float = 1.0

@@ -503,7 +503,7 @@ class Surroundings:
         for part in passes(between, alone):
             graph, targets = joined(part, case.dtype)
             graph = graph.to(device_of(case.w))
-            x = torch.as_tensor(graph.x).requires_grad_()
+            x = torch.as_tensor(graph.x, device=device_of(case.w)).requires_grad_()
             with torch.enable_grad():
                 outputs = models.judged(case.net, case.w, graph._replace(x=x))
                 [slope] = torch.autograd.grad(from_outputs(outputs, graph)[targets, self.output].sum(), x)
