@@ -1,10 +1,12 @@
 """D-FedGNN: Pei et al. 2021, "Decentralized federated graph neural networks", on the ring.
 
-FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", with equal weights:
-w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbors exchange with
-keys from a Diffie-Hellman exchange, here the engine encrypts it; optimizers other than SGD are allowed, and their state
-stays at the client from round to round; all clients start from equal weights, as decentralized SGD does (Lian et al.
-2017, algorithm 1). Two clients are each other's one neighbor (mean of two); a single client has none.
+FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", where all models count equally:
+after local training, w_i ← (w_{i−1} + w_i + w_{i+1}) / 3. Each of two clients has only the other as a neighbor, so the
+mean is of two models; a single client has no neighbor.
+
+Deviations: The paper encrypts what neighbors exchange with keys from a Diffie-Hellman exchange; here the engine
+encrypts it. Optimizers other than SGD are allowed, and their state stays at the client from round to round. All clients
+start from equal weights, as decentralized SGD does (Lian et al. 2017, algorithm 1).
 """
 
 from collections.abc import Sequence
@@ -56,16 +58,18 @@ class DFedGNN(Local):
 
     @on_client(sends={"w": "model weights after local training"}, peers=True, hears=lambda self: self.heard | _HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
-        """`local_steps` steps on the client's own model, which goes to its neighbors."""
+        """`local_steps` steps on the client's own model, which goes to its neighbors.
+
+        The client's state has the weights "w" that it continues from, and after `mix` also "trained", its weights
+        before they were averaged.
+        """
         client.state.pop("trained", None)
         return {"w": self._train(client, message["init"], message)}
 
     @on_client()
     def mix(self, client: Client, message: Tree) -> Tree:
-        """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbors j.
-
-        An absent neighbor's share stays with the client, so that the mean over the clients does not change.
-        """
+        """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbors j; an absent neighbor counts as w_j = w_i, so that
+        the mean over all clients does not change."""
         present = message["present"]
         neighbors = [message["received"][str(j)]["w"] for j in range(len(present))]
 
@@ -83,8 +87,8 @@ class DFedGNN(Local):
 
     @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:
-        """The client's own model."""
-        trained = client.state.get("trained")  # before it was averaged with the neighbors'
+        """Scores of the client's own model, averaged with its neighbors'."""
+        trained = client.state.get("trained")  # as it was before it was averaged
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: personal_score(self.model, w, client, trained))
 
@@ -93,12 +97,12 @@ class DFedGNN(Local):
         return self._weights(client, message["init"])
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
-        """The weights before they were averaged with the neighbors'."""
-        return client.state.get("trained", client.state.get("w"))
+        """The weights before they were averaged with the neighbors'; None before the first training."""
+        return client.state.get("trained", client.state.get("w"))  # "w" where the exchange did not take place
 
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """{client: its neighbors before and after it}, each once; none of a single client."""
-    last = len(clients) - 1
-    around = {c: dict.fromkeys((clients[i - 1], clients[i + 1 if i < last else 0])) for i, c in enumerate(clients)}
-    return {client: tuple(near for near in both if near != client) for client, both in around.items()}
+    """{client: the client before it and the one after it}; of two clients only the other, of a single client none."""
+    before, after = (*clients[-1:], *clients[:-1]), (*clients[1:], *clients[:1])
+    both = zip(clients, before, after, strict=True)
+    return {client: tuple(near for near in dict.fromkeys(pair) if near != client) for client, *pair in both}

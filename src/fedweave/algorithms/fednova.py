@@ -1,10 +1,12 @@
 """FedNova: Wang et al. 2020, "Tackling the objective inconsistency problem in heterogeneous federated optimization",
 eqs. 5-8.
 
-Clients that take more steps than others would pull the global model to their own optimum; so each update counts by how
-far its client's steps would carry a constant gradient. Deviations: mini-batches of a client are of equal size up to
-one; with the proximal term, too, τ_eff is Σ p_i ‖a_i‖₁, where the released code has Σ p_i τ_i. Adam has no such
-length, so it is refused.
+Clients that take more steps than others would pull the global model to their own optimum. So each update is
+divided by a_i, how far its client's steps would carry a constant gradient (‖a_i‖₁ in the paper). The mean of these
+updates is multiplied by τ_eff, the mean of a_i.
+
+Deviations: The sizes of a client's mini-batches differ by at most one. With the proximal term, too, τ_eff is
+Σ p_i ‖a_i‖₁, where the released code has Σ p_i τ_i. Adam is not supported, because a_i is not defined for it.
 """
 
 from dataclasses import dataclass, replace
@@ -32,14 +34,16 @@ _STEPS = Sends("how many steps the client takes in a round at most", within=Whol
 
 @dataclass(frozen=True)
 class NormalisedSteps(OwnCount):
-    """Clients train on mini-batches, so larger clients take more steps, and update i has the weight p_i (Σ p_k a_k) /
-    a_i. a_i is how far its steps carry a constant gradient (‖a_i‖₁ in the paper). With secure aggregation clients send
-    p_i Δ_i A / a_i and p_i a_i / A, where A is the largest possible a_i of any client.
+    """Clients train on mini-batches, so larger clients take more steps, and update i has the weight
+    p_i (Σ p_k a_k) / a_i, where a_i is how far its steps carry a constant gradient.
 
-    batch:      training examples of a mini-batch, one mini-batch per step; 0 takes all examples in each step.
-    max_local_steps: upper end of local_steps, drawn for each client and round from local_steps to this number; 0 draws
-                      nothing.
-    momentum:   momentum of the local steps; it starts at 0 in each round.
+    With secure aggregation clients send p_i Δ_i A / a_i and p_i a_i / A, where A is the largest possible a_i of any
+    client. The server multiplies the sum of the updates by the sum of the others, which is (Σ p_k a_k) / A.
+
+    batch:           training examples of a mini-batch, one mini-batch per step; 0 takes all examples in each step.
+    max_local_steps: largest number of passes, drawn for each client and round from local_steps to this number; 0 always
+                     takes local_steps.
+    momentum:        momentum of the local steps; it starts at 0 in each round.
     """
 
     batch: CountOrNone = 8
@@ -59,23 +63,59 @@ class NormalisedSteps(OwnCount):
 
     @property
     def needs(self) -> Needs:
-        """Plain steps of SGD."""
+        """Plain steps of SGD, for which a_i is defined."""
         return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"), statistics="home")
 
-    # --- at a client
+    # --- how many steps a client takes, and how far these lead
 
     def batches(self, count: Tensor) -> Tensor:
-        """Number of mini-batches for `count` examples."""
+        """Number of mini-batches of `count` examples: steps of one pass over them."""
         return -(-count // self.batch) if self.batch else (count > 0).long()
+
+    def steps(self, ctx: Context) -> Tensor:
+        """τ_i, int64 scalar: the passes that the client draws for this round, times the steps of a pass."""
+        least = ctx.training.local_steps
+        choices = max(self.max_local_steps - least, 0) + 1
+        extra = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * choices).long()
+        return (least + extra) * self.batches(ctx.examples)
+
+    def most(self, ctx: Context) -> int:
+        """The largest possible τ_i of any client."""
+        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
+        return result
+
+    def reach(self, steps: Tensor, lr: float) -> Tensor:
+        """a_i of τ_i `steps`, float64."""
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
+
+    def _longest(self, ctx: Context) -> Tensor:
+        """A, float64 scalar: a_i of the most steps."""
+        steps = torch.as_tensor(self.most(ctx), dtype=torch.float64, device=ctx.client.graph.device)
+        return self.reach(steps, ctx.training.lr)
+
+    # --- at a client, before the first round
+
+    def joined(self, within: SecureSum) -> Part:
+        """This part, which finds the longest pass by secure aggregation."""
+        return copied(self, within=within)
+
+    @on_client(sends=lambda self: {"steps": told_batches(_STEPS, self.within)})
+    def count(self, client: Client, message: Tree) -> Tree:
+        """{"steps": steps of one pass, scalar, in the form of `tell_batches`}."""
+        return {"steps": tell_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
+
+    # --- at a client, in a round
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"chosen": bool [steps, e]}, the mini-batch of each step; a pass takes every example once."""
         train = graph.masks[TRAIN]
-        among = self.batches(train.sum()).clamp(min=1)
+        batches = self.batches(train.sum()).clamp(min=1)
         chosen = []
         for step in range(steps):
-            rank = torch.argsort(torch.argsort(random.order(random.fold(key, step // among), train)))
-            chosen.append((rank % among == step % among) & train)
+            order = random.order(random.fold(key, step // batches), train)  # one for each pass
+            place = torch.argsort(torch.argsort(order))
+            chosen.append((place % batches == step % batches) & train)
         return {"chosen": torch.stack(chosen)}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
@@ -87,24 +127,8 @@ class NormalisedSteps(OwnCount):
         """Mean cross-entropy over the mini-batch, scalar."""
         return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
-    def joined(self, within: SecureSum) -> Part:
-        """The part that finds the longest pass by secure aggregation."""
-        return copied(self, within=within)
-
-    @on_client(sends=lambda self: {"steps": told_batches(_STEPS, self.within)})
-    def count(self, client: Client, message: Tree) -> Tree:
-        """{"steps": steps of one pass, scalar}."""
-        return {"steps": tell_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
-
-    def steps(self, ctx: Context) -> Tensor:
-        """τ_i, int64 scalar."""
-        least = ctx.training.local_steps
-        spread = max(self.max_local_steps - least, 0) + 1
-        extra = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
-        return (least + extra) * self.batches(ctx.examples)
-
     def train(self, ctx: Context) -> Fit:
-        """τ_i steps."""
+        """τ_i steps from the received weights. All clients draw as many mini-batches as the longest one needs."""
         training, client = ctx.training, ctx.client
         optimizer = Sgd(training.lr, training.weight_decay, self.momentum)
         return ctx.objective.fit(
@@ -119,7 +143,7 @@ class NormalisedSteps(OwnCount):
         )
 
     def report(self, ctx: Context) -> Tree:
-        """{"n", "reach": a_i, or a_i / A in a sum}."""
+        """{"n": n_i, "reach": a_i, or a_i / A with secure aggregation}."""
         reach = self.reach(self.steps(ctx).double(), ctx.training.lr)
         return {"n": ctx.examples, "reach": reach if self.within is None else reach / self._longest(ctx)}
 
@@ -128,23 +152,8 @@ class NormalisedSteps(OwnCount):
         return graph.masks[TRAIN].sum()
 
     def scaled(self, ctx: Context) -> Tensor:
-        """A / a_i; a client without steps has the weight 0."""
+        """A / a_i; finite also for a client without steps, whose weight is 0."""
         return self._longest(ctx) / self.reach(self.steps(ctx).clamp(min=1).double(), ctx.training.lr)
-
-    def most(self, ctx: Context) -> int:
-        """The largest number of steps of any client in a round."""
-        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
-        return result
-
-    def _longest(self, ctx: Context) -> Tensor:
-        """A, float64 scalar."""
-        steps = torch.as_tensor(self.most(ctx), dtype=torch.float64, device=ctx.client.graph.device)
-        return self.reach(steps, ctx.training.lr)
-
-    def reach(self, steps: Tensor, lr: float) -> Tensor:
-        """a_i of τ_i steps, float64."""
-        rho = self.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
 
     # --- at the server
 
@@ -158,7 +167,7 @@ class NormalisedSteps(OwnCount):
         return {"batches": most_batches(fed.map(self.count), "steps", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """{"batches": the most mini-batches of any client}."""
+        """`init`'s value, for all clients."""
         return {"batches": state["batches"]}, {}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -168,7 +177,7 @@ class NormalisedSteps(OwnCount):
         return torch.where(n > 0, share * (share @ reach) / reach.clamp(min=1e-30), 0.0)
 
     def rescaled(self, round: Round) -> Tensor:
-        """Σ p_k a_k / A."""
+        """(Σ p_k a_k) / A, by which the server multiplies the sum of the updates."""
         result: Tensor = round.opened["reach"]
         return result
 
@@ -196,13 +205,13 @@ class ProximalSteps(NormalisedSteps):
         return 0.5 * self.mu * squared_distance(w, received)
 
     def reach(self, steps: Tensor, lr: float) -> Tensor:
-        """(1 − (1 − η μ)^τ_i) / (η μ)."""
+        """a_i with the term: (1 − (1 − η μ)^τ_i) / (η μ)."""
         return (1 - (1 - lr * self.mu) ** steps) / (lr * self.mu)
 
 
 @preset_of(ProximalSteps)
 class FedNova:
-    """FedAvg of clients that take different numbers of steps, each update divided by how far these lead.
+    """FedAvg of clients that take different numbers of steps, each update divided by how far these steps lead.
 
     local_steps: passes over a client's training examples in a round, one step per mini-batch.
     optimizer:   optimizer of the local training, SGD.
@@ -218,5 +227,5 @@ class FedNova:
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "its steps are on mini-batches"}
 
     def parts(self) -> tuple[Part, ...]:
-        """With the proximal term or without."""
+        """`ProximalSteps`, or `NormalisedSteps` if μ = 0."""
         return (part_of(self, ProximalSteps) if self.mu else part_of(self, NormalisedSteps),)

@@ -1,10 +1,9 @@
 """The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing neighbor
 generation", section 3.3): the number of a node's missing neighbors, and their features.
 
-Its weights are {"encoder", "count", "features", "classifier"}; the classifier only serves to train the others. A node
-has a few places ("slots") for generated neighbors, and uses the first ones.
-
-`mended` adds the generated neighbors to a client's graph.
+The generator's weights are {"encoder": …, "count": …, "features": …, "classifier": …}; the classifier only serves to
+train the others. Every node has the same few places ("slots") for generated neighbors; a node with n generated
+neighbors uses its first n slots. `mended` adds these neighbors to a client's graph.
 """
 
 from dataclasses import dataclass
@@ -28,43 +27,9 @@ from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse, gather_rows
 
-
-def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
-    """A client's graph with one more node, unlabeled and in no mask, for each of `owners` int64 [m], which is its only
-    neighbor; features: [m, d].
-
-    With sparse features, a generated node keeps only its largest ones in magnitude, at most the largest number at any
-    of the client's nodes. The longest row of a batch decides the time of a product.
-    """
-    n, added = len(graph.y), len(owners)
-    if sp.issparse(graph.x):
-        most = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))
-        x = sp.vstack([graph.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(graph.x.dtype)
-    else:
-        x = np.concatenate([graph.x, features.astype(graph.x.dtype)])
-    links = np.stack([owners, n + np.arange(added)])
-    return GraphArrays(
-        x,
-        np.concatenate([graph.edges, links, links[::-1]], 1),
-        np.pad(graph.y, (0, added), constant_values=-1),
-        np.pad(graph.masks, ((0, 0), (0, added))),
-        None if graph.sens is None else np.pad(graph.sens, (0, added), constant_values=-1),
-    )
-
-
-def strongest(features: np.ndarray, most: int) -> np.ndarray:
-    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
-    if most >= features.shape[1]:
-        return features
-    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
-    out = np.zeros_like(features)
-    np.put_along_axis(out, largest, np.take_along_axis(features, largest, 1), 1)
-    return out
-
-
-ENCODER = (32, 128)  # the widths of its two layers
-CLASSIFIER = 64  # the width of its hidden layer
-_COLUMNS = 512  # of sparse features that become dense at a time
+ENCODER = (32, 128)  # the widths of the encoder's two layers
+CLASSIFIER = 64  # the width of the classifier's hidden layer
+_COLUMNS = 512  # how many columns of sparse features `squares` makes dense at a time
 
 
 @dataclass(frozen=True)
@@ -78,27 +43,29 @@ class Generator:
     slots: int
     hidden: tuple[int, ...]
 
-    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, made: int = 0) -> Tree:
-        """Initial weights, drawn as in the models' layers; magnitudes for "count", so that no n̂ begins where its ReLU
-        has no gradient. made: number of columns of a slot; 0 for the number of features."""
-        kinds = {
+    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, columns: int = 0) -> Tree:
+        """Initial weights, drawn as in the models' layers. Those of "count" are made positive, so that the ReLU of n̂
+        starts where it has a gradient. columns: number of columns of a slot; 0 for the number of features."""
+        networks = {
             "encoder": (gcn.convolution, (features, *ENCODER)),
             "count": (affine, (ENCODER[-1], 1)),
-            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * (made or features))),
+            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * (columns or features))),
             "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
         }
 
         def layers(name: str) -> Tree:
-            layer, widths = kinds[name]
-            pairs = enumerate(pairwise(widths))
-            weights = {str(i): layer(*pair).init(random.fold(key, name, i)) for i, pair in pairs}
-            return {i: {leaf: value.to(dtype) for leaf, value in tree.items()} for i, tree in weights.items()}
+            layer, widths = networks[name]
+            weights: Tree = {}
+            for i, (width_in, width_out) in enumerate(pairwise(widths)):
+                drawn = layer(width_in, width_out).init(random.fold(key, name, i))
+                weights[str(i)] = {leaf: value.to(dtype) for leaf, value in drawn.items()}
+            return weights
 
-        w = {name: layers(name) for name in kinds}
+        w = {name: layers(name) for name in networks}
         return w | {"count": map_leaves(torch.abs, w["count"])}
 
     def features(self, w: Tree, embedding: Tensor) -> Tensor:
-        """Features of neighbors in all slots: [b, slots, d] of embeddings [b, 128], by the weights "features"."""
+        """Features of neighbors in all slots, [b, slots, d], from embeddings [b, 128]; w: the weights "features"."""
         h, last = embedding, len(w) - 1
         for i in range(len(w)):
             h = linear(h, w[str(i)]["weight"]) + w[str(i)]["bias"]
@@ -107,7 +74,7 @@ class Generator:
         return result
 
     def used(self, slots: Tensor) -> Tensor:
-        """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
+        """bool [b, P]: which slots of each node are used; slots: int64 [b], the number of slots that the node uses."""
         return torch.arange(self.slots, device=slots.device) < slots[:, None]
 
 
@@ -140,29 +107,38 @@ class Generates(Part):
     def hides(self, graph: Graph, key: Tensor) -> Tensor:
         """bool [n]: nodes in neither the training nor the test set that are drawn to be hidden."""
         free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
-        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()
+        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()  # each node's place in a random order
         return free & (rank < (self.hide * free.sum()).long())
 
 
 def lacking(graph: Graph, hidden: Tensor) -> Tensor:
-    """[n]: how many neighbors a node has that are `hidden`, bool [n]."""
+    """[n]: the number of each node's hidden neighbors; hidden: bool [n]."""
     return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
 
 
+def smooth_l1(difference: Tensor) -> Tensor:
+    """d² / 2 where |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3)."""
+    size = difference.abs()
+    return torch.where(size < 1, 0.5 * size * size, size - 0.5)
+
+
 def miscount(count: Tensor, missing: Tensor, visible: Tensor) -> Tensor:
-    """How far n̂, `count` [n], is from how many are `missing` [n], the mean over the `visible` nodes; scalar."""
+    """Mean `smooth_l1` of the estimate n̂, `count` [n], from the number that is `missing` [n]; scalar.
+
+    visible: bool [n], the nodes of the mean.
+    """
     return (smooth_l1(count - missing) * visible).sum() / visible.sum().clamp(min=1)
 
 
 def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
     """[n, 128]: two layers h ← ReLU(D~^-1 (A + I) h W + b) on the nodes `visible` bool [n] and the edges between them;
     w: the weights "encoder"."""
-    a, there = graph.edges.operator("sum"), visible[:, None].to(graph.x.dtype)
-    looped = a @ there + 1
+    a, mask = graph.edges.operator("sum"), visible[:, None].to(graph.x.dtype)
+    degree = a @ mask + 1  # D~, with the self-loop
     h: Hidden = graph.x
     for i in range(len(ENCODER)):
-        h = there * linear(h, w[str(i)]["weight"])
-        h = torch.relu((a @ h + h) / looped + w[str(i)]["bias"])
+        h = mask * linear(h, w[str(i)]["weight"])
+        h = torch.relu((a @ h + h) / degree + w[str(i)]["bias"])
     embedded: Tensor = h
     return embedded
 
@@ -177,33 +153,27 @@ def noisy(embedding: Tensor, key: Tensor) -> Tensor:
     return embedding + random.normal(key, tuple(embedding.shape)).to(embedding.dtype)
 
 
-def smooth_l1(difference: Tensor) -> Tensor:
-    """d² / 2 where |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3)."""
-    size = difference.abs()
-    return torch.where(size < 1, 0.5 * size * size, size - 0.5)
-
-
 def squares(x: "Tensor | Sparse") -> Tensor:
-    """‖x_u‖² of all rows [n, d]: [n]."""
+    """[n]: ‖x_u‖² of every row of `x` [n, d]."""
     if not isinstance(x, Sparse):
         return (x * x).sum(1)
     columns = torch.arange(x.shape[1], device=x.device)
     total = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
     for some in columns.split(_COLUMNS):
-        part = x @ (columns[:, None] == some).to(x.dtype)
-        total = total + (part * part).sum(1)
+        dense = x @ (columns[:, None] == some).to(x.dtype)  # these columns of x
+        total = total + (dense * dense).sum(1)
     return total
 
 
 def mismatch(generated: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tensor, candidates: Tensor) -> Tensor:
-    """Mean over the used slots of the mean squared difference of their features to the nearest candidate's; scalar, 0
-    without any.
+    """How far generated neighbors are from real ones: the mean squared difference of a slot's features from those of
+    the nearest candidate, as the mean over the used slots; scalar, 0 if none counts.
 
-    made: [b, slots, d]. used: bool [b, slots]. x: [n, d]. norms: its `squares`. candidates: bool [n, b], the nodes that
-    a row may stand for; a row without any is left out.
+    generated: [b, slots, d]. used: bool [b, slots]. x: [n, d], the features of real nodes. norms: `squares` of x.
+    candidates: bool [n, b], the real nodes that the slots of a row may stand for; a row without candidates is left out.
     """
     flat = generated.flatten(0, 1)
-    distance = (flat * flat).sum(1) - 2 * linear(x, flat.mT.contiguous()) + norms[:, None]
+    distance = (flat * flat).sum(1) - 2 * linear(x, flat.mT.contiguous()) + norms[:, None]  # ‖g − x_u‖²
     distance = distance.unflatten(1, (-1, generated.shape[1]))  # [n, b, slots]
     far = torch.finfo(distance.dtype).max
     nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / generated.shape[2]
@@ -214,24 +184,58 @@ def mismatch(generated: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tenso
 def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, generated: Tensor, used: Tensor) -> Tensor:
     """Mean cross-entropy over the visible training nodes of a GraphSAGE classifier on the mended graph, scalar.
 
-    visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated neighbors.
-    used: bool [b, slots], the slots with a neighbor. w: the weights "classifier".
+    visible: bool [n]. rows: int64 [b], different nodes. generated: [b, slots, d], the features of their generated
+    neighbors. used: bool [b, slots], the slots with a neighbor. w: the weights "classifier".
     """
-    a, there, mask = (
-        graph.edges.operator("sum"),
-        visible[:, None].to(generated.dtype),
-        used[..., None].to(generated.dtype),
-    )
-    owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(generated.dtype)
-    degree = (a @ there + linear(owner, mask.sum(1))).clamp(min=1)
-    h_own: Hidden = graph.x
-    new = generated.flatten(0, 1)
+    a, dtype = graph.edges.operator("sum"), generated.dtype
+    is_visible, is_used = visible[:, None].to(dtype), used[..., None].to(dtype)
+    owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(dtype)  # [n, b], 1 where node is row
+    degree = (a @ is_visible + linear(owner, is_used.sum(1))).clamp(min=1)
+    h_real: Hidden = graph.x
+    h_new = generated.flatten(0, 1)  # [b · slots, d]
     for i in range(2):
         layer = w[str(i)]
-        messages, root = linear(h_own, layer["neigh"]), linear(h_own, layer["root"])
-        of_new = (mask * linear(new, layer["neigh"]).unflatten(0, generated.shape[:2])).sum(1)
-        h = root + (a @ (there * messages) + linear(owner, of_new)) / degree + layer["bias"]
-        if i == 0:
-            spread = gather_rows(messages, rows)[:, None].expand(-1, generated.shape[1], -1).flatten(0, 1)
-            h_own, new = torch.relu(h), torch.relu(linear(new, layer["root"]) + spread + layer["bias"])
+        messages, root = linear(h_real, layer["neigh"]), linear(h_real, layer["root"])
+        from_new = (is_used * linear(h_new, layer["neigh"]).unflatten(0, generated.shape[:2])).sum(1)
+        h = root + (a @ (is_visible * messages) + linear(owner, from_new)) / degree + layer["bias"]
+        if i == 0:  # a generated node's only neighbor is its owner
+            from_owner = gather_rows(messages, rows)[:, None].expand(-1, generated.shape[1], -1).flatten(0, 1)
+            h_real, h_new = torch.relu(h), torch.relu(linear(h_new, layer["root"]) + from_owner + layer["bias"])
     return cross_entropy(h, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(h.dtype))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The generated neighbors in a client's graph.
+
+
+def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
+    """A client's graph with m more nodes, each unlabeled, in no mask, and with one neighbor, its owner.
+
+    owners: int64 [m]. features: [m, d]. If the client's features are sparse, a new node keeps only its largest ones in
+    magnitude, at most as many as the client's fullest row has, because the longest row of a batch decides the time of a
+    product.
+    """
+    n, added = len(graph.y), len(owners)
+    if sp.issparse(graph.x):
+        most = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))
+        x = sp.vstack([graph.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(graph.x.dtype)
+    else:
+        x = np.concatenate([graph.x, features.astype(graph.x.dtype)])
+    links = np.stack([owners, n + np.arange(added)])
+    return GraphArrays(
+        x,
+        np.concatenate([graph.edges, links, links[::-1]], 1),
+        np.pad(graph.y, (0, added), constant_values=-1),
+        np.pad(graph.masks, ((0, 0), (0, added))),
+        None if graph.sens is None else np.pad(graph.sens, (0, added), constant_values=-1),
+    )
+
+
+def strongest(features: np.ndarray, most: int) -> np.ndarray:
+    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
+    if most >= features.shape[1]:
+        return features
+    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
+    out = np.zeros_like(features)
+    np.put_along_axis(out, largest, np.take_along_axis(features, largest, 1), 1)
+    return out

@@ -1,4 +1,5 @@
-"""The specification: each step is called once per client, one after the other."""
+"""The executor that calls each step once per client, one client after the other. It specifies what the faster ones
+must compute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +27,12 @@ from fedweave.ops.touched import materialize
 
 
 class Loop:
-    """Clients of one process, called one after the other.
+    """The clients of one process, which owns their graphs and states and calls them one after the other.
 
     graphs: {client: its graph}, in client order. classes: number of classes in all graphs. test: the global test graph
             or None.
     members: for a single client that pools the members' data, {member: int64, the numbers of its examples}.
-    own:    {client: its own algorithm} of clients whose model differs from the model of the calls' algorithm.
+    own:    {client: its own algorithm}, for clients whose model differs from the others' model.
     device: where steps run; by default the device of the graphs. Graphs on another device are copied when they are
             first called, and the originals stay.
     """
@@ -49,7 +50,7 @@ class Loop:
         self.device = next(iter(graphs.values())).device if device is None else device
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
-        self._moved: dict[str, Graph] = {}  # copies of single clients' graphs on the device of steps
+        self._moved: dict[str, Graph] = {}  # {client: copy of its graph on the device of steps}
         self._states, self._own = States(self.device), own or {}
         _, rows = by_size(members or {})
         self._members = tuple(row.to(self.device) for row in rows)
@@ -64,10 +65,12 @@ class Loop:
         for at, client in enumerate(clients):
             yield self._timed(self._run_client, work, (client,), (at,))
 
-    def _timed(self, way: Callable[[Work, Group], Tree], work: Work, group: Group, at: tuple[int, ...]) -> Ran:
+    def _timed(self, call: Callable[[Work, Group], Tree], work: Work, group: Group, at: tuple[int, ...]) -> Ran:
+        """The result of `call` on a group of clients, whose positions in the call are `at`; it returns their replies as
+        one tree with leaves [clients, …]."""
         began = time.perf_counter()
         with torch.no_grad():
-            tree = way(work, group)
+            tree = call(work, group)
         seconds = (time.perf_counter() - began) / len(group)
         if work.info.sums:
             check_terms(work.info, group, tree)
@@ -75,21 +78,23 @@ class Loop:
         return Ran(replies, (Metered(at, measured_one(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:
-        """The work with the step of the client's own algorithm."""
+        """The work as the client does it: with the step of its own algorithm, if it has one."""
         algorithm = self._own.get(client)
         return work if algorithm is None else replace(work, step=find_step(algorithm, work.name))
 
     def _run_client(self, work: Work, group: Group) -> Tree:
-        """One plain call."""
+        """Call the step on a single client; returns its reply with leaves [1, …]."""
+        # What the step receives. It must not write into the message or the graphs.
         (client,) = group
         work = self._of(work, client)
-        me, messages = torch.tensor(random.word(client), device=self.device), work.messages
+        me = torch.tensor(random.word(client), device=self.device)
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
         view = Client(self._graph(client), state, key, secret, self.test, self._members)
-        message = messages.one(client)
-        arrays, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
+        message, versions = work.messages.one(client), work.messages.versions()
+        sent = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)]
         watched = Watched(view.graph, view.test)
+        # The step, and whether it kept the rules.
         try:
             reply = work.step(view, message)
             new_graph = taken(reply, work.info)
@@ -102,15 +107,16 @@ class Loop:
             raise StepFailed(
                 f"step {work.name} failed on client {client!r}{raised_at(error)}: {type(error).__name__}: {error}"
             ) from error
-        refuse_changes(work.name, before, messages)
+        refuse_changes(work.name, versions, work.messages)
         watched.refuse_changes(work.name, f"client {client!r}")
+        # What the step leaves behind: new data, the client's state and the reply. State and reply share memory neither
+        # with each other nor with what the step received.
         if work.info.replaces_data:
             self._replace(client, new_graph, work)
-        isolation = MemoryIsolation([*arrays, *view.graph, *view.graph.extra.values(), *(new_graph or ())])
+        isolation = MemoryIsolation([*sent, *view.graph, *view.graph.extra.values(), *(new_graph or ())])
         if not work.info.apart:
-            self._states.put(
-                group, {path: as_row(isolation.copy(materialize(leaf))) for path, leaf in leaves(view.state)}
-            )
+            rows = {path: as_row(isolation.copy(materialize(leaf))) for path, leaf in leaves(view.state)}
+            self._states.put(group, rows)
         return map_leaves(lambda leaf: as_row(isolation.copy(leaf)), reply)
 
     def _graph(self, client: str) -> Graph:
@@ -123,6 +129,7 @@ class Loop:
         return self._moved[client]
 
     def _replace(self, client: str, new_graph: object, work: Work) -> None:
+        """Replace the client's graph by what the step returned; None keeps the graph."""
         where, old = f"the graph that {work.name} made for {client!r}", self.data.graphs[client]
         graph = None if new_graph is None else accepted(new_graph, old, self.data.classes, where, work.info.columns)
         self.data.replace(client, graph)
@@ -131,7 +138,7 @@ class Loop:
             self._renew([client])
 
     def _renew(self, clients: Sequence[str]) -> None:
-        """Forget values derived from the data of `clients`, which has changed."""
+        """Forget values derived from the data of `clients`, which has changed; a subclass may have such values."""
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`."""

@@ -9,7 +9,9 @@ from fedweave.core.settings import Beside, Settings
 from fedweave.errors import UserError
 from fedweave.metrics.selection import judged_by, rank, title_of
 
-STOPPING = "stopping"  # "stopping/round" and "stopping/score" in a summary: the last improvement on validation
+# A summary holds the last improvement on validation examples: "stopping/round" is its round, "stopping/score" the
+# selection metric in that round.
+STOPPING = "stopping"
 
 
 @dataclass(frozen=True)
@@ -25,37 +27,39 @@ class Stopping(Settings):
     min_delta: Annotated[NonNegative, Beside("patience")] = 0.0
 
     def improves(self, metric: str, score: float, best: float) -> bool:
-        """Whether a score of a metric is better than the best one before by more than `min_delta`."""
+        """Whether `score` is better than `best`, both of `metric`, by more than `min_delta`."""
         return rank(metric, score) - rank(metric, best) > self.min_delta
 
     def watched(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
-        """The summary's entries for the last improvement, after a round's evaluation.
+        """The summary's entries for the last improvement, after the evaluation of round `number`; {} without patience.
 
-        score: the mean on validation examples (`measured.Measurement.validated`). summary: of the evaluation before,
-        with the entry for the selection metric.
+        score:   the selection metric, as the mean over clients on validation examples (`measured.validated`); None if
+                 no client has one.
+        summary: names the selection metric, and has the entries that the previous evaluation left.
 
         Raises:
-            UserError: no evaluation had a score.
+            UserError: neither this evaluation nor an earlier one has a score.
         """
         if not self.patience:
             return {}
-        before = {name: value for name, value in summary.items() if name.startswith(f"{STOPPING}/")}
-        if score is None and not before:
+        metric = judged_by(summary)
+        last = {name: value for name, value in summary.items() if name.startswith(f"{STOPPING}/")}
+        if score is None and not last:
             raise UserError(
-                f"evaluation.patience = {self.patience}: {judged_by(summary)} is of no client's validation examples. "
+                f"evaluation.patience = {self.patience}: no client measures {metric} on validation examples. "
                 "Leave examples for validation (partition.val), or leave patience out.",
                 code="user.no-validation",
             )
-        if score is None or (before and not self.improves(judged_by(summary), score, before[f"{STOPPING}/score"])):
-            return before
+        if score is None or (last and not self.improves(metric, score, last[f"{STOPPING}/score"])):
+            return last
         return {f"{STOPPING}/round": float(number), f"{STOPPING}/score": score}
 
     def stops(self, number: int, summary: Mapping[str, float]) -> bool:
-        """Whether the run ends after a round with this summary."""
+        """Whether the run ends after round `number`, which has this summary."""
         return self.patience > 0 and number - summary.get(f"{STOPPING}/round", number) >= self.patience
 
     def sentence(self, number: int, summary: Mapping[str, float]) -> str:
-        """Why the run stops, as a sentence."""
+        """Why the run stops after round `number`, as a sentence."""
         best, score = int(summary[f"{STOPPING}/round"]), summary[f"{STOPPING}/score"]
         return (
             f"stopped after round {number}: {title_of(judged_by(summary))} on validation examples "

@@ -40,47 +40,56 @@ class EdgeGroups(Divided):
         Raises:
             ConfigError: the data lacks the column that `by` needs, or a client would have no edge.
         """
-        dealt, names = self._dealt(data, seed)
+        holder, names = self._holders(data, seed)
         clients = self.clients if names is None else len(names)
-        held = group(dealt, clients)
+        held = group(holder, clients)
         if empty := sum(len(edges) == 0 for edges in held):
             raise ConfigError(
                 f"partition.clients = {clients}: {empty} of them would hold no edge of {data.name!r} by {self.by}. "
                 "Lower clients, or cut the edges in another way (partition.by).",
                 code="config.too-few",
             )
-        parts = self._parts(data, held, seed)
-        return Partition(parts, names=names)
+        return Partition(self._parts(data, held, seed), names=names)
 
-    def _dealt(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
-        """int64 [M], the client of each edge, and the clients' own names, if any."""
+    def _holders(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
+        """int64 [M], the place of the client that holds each edge, and the clients' names if the data has them."""
         rng, attributes = generator(seed, "partition/edges"), data.edge_attrs
         if attributes is None:
             raise ConfigError(
                 f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'.",
                 code="config.examples",
             )
-        total = attributes.total
+
+        def deal(count: int) -> np.ndarray:
+            """int64 [count]: a client for each of `count` things, at random, in equal shares."""
+            return rng.permutation(np.arange(count) % self.clients)
+
         if self.by == "random":
-            return rng.permutation(np.arange(total) % self.clients), None
+            return deal(attributes.total), None
         if self.by == "relation":
-            relation = data.y if data.links is None else attributes.y
+            relation = data.y if data.links is None else attributes.y  # the class of every link is 1
             if relation is None or relation.ndim > 1 or relation.min(initial=0) < 0:
-                raise _missing(data, "relation of all the edges", "the column label of edges")
-            kinds = rng.permutation(np.arange(int(relation.max(initial=0)) + 1) % self.clients)
-            return kinds[relation], None
+                raise self._unknown(data, "relation of some edges", "the column label of the edges' table")
+            return deal(int(relation.max(initial=0)) + 1)[relation], None
         if self.by == "source":
             sources, source = np.unique(attributes.ends[0], return_inverse=True)
-            return rng.permutation(np.arange(len(sources)) % self.clients)[source], None
+            return deal(len(sources))[source], None
         if self.by == "owner":
             if attributes.owner is None:
-                raise _missing(data, "owner of the edges", "data.edge_owner")
+                raise self._unknown(data, "owner of the edges", "data.edge_owner")
             return attributes.owner, attributes.owners
         if attributes.time is None:
-            raise _missing(data, "time of the edges", "data.edge_time")
+            raise self._unknown(data, "time of the edges", "data.edge_time")
         return spans(attributes.time, self.clients), None
 
+    def _unknown(self, data: Dataset, what: str, column: str) -> ConfigError:
+        return ConfigError(
+            f"partition.by = {self.by!r}: the {what} of {data.name!r} is unknown. Give it by {column}.",
+            code="config.no-column",
+        )
+
     def _parts(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
+        """Parts over the edges that each client holds, with the graph that these edges make."""
         ratios = self.train, self.val, self.test
         if self.split == "time":
             parts = by_time(data, held, self._ends(data))
@@ -93,16 +102,6 @@ class EdgeGroups(Divided):
 def spans(time: np.ndarray, clients: int) -> np.ndarray:
     """int64 [M]: the span of each edge by its time float64 [M]; consecutive spans have about equally many edges, and
     edges of one time are in one span."""
-    place = np.argsort(np.argsort(time, kind="stable"), kind="stable")
-    moments, moment = np.unique(time, return_inverse=True)
-    first = np.full(len(moments), len(time))
-    np.minimum.at(first, moment, place)
-    result: np.ndarray = first[moment] * clients // len(time)
+    earlier = np.searchsorted(np.sort(time), time)  # how many edges are earlier than each edge
+    result: np.ndarray = earlier * clients // len(time)
     return result
-
-
-def _missing(data: Dataset, what: str, setting: str) -> ConfigError:
-    return ConfigError(
-        f"partition.by: the {what} of {data.name!r} is unknown. Give it by {setting}.",
-        code="config.no-column",
-    )

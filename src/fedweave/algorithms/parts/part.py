@@ -31,12 +31,12 @@ from fedweave.partition.client_data import Precompute
 
 OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 OptimizerState = Literal["kept", "fresh"]
-COUNTS = "ClassCounts"  # the part that sends how many training examples of each "classes" all clients have
-RATE, BATCHES = (
-    "RateSchedule",
-    "LocalEpochs",
-)  # parts that send the factor "rate" of lr, and how many "batches" are most
 ClassWeights = Literal["none", "balanced"] | tuple[NonNegative, ...] | dict[str, NonNegative]
+
+# The names of parts whose downloads the local training reads.
+COUNTS = "ClassCounts"  # sends "classes", the number of training examples of each class at all clients together
+RATE = "RateSchedule"  # sends "rate", the factor of lr in this round
+BATCHES = "LocalEpochs"  # sends "batches", the largest number of mini-batches of any client
 
 
 def weighing(algorithm: Algorithm) -> Criterion:
@@ -88,21 +88,20 @@ class Training:
         if self.local_epochs and self.batch_size and self.kept and self.update_rule.moments:
             raise ValueError(
                 f"optimizer_state = {self.optimizer_state!r}: with local_epochs = {self.local_epochs} and batch_size = "
-                f"{self.batch_size} clients take different numbers of steps and their optimizers start afresh. Set "
-                "optimizer_state = 'fresh'"
+                f"{self.batch_size} clients take different numbers of steps, so their optimizers cannot keep their "
+                "states. Set optimizer_state = 'fresh'"
             )
 
     @classmethod
     def of(cls, algorithm: Algorithm, model: Model) -> "Training":
         """The training settings of an algorithm, which has fields of the same names."""
-        names = [field.name for field in fields(cls) if field.name not in ("model", "loss")]
+        names = [entry.name for entry in fields(cls) if entry.name not in ("model", "loss")]
         return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
 
     @cached_property
     def update_rule(self) -> Optimizer:
         """The optimizer."""
-        how = self.local_momentum, self.nesterov, self.betas
-        return optimizer_of(self.optimizer, self.lr, self.weight_decay, *how)
+        return optimizer_of(self.optimizer, self.lr, self.weight_decay, self.local_momentum, self.nesterov, self.betas)
 
     @property
     def steps(self) -> int:
@@ -171,11 +170,12 @@ class Context:
     message:   what the server sent.
     name:      the part's name, the key of its download and of its memory.
     received:  the weights that the server sent, with the client's own leaves where they are not shared.
-    start:     weights before local training. trained: weights after it. last_loss: the loss before its last step (None
-               before).
-    released:  the update of the shared weights as it leaves, without the masks of secure aggregation.
-    known:     logits that `outputs` computed in this task. said: values that a part's `release` leaves for its
-               `report`.
+    start:     weights before local training.
+    trained:   weights after local training.
+    last_loss: the loss before the last step of local training; None until then.
+    released:  the update of the shared weights as it leaves the client, but without the masks of secure aggregation.
+    known:     logits that `outputs` computed in this task.
+    said:      values that a part's `release` leaves for its `report`.
     """
 
     client: Client
@@ -207,16 +207,17 @@ class Context:
 
     @property
     def given(self) -> Tree:
-        """The values that the part's `download` sent to this client."""
+        """The values that the part's `download` sent: those for all clients, and this client's row ("each")."""
         result: Tree = self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
         return result
 
     @property
     def sent(self) -> Tree:
         """{part: values of its `download` and `recall` for this client}, the `given` of `objective.fit`."""
-        names = self.message.keys() | self.message.get("each", {}).keys()
-        result = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
-        return result | {name: result.get(name, {}) | memory for name, memory in self.objective.recalled(self).items()}
+        names = (self.message.keys() | self.message.get("each", {}).keys()) - {"w", "init", "each", KEEP}  # of parts
+        downloads = {name: self.at(name).given for name in sorted(names)}
+        recalled = self.objective.recalled(self)
+        return downloads | {name: downloads.get(name, {}) | memory for name, memory in recalled.items()}
 
     @property
     def own(self) -> Tree:
@@ -226,7 +227,7 @@ class Context:
 
     @property
     def first(self) -> Tree:
-        """The initial weights of all clients if the server sends none."""
+        """The weights that all clients start from if the server sends none, drawn from its key "init"."""
         return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
 
     @property
@@ -246,8 +247,10 @@ class Context:
 
     def keep_alike(self, memory: Tree) -> None:
         """`keep` trees in the form of the weights, such as an optimizer's state, with the number of local steps so far.
-        Clients train only the rows that their features touch. In the other rows, clients with equal step counts keep
-        equal values."""
+
+        Clients train only the rows that their features touch. In the other rows, clients with equal numbers of steps
+        keep equal values, which an engine may store once.
+        """
         steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.steps
         self.keep(memory | {"steps": steps})
 
@@ -273,11 +276,10 @@ class Context:
     def loss(self, w: Tree) -> Tensor:
         """F_i(w): mean cross-entropy over the training examples without dropout, as the algorithm weighs classes;
         scalar, 0 without training examples."""
-        graph = self.client.graph
-        logits = self.outputs(w)
+        graph, logits = self.client.graph, self.outputs(w)
         train = graph.masks[TRAIN]
-        loss = self.training.loss.by(self.message.get(COUNTS, {}).get("classes"))
-        return loss.of(logits, graph.truth, train.to(logits.dtype), graph.y, train)
+        criterion = self.training.loss.by(self.message.get(COUNTS, {}).get("classes"))
+        return criterion.of(logits, graph.truth, train.to(logits.dtype), graph.y, train)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -334,8 +336,11 @@ class Outputs:
         return logits
 
     def scores(self, pairs: Tensor, foreign: Tensor | None = None) -> Tensor:
-        """The logits [m, 2] of pairs int64 [3, m], as in `Graph.pairs`, where links are the examples. foreign: [F, k],
-        rows of other clients' nodes, which have the numbers from `Graph.nodes` on in the pairs."""
+        """The logits [m, 2] of `pairs`, where links are the examples.
+
+        pairs: int64 [3, m], as in `Graph.pairs`. foreign: [F, k], rows of other clients' nodes; in `pairs` their
+        numbers count on from `Graph.nodes`.
+        """
         graph = self.graph._replace(pairs=pairs)
         if foreign is not None:
             graph = graph._replace(extra={**graph.extra, FOREIGN: foreign})
@@ -368,8 +373,10 @@ class Outputs:
         return self.forward.graph
 
     def cross_entropy(self, logits: Tensor, chosen: Tensor) -> Tensor:
-        """The mean over the `chosen` examples, bool [e], as the algorithm weighs classes; scalar, 0 without any. logits
-        [e, c]: of all examples."""
+        """The mean over the chosen examples, as the algorithm weighs classes; scalar, 0 if none is chosen.
+
+        logits: [e, c], of all examples. chosen: bool [e].
+        """
         graph = self.graph
         return self.loss.of(logits, graph.truth, chosen.to(logits.dtype), graph.y, graph.masks[TRAIN])
 
@@ -385,11 +392,11 @@ class Outputs:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a part needs of the data, the training and the other parts, and how it protects what leaves a client: one value
-# each.
+# What a part needs of the data, the training and the other parts, and how it protects what leaves a client.
 
 
-WIDTHS = "model.width"  # the code of errors that follow from `Needs.any_models`:
+# The code and the reason of an error if clients' models have different widths, see `Needs.any_models`.
+WIDTHS = "model.width"
 ONE_WIDTH = "the exchanged values are compared, so the input of the last layer must have one width for all clients"
 
 
@@ -405,14 +412,15 @@ class Needs:
     excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not
                     support.
     suits:          the local optimizer of its paper; others give a note; None if any.
-    pull:           s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
-    several_steps:  a note on what has no effect if training is one step from the received weights; "" if nothing.
+    pull:           strength s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
+    several_steps:  what happens only from the second local step on, for a note if training is one step from the
+                    received weights ("training ends before …"); "" if nothing.
     tells_gradients: `report` sends gradients, which reveal what the protection of an update hides.
     received:       `objective` or `penalty` compares with weights that the server sends.
     whole_features: `objective` reads all columns of the features, even columns that are 0 at a client, or `penalty` is
                     no sum over the elements of the weights.
     decided:        hooks that another part must define.
-    supervised:     its objective is the loss on the examples' classes; only one part may have it.
+    supervised:     its objective is the loss on the examples' classes; only one part may have such an objective.
     links:          its objective supports links as examples; other objectives need classes.
     items:          links lead from users to items.
     whole_models:   the server evaluates clients' models, so it needs all their weights.
@@ -491,25 +499,27 @@ class Protection:
     most_rounds: int | None = None
 
 
-P = TypeVar("P", bound="Part")
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
 
 class Part(Settings):
-    """One idea of one paper: a frozen dataclass that overrides the hooks it needs. The hooks below do nothing.
+    """One idea of one paper: a frozen dataclass that overrides the hooks it needs. A hook below does nothing, or raises
+    NotImplementedError, because it is only called if the part overrides it.
 
     At the server, in the order of a round: `init`, `download`, `observe`, `limit`, `weigh`, `aggregate`, `value`,
     `update`, `step` and `measures`. At a client: `receive`, `start`, `recall`, `draw`, `objective`, `penalty`,
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints.
 
-    Some parts also implement a protocol: `ChangesData` changes clients' data from round to round, and `FollowsData`
-    reacts to such changes. `BoundsExamples` trains in steps on few examples. `Trains` decides how a client trains. With
-    `TriesModels` clients try models. With `TellsPeers` clients send each other values for each new model.
+    Some parts also implement a protocol below: `ChangesData` changes clients' data from round to round, and
+    `FollowsData` reacts to such changes. `BoundsExamples` trains in steps on few examples. `Trains` decides how a
+    client trains. With `TriesModels` clients try models. With `TellsPeers` clients send each other values for each new
+    model. `ScoresMore` adds measurements, `Warns` warns after a round, `Attackable` knows attacks on what clients send,
+    and `JoinsSum` can send its first values by secure aggregation.
 
     sends:         {key that `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
-        nothing.
+                   nothing.
     needs:         what the part needs of data, training and other parts.
     protection:    what its `release` does to an update.
     recorded:      True if the class's hooks at the server compute only with tensors, in the same way every round. An
@@ -538,9 +548,11 @@ class Part(Settings):
         """Raise a ValueError if the part does not suit the model or the training."""
 
     def layers(self, model: Model, own: bool) -> Model:
-        """The layers of the model that is trained and used, for example with masks on its weights; own: on the clients'
-        data, otherwise on the global test graph, which no part changes. Each part changes the layers of the part before
-        it."""
+        """The layers of the model that is trained and used, for example with masks on its weights. Each part changes
+        the layers of the part before it.
+
+        own: whether the model runs on clients' data; False for the global test graph, which no part changes.
+        """
         return model
 
     # --- server ------------------------------------------------------------------------------------------------------
@@ -550,10 +562,14 @@ class Part(Settings):
         return {}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """The contents of `ctx.given` at the called clients: one tree for all, and one with leaves [P, …], a row for
-        each; at: int64 [P], the clients' places among all. A part with `receive` adds a third tree, leaves [P, …]: what
-        each client gets instead of the global weights. The server sends these for training. For evaluation it sends
-        only the download of the part whose `receive` and `judged`, or else `start`, make the models."""
+        """What `ctx.given` has at the P called clients: a tree for all of them, and a tree with leaves [P, …], a row
+        for each. A part with `receive` adds a third tree, leaves [P, …]: what each client gets instead of the global
+        weights.
+
+        at: int64 [P], the called clients' places among all clients. The server sends the trees of all parts for
+        training. For evaluation it sends only those of the part that makes the models, by `receive` and `judged` or
+        else by `start`.
+        """
         return {}, {}
 
     def observe(self, state: Tree, round: Round) -> Tree:
@@ -587,8 +603,8 @@ class Part(Settings):
         raise NotImplementedError
 
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
-        """{name: float64 [N]}: a value for each client after a round, NaN where undefined; or [N, N], a value for every
-        two clients, saved with the run; or a number for all clients together, in the run's summary."""
+        """{name: measurement after a round}. A measurement is float64 [N], a value for each client, NaN where
+        undefined; or [N, N], a value for every two clients, saved with the run; or a number, for the run's summary."""
         return {}
 
     # --- client ------------------------------------------------------------------------------------------------------
@@ -783,15 +799,15 @@ class BoundsExamples(Protocol):
         ...
 
 
-_DECIDING = ("download", "observe", "limit", "weigh", "aggregate", "value", "update", "step")
-
-
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, defines a hook."""
     for base in (part if isinstance(part, type) else type(part)).__mro__:
         if hook in base.__dict__:
             return base.__dict__[hook] is not Part.__dict__.get(hook)
     return False
+
+
+P = TypeVar("P", bound=Part)
 
 
 def copied(part: P, **known: object) -> P:
@@ -803,13 +819,16 @@ def copied(part: P, **known: object) -> P:
 
 
 def counts_itself(part: Part) -> bool:
-    """Whether a part is an `OwnCount` whose `weigh` follows its `counts`: the class that defines `weigh` also defines
-    `counts`."""
-    decides: type = next((kind for kind in type(part).__mro__ if "weigh" in vars(kind)), Part)
-    return isinstance(part, OwnCount) and "counts" in vars(decides)
+    """Whether a part is an `OwnCount` whose weights follow its `counts`: the class that defines its `weigh` also
+    defines `counts`."""
+    weighs: type = next((kind for kind in type(part).__mro__ if "weigh" in vars(kind)), Part)
+    return isinstance(part, OwnCount) and "counts" in vars(weighs)
+
+
+_AT_SERVER = ("download", "observe", "limit", "weigh", "aggregate", "value", "update", "step")  # hooks of a round
 
 
 def is_recorded(part: Part) -> bool:
     """Whether a part's hooks at the server can be traced, or it has none."""
-    decides = isinstance(part, TriesModels) or any(has(part, hook) for hook in _DECIDING)
-    return not decides or bool(type(part).__dict__.get("recorded", False))
+    computes = isinstance(part, TriesModels) or any(has(part, hook) for hook in _AT_SERVER)
+    return not computes or bool(type(part).__dict__.get("recorded", False))

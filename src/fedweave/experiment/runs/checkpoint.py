@@ -43,12 +43,17 @@ When = Literal["last", "best"]  # the round that models are from
 class Checkpoint:
     """The state that a run continues from.
 
-    seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
-    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: the
-    changes to their data (`snapshot_data`); empty as long as it is as loaded. source: digests of the loaded data
-    (`datasets.features`); empty where sites hold it. best: the "round" that was best on validation examples, with its
-    "state" and, where the state does not determine all models, its "fed"; empty where it is this round, or there is
-    none.
+    round:   the last whole round.
+    seconds: time of training, evaluation and writing so far, over all sessions.
+    metrics: number of rows of metrics.parquet that belong to it.
+    ledger:  number of rows of the ledger that belong to it.
+    summary: summary of the last evaluation.
+    state:   the server's state.
+    fed:     the clients' states (`snapshot`).
+    data:    the changes to the clients' data (`snapshot_data`); empty as long as it is as loaded.
+    source:  digests of the loaded data (`datasets.features`); empty where sites hold it.
+    best:    the models of the round that was best on validation examples: "round", "state" and, where the state does
+             not determine all models, "fed"; empty if that is this round, or if there is none.
     """
 
     round: int = 0
@@ -66,50 +71,48 @@ class Checkpoint:
         """This checkpoint with the models of the last round, or of the best one.
 
         Raises:
-            UserError: there is none, or its models are not kept.
+            UserError: no round is best, or the run has not kept its models.
         """
         number = self.summary.get(f"{BEST}/round")
         if when == "last" or number == self.round:
             return self
         if number is None or self.best.get("round") != number:
-            why = (
-                "no round was evaluated on validation examples"
-                if number is None
-                else "the run keeps none of that round"
-            )
+            why = "the run keeps no models of that round"
+            if number is None:
+                why = "no round was evaluated on validation examples"
             raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
         return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content; no leaf is sparse, so that a small file is small in memory.
 
-        `encode` keeps neither the order of keys nor empty subtrees, so the structure is noted too: sums over leaves
-        must run in the same order after resuming.
+        `encode` keeps neither the order of keys nor empty subtrees, so the file has the tree's structure too: sums over
+        leaves must run in the same order after resuming.
         """
         best = {**self.best, "fed": stacked(self.best["fed"])} if "fed" in self.best else self.best
-        fields = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
-        tree = map_leaves(lambda leaf: leaf, fields)
+        entries = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
+        tree = map_leaves(lambda leaf: leaf, entries)  # a copy, to which "structure" is added
         tree["structure"] = json.dumps(_structure(tree))
         blob = with_digest(encode(tree))
         write(path, lambda file: file.write(blob))
 
     @classmethod
     def of_run(cls, directory: Path) -> "Checkpoint":
-        """The checkpoint of the finished run in `directory`, if it is that run's and not another's put in its place.
+        """The checkpoint of the finished run in `directory`.
 
         Raises:
-            UserError: it ended at another round or took another time than summary.json says. FedweaveError: a file is
-                damaged.
+            UserError: it is another run's, by its round and its seconds, which summary.json has too. FedweaveError: a
+                file is damaged.
         """
-        reached, summary = cls.load(directory / CHECKPOINT), read_summary(directory / SUMMARY, "seconds")
-        if (reached.round, reached.seconds) != (summary["rounds"], summary["seconds"]):
+        checkpoint, summary = cls.load(directory / CHECKPOINT), read_summary(directory / SUMMARY, "seconds")
+        if (checkpoint.round, checkpoint.seconds) != (summary["rounds"], summary["seconds"]):
             raise UserError(
-                f"{directory / CHECKPOINT} is of another run than {directory / SUMMARY}: it ends after round "
-                f"{reached.round} and {reached.seconds:.3f} s, and the summary after round {summary['rounds']} and "
-                f"{summary['seconds']:.3f} s. Bring the run's own file back, or run it again.",
+                f"{directory / CHECKPOINT} belongs to another run than {directory / SUMMARY}: it ends after round "
+                f"{checkpoint.round} and {checkpoint.seconds:.3f} s, and the summary after round {summary['rounds']} "
+                f"and {summary['seconds']:.3f} s. Bring the run's own file back, or run it again.",
                 code="run.other-checkpoint",
             )
-        return reached
+        return checkpoint
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
@@ -121,17 +124,18 @@ class Checkpoint:
         blob = read(path)
         try:
             tree = decode(blob, filled=0)
-            if "digest" in tree:  # of 0.7 and before
+            if "digest" in tree:  # a file of version 0.7 or before
                 matches = tree.pop("digest") == hashlib.sha256(encode(tree)).hexdigest()
             else:
                 matches = has_its_digest(blob)
             if not matches:
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)
-            tree.setdefault("best", {})  # versions before had none
+            tree.setdefault("best", {})  # old files have none
             _check_kinds(tree)
-            for target in (tree, tree["best"]):
-                target |= {"fed": apart(target["fed"])} if "fed" in target else {}
+            for models in (tree, tree["best"]):
+                if "fed" in models:
+                    models["fed"] = apart(models["fed"])
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
             raise damaged(path, str(error)) from error
@@ -140,24 +144,25 @@ class Checkpoint:
 def _check_kinds(tree: Tree) -> None:
     """Raise TypeError unless every entry is of its default's kind: a digest does not tell who wrote it."""
     for entry in fields(Checkpoint):
-        kind = dict if entry.default is MISSING else type(entry.default)
+        kind = dict if entry.default is MISSING else type(entry.default)  # entries without a default are trees
         if not isinstance(tree[entry.name], (int, float) if kind is float else kind):
             raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
 
 
-_FEW = 64  # clients; the states of fewer are stored one by one
+_MANY = 64  # number of clients from which on their states are stacked
 
 
 def stacked(states: Tree) -> Tree:
-    """{client: its state}; states of the same form are stacked if there are many clients, because writing each leaf of
-    each client by itself takes a second for a thousand clients. `apart` reverses it."""
-    if len(states) < _FEW:
+    """{client: its state} as it is written. For many clients it is {"order": all clients, "alike": {number: {"clients":
+    clients whose states have one form, "rows": their states as one tree with leaves [clients, …]}}}, because writing
+    each leaf of each client by itself takes a second for a thousand clients. `apart` reverses it."""
+    if len(states) < _MANY:
         return states
-    kinds: dict[object, list[str]] = {}
+    by_form: dict[object, list[str]] = {}
     for client, state in states.items():
-        kinds.setdefault(tuple((path, _form(leaf)) for path, leaf in leaves(state)), []).append(client)
+        by_form.setdefault(tuple((path, _form(leaf)) for path, leaf in leaves(state)), []).append(client)
     groups = {}
-    for number, clients in enumerate(kinds.values()):
+    for number, clients in enumerate(by_form.values()):
         flats = [dict(leaves(states[client])) for client in clients]
         rows = nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
         groups[str(number)] = {"clients": json.dumps(clients), "rows": rows}
@@ -165,19 +170,20 @@ def stacked(states: Tree) -> Tree:
 
 
 def apart(states: Tree) -> Tree:
-    """{client: its state}, which `stacked` may have put together."""
-    if not isinstance(states.get("order"), str):  # a client of that name has a tree
+    """{client: its state}, from states that `stacked` may have put together."""
+    if not isinstance(states.get("order"), str):  # not stacked; the state of a client named "order" is a tree
         return states
     result: Tree = {}
     for group in states["alike"].values():
-        clients, flat = json.loads(group["clients"]), dict(leaves(group["rows"]))
-        columns = [leaf.unbind() if isinstance(leaf, Tensor) else [leaf] * len(clients) for leaf in flat.values()]
+        clients, stacks = json.loads(group["clients"]), dict(leaves(group["rows"]))
+        columns = [leaf.unbind() if isinstance(leaf, Tensor) else [leaf] * len(clients) for leaf in stacks.values()]
         for client, *row in zip(clients, *columns, strict=True):
-            result[client] = nest(dict(zip(flat, row, strict=True)))
+            result[client] = nest(dict(zip(stacks, row, strict=True)))
     return {client: result[client] for client in json.loads(states["order"])}
 
 
 def _form(leaf: Leaf) -> object:
+    """What leaves that are stacked have in common: shape and dtype, or the value itself if it is no tensor."""
     if isinstance(leaf, Tensor | TouchedRows | Sparsified):
         return leaf.shape, leaf.dtype
     return type(leaf), leaf
@@ -189,6 +195,7 @@ def _stack(of_clients: list[Any]) -> Any:
 
 
 def _structure(tree: Tree) -> Record:
+    """The keys of `tree` in order, as JSON can have them: {key: the keys below it, or None for a leaf}."""
     return {key: _structure(value) if isinstance(value, dict) else None for key, value in tree.items()}
 
 
@@ -198,10 +205,10 @@ def _arranged(structure: Record, tree: Tree) -> Tree:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run has reached, written to its directory.
+# The state of a run, written to its directory.
 
 
-Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
+Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`
 
 
 class Described(Protocol):
@@ -214,17 +221,17 @@ class Described(Protocol):
 
     @property
     def features(self) -> int:
-        """How many."""
+        """Number of features."""
         ...
 
     @property
     def classes(self) -> int:
-        """How many."""
+        """Number of classes."""
         ...
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for each example."""
+        """Number of outputs of a model for each example."""
         ...
 
     @property
@@ -249,7 +256,7 @@ class Described(Protocol):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names of predicted numbers or of several labels."""
+        """The names of predicted numbers, or of the labels if an example may have several."""
         ...
 
 
@@ -277,23 +284,28 @@ class Ready(Protocol):
         ...
 
 
-_LARGE = 1 << 18  # rows; to write fewer takes a fraction of a second
+_LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
 
 
 class Growing:
-    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`) until they
-    reach the number of rows in the table itself. So each row is written only a few times, however often a run is
-    saved."""
+    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`), until they
+    are as many as the table's own file has; then all go into that file. So each row is written only a few times,
+    however often a run is saved."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._whole, self._rows = path, 0, 0  # rows in the table's own file, and in all its files
+        self._path = path
+        self._in_table = 0  # number of rows in the table's own file
+        self._rows = 0  # number of rows in all files
 
     def save(self, rows: int, since: Callable[[int], pa.Table], whole: bool) -> None:
-        """Write the first `rows` rows; since: the rows from a number on. whole: put all into the one file."""
-        if whole or rows <= _LARGE or not self._whole <= rows < 2 * self._whole:
+        """Write the first `rows` rows, of which some may be written already.
+
+        since: the function that returns the rows from a number on. whole: whether all go into the table's own file.
+        """
+        if whole or rows <= _LARGE or not self._in_table <= rows < 2 * self._in_table:
             write_table(self._path, since(0))
             remove_parts(self._path)
-            self._whole = rows
+            self._in_table = rows
         elif rows > self._rows:
             write_table(part_of(self._path, self._rows), since(self._rows))
         self._rows = rows
@@ -302,8 +314,9 @@ class Growing:
 class RunFiles:
     """Saves the state of a run.
 
-    reached: after the last whole round, saved or not. saved: the round of the last checkpoint. best: the models of the
-    best round, which a checkpoint of the same round does not repeat.
+    reached: the state after the last whole round, saved or not, without the clients' part.
+    saved:   the round of the last checkpoint on disk.
+    best:    the models of the best round so far, as in `Checkpoint.best`; a checkpoint of that round leaves them out.
     """
 
     def __init__(
@@ -318,11 +331,11 @@ class RunFiles:
         """Set `reached`, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
-            snapshot = {} if self._of_state() or self.built.fed.graphs is None else self.built.fed.snapshot()
-            copied = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
-            self.best = {"round": reached.round, "state": reached.state, "fed": copied}
+            snapshot = {} if self._state_has_models() or self.built.fed.graphs is None else self.built.fed.snapshot()
+            copies = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
+            self.best = {"round": reached.round, "state": reached.state, "fed": copies}
 
-    def _of_state(self) -> bool:
+    def _state_has_models(self) -> bool:
         """Whether the server's state determines the models of all clients."""
         return self.built.algorithm.judged_model(self.reached.state) is not None
 
@@ -333,23 +346,22 @@ class RunFiles:
 
     @property
     def missed(self) -> dict[str, int]:
-        """{client: rounds in which its reply was missing}, for clients where that is known."""
+        """{client: number of rounds in which its reply was missing}, for clients where that is known."""
         rows = pa.concat_tables(self._metrics).filter(pc.field("metric") == "missing")
         counts = rows.group_by("client").aggregate([("round", "count_distinct")]).sort_by("client")
         return dict(zip(counts["client"].to_pylist(), counts["round_count_distinct"].to_pylist(), strict=True))
 
     def save(self, clients: Sites | None = None, whole: bool = True) -> None:
-        """Write what was reached, and a checkpoint last.
+        """Write what was reached: the tables first, the checkpoint that counts their rows last.
 
-        clients: the federation's part, where it is not as the federation is now. whole: see `Growing.save`; False of a
-        run that goes on.
+        clients: the clients' part of the checkpoint; by default as the federation is now. whole: see `Growing.save`;
+        False while the run goes on.
         """
         metrics, ledger = pa.concat_tables(self._metrics), self.built.fed.ledger
         self._metrics = [metrics]
-        for table, rows, since in zip(
-            self._tables, (len(metrics), ledger.rows), (metrics.slice, ledger.since), strict=True
-        ):
-            table.save(rows, since, whole)
+        metrics_file, ledger_file = self._tables
+        metrics_file.save(len(metrics), metrics.slice, whole)
+        ledger_file.save(ledger.rows, ledger.since, whole)
         if pairs := pairs_of(self.built, self.reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
@@ -359,13 +371,13 @@ class RunFiles:
         self.saved = self.reached.round
 
     def _keeps_best(self) -> bool:
-        """Whether `best` is of the best round and has all its models."""
+        """Whether `best` is the best round by the last summary, and has all models of it."""
         is_best = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
-        return is_best and (bool(self.best["fed"]) or self._of_state())
+        return is_best and (bool(self.best["fed"]) or self._state_has_models())
 
     def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
-        """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
-        go back to it (`run.RunBackend.before`)."""
+        """Yield the `rounds`. If one fails, save the last whole one before the error goes on, unless it is saved or the
+        clients cannot go back to it (`before`, see `run.RunBackend.before`)."""
         try:
             yield from rounds
         except Exception:
@@ -376,7 +388,7 @@ class RunFiles:
 
 
 def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
-    """Matrices over pairs of clients, of the partition and, after the round of `state`, the algorithm: {name: float64
-    [N, N]}, in client order."""
+    """{name: float64 [N, N], in client order}: values for every two clients, of the partition, and of the algorithm
+    after the round of `state`."""
     matrices = {**built.fed.pairs, **built.algorithm.pairs(state)}
     return {name: matrix.cpu().numpy() for name, matrix in matrices.items()}

@@ -1,4 +1,8 @@
-"""The configuration of a run that was put together from objects in Python."""
+"""The configuration of a run that you put together from objects in Python, so that its folder is like any other run's.
+
+A `Choice` is a plug-in by name with its settings, as a section of a configuration has it. The functions below find the
+choice that makes an object again, or else put a placeholder, which only names the object's class.
+"""
 
 import logging
 import re
@@ -44,9 +48,10 @@ _LOG = logging.getLogger(__name__)
 
 def described(algorithm: Algorithm, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
     """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
-    data that it names. Data without a name is saved next to `out`, with its digest in the file name, and together with
-    a partition that you made yourself. Plug-ins without a name get a placeholder, and a warning lists what the run
-    cannot be used for.
+    data that it names.
+
+    Data without a name is saved next to `out`, with its digest in the file name; so is data with the owners of a
+    partition that you made yourself. If a plug-in gets a placeholder, a warning says what you cannot do with the run.
 
     Raises:
         UserError: data without a name cannot be saved.
@@ -54,25 +59,32 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
     partition, data = _partition(origin)
     model, algorithm_choice = _model(algorithm.model, data), of_algorithm(algorithm)
     member_models = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
-    loaded, folder = _data(data, origin.seed, out.parent)
-    defaults = {name: member_models.default for name, member_models in own_parameters(SimulationEngine).items()}
+    data_choice, folder = _data(data, origin.seed, out.parent)
+    defaults = {name: parameter.default for name, parameter in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
     for choice in (partition, model, *member_models.members.values(), algorithm_choice):
         if not is_named(choice):
             _LOG.warning(
-                "note: no file defines how the %s %s is made, so that %s can be reported and compared, but can neither "
-                "predict nor be trained again (docs/comparing.md)",
-                *(choice.path, choice.label, out),
+                "note: no file defines how the %s %s is made. You can report and compare %s, but neither predict with "
+                "it nor train it again (docs/comparing.md)",
+                choice.path,
+                choice.label,
+                out,
             )
-    return Config(general, loaded, partition, model, algorithm_choice, engine, folder, own=member_models), data
+    return Config(general, data_choice, partition, model, algorithm_choice, engine, folder, own=member_models), data
 
 
 def _model(layers: Model, data: Dataset) -> Choice:
+    """The choice that builds these layers again, on this data.
+
+    A configuration that leaves edge attributes open fits the model to those of the data. Layers that were built without
+    them stay without.
+    """
     model = of_model(layers)
     if data.edge_attrs is None:
         return model
-    built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
-    return replace(model, values={**model.values, **built})  # as it was built, not fitted to the edge attributes
+    without = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
+    return replace(model, values={**model.values, **without})
 
 
 def check_described(config: Config, built: Built) -> None:
@@ -88,33 +100,31 @@ def check_described(config: Config, built: Built) -> None:
 
 
 def _partition(origin: Origin) -> tuple[Choice, Dataset]:
-    """The choice that makes the partition, and the data that it partitions."""
-    data, cut, seed = origin.data, origin.partition, origin.seed
-    maker = cut.maker
+    """The choice that makes the partition, and the data that it partitions: the partition's own plug-in if it has one,
+    or else the data with a column of owners, or else a placeholder."""
+    data, partition, seed = origin.data, origin.partition, origin.seed
+    maker = partition.maker
     if maker is not None and isinstance(maker.plugin, Partitioner) and maker.given[0] is data:
         choice = of_partition(maker.plugin)
-        if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
+        if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), partition)):
             return choice, data
-    with_owners = _with_owners(data, cut)
-    return (
-        (of_partition(cut), data)
-        if with_owners is None
-        else (of_partition(Column(use_dataset_split=True)), with_owners)
-    )
+    if (with_owners := _with_owners(data, partition)) is not None:
+        return of_partition(Column(use_dataset_split=True)), with_owners
+    return of_partition(partition), data
 
 
-def _with_owners(data: Dataset, cut: Partition) -> Dataset | None:
+def _with_owners(data: Dataset, partition: Partition) -> Dataset | None:
     """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
-    parts = cut.parts
+    parts = partition.parts
     examples = np.concatenate([part.examples for part in parts])
-    plain = all(part.columns is None and part.edges is None and part.labels for part in parts)
-    more = cut.test is not None or cut.judged is not None or cut.held or cut.pairs
-    if more or not plain or not np.array_equal(np.sort(examples), np.arange(data.examples)):
+    more = partition.test is not None or partition.judged is not None or partition.held or partition.pairs
+    more_of_parts = any(part.columns is not None or part.edges is not None or not part.labels for part in parts)
+    if more or more_of_parts or not np.array_equal(np.sort(examples), np.arange(data.examples)):
         return None
     owner, public = np.zeros(data.examples, np.int64), np.zeros((3, data.examples), bool)
     for at, part in enumerate(parts):
         owner[part.examples], public[:, part.examples] = at, part.masks
-    return replace(data, owner=owner, owners=tuple(client_ids(len(parts), cut.names)), public=public, notes=())
+    return replace(data, owner=owner, owners=tuple(client_ids(len(parts), partition.names)), public=public, notes=())
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -130,7 +140,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
-    """The choice that reads the data again, and its path."""
+    """The choice that reads the data again, and its path; the data is saved in `beside` if no settings read it."""
     settings = data.named
     if settings is None or (settings.get("seed", seed) != seed and content(_read(settings, seed)) != content(data)):
         settings = _saved(data, beside)
@@ -141,18 +151,18 @@ def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
 
 def _saved(data: Dataset, beside: Path) -> Record:
     """Save the data in a file with its digest in the name; returns the settings that load it."""
-    called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
-    file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
+    stem = re.sub(r"[^\w.-]+", "-", data.name) or "data"
+    file = (beside / f"{stem}-{content(data)[:12]}.npz").absolute()
     settings = data.in_archive(file)
     if not file.exists():
         with plain_errors(beside):
             beside.mkdir(parents=True, exist_ok=True)
-        replace(data).save(file)
+        replace(data).save(file)  # of a copy, because `save` names the file in the object that it saves
         if content(_read(settings, 0)) != content(data):
             file.unlink()
             raise UserError(
-                f"{data.name} cannot be saved next to the run: the file would be read as other data, such as with "
-                "fewer classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
+                f"{data.name} cannot be saved next to the run: the file would be read as other data, for example with "
+                "fewer classes. Give the classes names (labels), or save tables and load them by name (datasets.load)."
             )
     return settings
 
@@ -170,7 +180,7 @@ def of_model(model: object) -> Choice:
     """The choice of [model] that builds these layers."""
     maker = maker_of(model)
     if maker is None:
-        return _unnamed("model", "layers")
+        return _placeholder("model", "layers")
     plugin = maker.plugin
     if isinstance(plugin, OwnModule):  # a module's class and its settings
         return _choice("model", plugin.kind, plugin.values, plugin.module)
@@ -178,12 +188,13 @@ def of_model(model: object) -> Choice:
 
 
 def of_algorithm(algorithm: object) -> Choice:
-    """The choice of [algorithm] that makes this one of its model."""
+    """The choice of [algorithm] that makes this algorithm, given its model."""
     maker = maker_of(algorithm)
     if maker is not None and isinstance(maker.plugin, Preset):
         return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
     values = values_of(algorithm)
-    return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
+    settings = dict(list(values.items())[1:])  # the first field is the model
+    return _choice("algorithm", type(algorithm), settings, algorithm)
 
 
 def is_named(choice: Choice) -> bool:
@@ -192,17 +203,17 @@ def is_named(choice: Choice) -> bool:
 
 
 def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
-    """The choice, or a placeholder where no name or no settings in TOML make the same."""
+    """The choice of a plug-in of this kind with these values; a placeholder if it has no name in a configuration, or if
+    TOML cannot express a value."""
     try:
         name = _name(section, kind)
-        settings = parameters(section, kind)
-        return choose(section, name, kind, settings, {key: _plain(key, value) for key, value in values.items()})
+        table = {key: _plain(key, value) for key, value in values.items()}
+        return choose(section, name, kind, parameters(section, kind), table)
     except (ConfigError, TypeError):
-        called = plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
-        return _unnamed(section, called)
+        return _placeholder(section, (plugin if isinstance(plugin, type) else type(plugin)).__name__)
 
 
-def _unnamed(section: str, called: str) -> Choice:
+def _placeholder(section: str, called: str) -> Choice:
     name = f"{plugins.IN_PYTHON}{called}"
     return Choice(section, name, InPython(name), {})  # type: ignore[arg-type]
 
@@ -219,11 +230,11 @@ def _name(section: str, kind: object) -> str:
     if file := plugins.file_of(kind):
         usable(section, file, plugins.load(file))  # a file of a package may not run by itself
         return file
-    raise ConfigError(f"{kind} stands in no file")
+    raise ConfigError(f"{kind} is defined in no file")
 
 
 def _plain(key: str, value: object) -> object:
-    """A value as `choose` takes it: parts of fedweave's as they are, others by name."""
+    """A value as `choose` takes it: fedweave's own parts as they are, other parts as tables, paths as text."""
     if key == PARTS and isinstance(value, tuple | list):
         return [_part(part) for part in value]
     return str(value) if isinstance(value, Path) else value
