@@ -1,5 +1,6 @@
 """Old names of settings keep their meaning, wherever they are given."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,12 @@ import torch
 
 from fedweave import datasets, models, partition
 from fedweave.algorithms import ALGORITHMS
+from fedweave.core.algorithm import give_defaults
 from fedweave.core.renamed import OLD_NAMES, RENAMED, current, current_path
 from fedweave.datasets import Folder, from_pyg
 from fedweave.deploy.flare.sitefile import read_site_file
-from fedweave.experiment.config import read, resolve
+from fedweave.experiment.config import config_hash, read, resolve
 from fedweave.papers.grid import planned_run
-from fedweave.payments.statements import config_hash
 from fedweave.sweep.plan import tries
 from tests.refusals import refusal
 
@@ -89,6 +90,18 @@ def test_a_setting_by_both_names_is_refused() -> None:
         resolve({"data": {"name": "cora", "normalise": "row", "normalize": "none"}})
 
 
+def test_an_old_name_beside_the_new_one_is_refused_in_python() -> None:
+    for make in (lambda: replace(Folder(), normalise="row"), lambda: Folder(normalise="row", normalize="none")):  # type: ignore[call-arg]
+        with refusal("config.renamed"):
+            make()
+
+
+def test_columns_keep_their_names() -> None:
+    """Also those that are called as a setting was."""
+    document = {"data": {"name": "folder", "categories": {"unlabelled": ["a"]}, "unlabelled": "x"}}
+    assert current(document)["data"] == {"name": "folder", "categories": {"unlabelled": ["a"]}, "unlabeled": "x"}
+
+
 def test_a_plug_in_keeps_a_setting_that_has_an_old_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -97,5 +110,17 @@ def test_a_plug_in_keeps_a_setting_that_has_an_old_name(tmp_path: Path) -> None:
         "        return datasets.load('synthetic', nodes=40, seed=seed)\n"
     )
     config = resolve({"data": {"name": f"{file}:Mine", "normalise": True}})
-    assert config.data.values == {"normalise": True}
+    assert config.data.values == {"normalize": True}  # all readers ask for the current name
+    assert config.data.make().normalise
     assert datasets.load(f"{file}:Mine", normalise=True).nodes == 40
+
+
+def test_what_a_plain_class_sets_hides_the_defaults_of_algorithms() -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.net, self.notes = "mine", ["one"]
+
+        init = round = evaluate = lambda self, *given: None
+
+    give_defaults(Plain)
+    assert (Plain().net, Plain().notes, Plain().most_rounds) == ("mine", ["one"], None)

@@ -96,7 +96,7 @@ def test_sites_that_predict_other_things_are_refused(project: Path, tmp_path: Pa
 
 
 def test_sites_exchange_nothing_to_scale_numbers(project: Path, tmp_path: Path) -> None:
-    with refusal("config.target-normalize"):
+    with refusal("config.target-normalise"):
         SiteData(path="data.npz", target="number", target_normalize="all")
     config = of_numbers(tmp_path, target_normalize="all")
     with refusal("config.target-scale"):

@@ -105,7 +105,7 @@ def test_the_export_alone_scores_as_the_run_predicts(bank: Path, tmp_path: Path)
 def test_a_runs_folder_scores_with_the_model_that_is_asked_for(bank: Path) -> None:
     for asked in (("global", None), ("personal", "client-0")):
         same(scorer_at(bank / "run", *asked).score(bank / "new"), predictions(bank / "run", bank / "new", *asked))
-    from fedweave.payments.statements import config_hash
+    from fedweave.experiment.config import config_hash
     from fedweave.report.reading import read_run
 
     assert scorer_at(bank / "alone").run == config_hash(read_run(bank / "run").config)

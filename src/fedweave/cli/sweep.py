@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedweave.cli.options import Experiment, Loaded, Settings
+from fedweave.core.renamed import current_path
 from fedweave.core.text import counted
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
@@ -83,7 +84,9 @@ def sweep(
     """
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
-    options = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
+    options = SweepOptions(
+        keys_of(tried), tuple(map(current_path, over or ())), latex, csv, figures, tuple(metric or ()), tried
+    )
     check_over(options.over, options.keys)
     options.check()
     if search:

@@ -32,7 +32,6 @@ class Evaluation(NamedTuple):
     server:  pairs of the one global model on the global test graph; None without one.
     total:   the sums of all clients' scores, where the server knows only these (`algorithms.scoring.sum_score`);
              `clients` is then empty.
-             nothing then.
     """
 
     clients: Replies
@@ -291,6 +290,16 @@ class Algorithm(Settings, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no `predict`")
 
 
+class _Default:
+    """A default of a foreign class: an attribute of the object replaces it, which a property would hide."""
+
+    def __init__(self, get: Callable[[Any], Any] | None) -> None:
+        self._get = get
+
+    def __get__(self, algorithm: Any, kind: type | None = None) -> Any:
+        return self if algorithm is None or self._get is None else self._get(algorithm)
+
+
 def give_defaults(kind: type) -> None:
     """Add the defaults of `Algorithm` to a foreign class that does not inherit from it.
 
@@ -308,7 +317,7 @@ def give_defaults(kind: type) -> None:
     fields = getattr(kind, "__dataclass_fields__", {})
     for name, value in vars(Algorithm).items():
         if not (name.startswith("_") or name in fields or hasattr(kind, name)):
-            setattr(kind, name, value)
+            setattr(kind, name, _Default(value.fget) if isinstance(value, property) else value)
     Algorithm.register(kind)
 
 

@@ -1,7 +1,7 @@
 """Settings that have had another name: files and calls with the old name keep their meaning."""
 
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,6 +23,7 @@ RENAMED = {
     "external_least": "min_external",
 }
 OLD_NAMES = {new: old for old, new in RENAMED.items()}
+_OF_COLUMNS = ("categories", "columns")  # tables whose keys are names of columns
 
 
 def current(values: Mapping[str, Any], names: Mapping[str, str] = RENAMED) -> Record:
@@ -33,12 +34,18 @@ def current(values: Mapping[str, Any], names: Mapping[str, str] = RENAMED) -> Re
     Raises:
         ConfigError: the table has a setting by both its names.
     """
-    if twice := [name for name in values if name in names and names[name] in values]:
+    _check_once(values, values, names)
+    return {
+        names.get(name, name): value if name in _OF_COLUMNS else _inside(value, names) for name, value in values.items()
+    }
+
+
+def _check_once(names_in: Iterable[str], values: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    if twice := [name for name in names_in if names.get(name) in values]:
         raise ConfigError(
-            f"{twice[0]}: is the old name of {names[twice[0]]}, which is given, too. Give one of them.",
+            f"{twice[0]}: is another name of {names[twice[0]]}, which is given, too. Give one of them.",
             code="config.renamed",
         )
-    return {names.get(name, name): _inside(value, names) for name, value in values.items()}
 
 
 def _inside(value: Any, names: Mapping[str, str]) -> Any:
@@ -53,7 +60,12 @@ def current_path(path: str) -> str:
 
 
 def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
-    """The values by the names that a plug-in has: one from outside may still have a setting of an old name."""
+    """The values by the names that a plug-in has: one from outside may still have a setting of an old name.
+
+    Raises:
+        ConfigError: a setting is given by both its names.
+    """
+    _check_once([name for name in values if name not in valid or RENAMED.get(name) not in valid], values, RENAMED)
     return {
         next((other[name] for other in (RENAMED, OLD_NAMES) if name not in valid and other.get(name) in valid), name): v
         for name, v in values.items()

@@ -269,6 +269,11 @@ def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
     return next(((name, kinds) for name, (is_set, kinds) in of.items() if is_set and target not in kinds), None)
 
 
+def _weighs(algorithm: Algorithm) -> bool:
+    """Whether it has the settings of a `Criterion`; other classes may mean something else by these names."""
+    return "class_weight" in getattr(type(algorithm), "__dataclass_fields__", {})
+
+
 def _loss(facts: ExperimentFacts) -> str:
     name, kinds = _odd_loss(facts) or ("", ())
     return (
@@ -548,7 +553,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             'algorithm.name = "fedavg", "fedprox", "local" or "centralized".'
         ),
     ),
-    Requirement("config.loss-target", lambda f: f.knows("algorithm"), lambda f: not _odd_loss(f), _loss),
+    Requirement("config.loss-target", lambda f: _weighs(f.algorithm), lambda f: not _odd_loss(f), _loss),
     Requirement(
         "config.class-weight",
         lambda f: f.data.target == LABELS and _weights(f) is not None,

@@ -297,6 +297,8 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
     columns = dict.fromkeys(column for row in rows for column in row)
+    if odd := [column for column in columns if not column.isprintable()]:
+        raise Refused(422, f"{name}: {odd[0]!r} is no name of a column.", "score.body")
     if len(columns) > most or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
         limit = f"{name} has {len(columns):,} columns in {len(rows):,} rows, most of them empty or unknown."
         raise Refused(422, f"{limit} Give the columns that GET /model names.", "score.body")

@@ -19,10 +19,10 @@ from fedweave.core.text import counted, printable
 from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
-from fedweave.experiment.config import Config
+from fedweave.experiment.config import Config, load
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import Before, DataForm
-from fedweave.experiment.runs.files import SUMMARY, read_summary
+from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
 from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
 from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
@@ -174,7 +174,11 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
     alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
     weights, reached = _weights(config, algorithm, w, form), int(summary["rounds"])
     after = int(summary["metrics"].get(f"{BEST}/round") or reached) if when == "best" else reached
-    scorer = None if before is None else scorer_of(config, algorithm, w, before, GLOBAL, after, config.plain(), alarm)
+    scorer = (
+        None
+        if before is None
+        else scorer_of(config, algorithm, w, before, GLOBAL, after, load(directory / CONFIG), alarm)
+    )
     return Source(config, "global", weights, form, alarm, when, scorer)
 
 

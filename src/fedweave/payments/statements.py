@@ -22,12 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.core.renamed import OLD_NAMES, current
 from fedweave.core.text import counted
 from fedweave.core.types import TRAINING, Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document as ConfigDocument
-from fedweave.experiment.config import dumps, load_saved
+from fedweave.experiment.config import config_hash, dumps, load_saved
 from fedweave.experiment.config.experiment import PaySettings
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.files import (
@@ -309,11 +308,6 @@ def _gains(run: Run) -> str:
 def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> torch.Tensor | None:
     values = [known.get(member, {}).get(number) for member in members]
     return None if None in values else torch.tensor(values, dtype=torch.float64, device="cpu")
-
-
-def config_hash(config: ConfigDocument) -> str:
-    """SHA-256 of a configuration, in the form that `fedweave run` writes."""
-    return hashlib.sha256(dumps(current(config, OLD_NAMES)).encode()).hexdigest()
 
 
 def of_client(ledger: pa.Table, name: str) -> pa.Table:

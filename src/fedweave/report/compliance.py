@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING, Record
 from fedweave.errors import listed
-from fedweave.experiment.config import dumps
+from fedweave.experiment.config import config_hash
 from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.cells import NONE, Cell, ResultTable, ends
 from fedweave.report.document import Document, Section, grid
@@ -272,7 +271,7 @@ def of_run(run: Run) -> Document:
         "asked by": str(general.get("requester") or "not stated"),
         "purpose": str(general.get("purpose") or "not stated"),
         "members": f"{len(everyone):,}: {listed(everyone)}",
-        "configuration": f"SHA-256 {sha256(dumps(run.config).encode()).hexdigest()}",
+        "configuration": f"SHA-256 {config_hash(run.config)}",
     }
     whole = pooled(run.config, at_one_place=len(everyone) == 1 < int(run.summary["clients"]))
     return Document(

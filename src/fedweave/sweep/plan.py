@@ -85,7 +85,7 @@ def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[st
     Raises:
         ConfigError: the grid has seeds.
     """
-    if seeded := [text for text in (*settings, *grid) if scoped(text.partition("=")[0].strip())[1] == "seed"]:
+    if seeded := [text for text in (*settings, *grid) if scoped(_key_of(text))[1] == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     of_file = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
     tried = of_file | dict(_key_and_values(text) for text in grid)
@@ -99,6 +99,10 @@ def _key_and_values(text: str) -> tuple[str, list[str]]:
     if not equals or not key.strip() or not all(parts):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), parts
+
+
+def _key_of(text: str) -> str:
+    return text.partition("=")[0].strip()
 
 
 def scoped(key: str) -> tuple[str, str]:
@@ -164,7 +168,7 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
     for name in names:
         document, exchanged = with_algorithm(base, name, "--algorithms") if algorithms else (base, Exchanged())
         document = deepcopy(document)
-        lacking = [text for text in settings if not takes(document, text.partition("=")[0].strip(), "--set")]
+        lacking = [text for text in settings if not takes(document, current_path(_key_of(text)), "--set")]
         for text in settings:
             if text not in lacking:
                 override(document, text)

@@ -85,7 +85,7 @@ class SiteData(DataSettings):
             raise ConfigError(
                 f'data.target_normalize = "{self.target_normalize}": sites scale by their own training examples or not '
                 'at all. Set it to "own" or "none".',
-                code="config.target-normalize",
+                code="config.target-normalise",
             )
         for column, values in (self.categories or {}).items():
             if isinstance(values, str):

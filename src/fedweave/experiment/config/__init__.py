@@ -16,7 +16,17 @@ from fedweave.experiment.config.experiment import (
     written,
 )
 from fedweave.experiment.config.plugins import Choice, Parameter, groups, lookup, own_parameters, parameters, registry
-from fedweave.experiment.config.toml import Document, check_name, differences, dumps, flat, load, nearest, override
+from fedweave.experiment.config.toml import (
+    Document,
+    check_name,
+    config_hash,
+    differences,
+    dumps,
+    flat,
+    load,
+    nearest,
+    override,
+)
 
 __all__ = [
     "ENGINES",
@@ -29,6 +39,7 @@ __all__ = [
     "Parameter",
     "SimulationEngine",
     "check_name",
+    "config_hash",
     "differences",
     "dumps",
     "flat",

@@ -3,6 +3,7 @@
 An unknown name or key that the user gave is refused with all that there are and the nearest of them.
 """
 
+import hashlib
 import json
 import re
 import tomllib
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fedweave.core.renamed import RENAMED, current
+from fedweave.core.renamed import OLD_NAMES, RENAMED, current
 from fedweave.core.settings import few
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.types import Record
@@ -148,7 +149,7 @@ def override(document: Document, text: str) -> None:
             raise ConfigError(
                 f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}", code="config.flag"
             )
-    node[last] = _value(raw)
+    node[last] = current({last: _value(raw)})[last]
 
 
 def section(document: Document, name: str) -> Document:
@@ -175,6 +176,12 @@ def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
         elif a != b:
             paths.append(prefix + key)
     return paths
+
+
+def config_hash(document: Document) -> str:
+    """SHA-256 of a configuration in the form that `fedweave run` writes, with the names that settings had first: the
+    hash of an old run stays what its statements and reports say."""
+    return hashlib.sha256(dumps(current(document, OLD_NAMES)).encode()).hexdigest()
 
 
 def flat(document: Document, prefix: str = "") -> Document:

@@ -22,12 +22,11 @@ from fedweave.core import plugins, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import DTYPES
 from fedweave.core.model import Model
-from fedweave.core.renamed import OLD_NAMES, current
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ReplyRefused, UserError
-from fedweave.experiment.config import Choice, Config, Document, dumps, lookup, parameters
+from fedweave.experiment.config import Choice, Config, Document, config_hash, load, lookup, parameters
 from fedweave.experiment.config.plugins import choose
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.checkpoint import When
@@ -280,7 +279,7 @@ def scorer_of(
             code="score.model",
         )
     weights, dtype = plain_weights(algorithm, w), config.engine.values["dtype"]
-    digest = sha256(dumps(current(run, OLD_NAMES)).encode()).hexdigest()
+    digest = config_hash(run)
     return Scorer(config.model.plain(), weights, before, client, round, digest, dtype, flagging, widths)
 
 
@@ -327,7 +326,7 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     before = Before.of_run(run.config, choice.form, data)
     own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
     widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
-    identity = choice.client or GLOBAL, run.built.fed.round, run.config.plain()
+    identity = choice.client or GLOBAL, run.built.fed.round, load(run.directory / CONFIG)
     return scorer_of(choice.config, choice.algorithm, choice.w, before, *identity, choice.flagging, widths)
 
 
