@@ -1,5 +1,6 @@
 """The sentences of the documentation are short and have no word that its style excludes."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ BANNED = (
     *("told", "anew", "nobody", "everybody", "somebody", "whoever", "whatever", "whichever", "besides", "beside"),
     *("the former", "the latter", "of which", "of whom", "so many", "as many", "the same of", "that of", "is said"),
     *("in place of", "in the place of", "held against", "no longer", "as of old"),
+)
+IN_CODE = re.compile(
+    r"\b(?:nobody|everybody|somebody|whoever|whatever|whichever|anew|the former|the latter|of which|of whom|so many|"
+    r"as many|the same of|in the place of|held against)\b",
+    re.I,
 )
 NOT_PROSE = (
     (r"^ *```.*?^ *```|<!--.*?-->|^\s*(?:\||#|!!!)[^\n]*", ""),
@@ -55,3 +61,15 @@ def test_sentences_are_short_address_the_reader_and_have_no_banned_word() -> Non
     long = [one for one in found if len(one[1].split()) > LONG]
     assert len(long) <= LONG_SHARE * len(found), long
     assert sum(bool(re.search(r"\byour?\b", one, re.I)) for _, one in found) >= READER_SHARE * len(found)
+
+
+def test_docstrings_have_no_banned_word() -> None:
+    """The words that only a private language has; those with a plain meaning, such as "beside", aside."""
+    wrong = [
+        f"{file.name}:{node.body[0].lineno}: {match.group()}"
+        for file in sorted((ROOT / "src").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node))
+        for match in IN_CODE.finditer(re.sub("`[^`]*`", "", text))
+    ]
+    assert wrong == []

@@ -128,7 +128,7 @@ class NormalisedSteps(OwnCount):
         return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
     def train(self, ctx: Context) -> Fit:
-        """τ_i steps from the received weights. All clients draw as many mini-batches as the longest one needs."""
+        """τ_i steps from the received weights. All clients draw the mini-batches of the longest one."""
         training, client = ctx.training, ctx.client
         optimizer = Sgd(training.lr, training.weight_decay, self.momentum)
         return ctx.objective.fit(

@@ -212,8 +212,7 @@ def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> Grap
     """A client's graph with m more nodes, each unlabeled, in no mask, and with one neighbor, its owner.
 
     owners: int64 [m]. features: [m, d]. If the client's features are sparse, a new node keeps only its largest ones in
-    magnitude, at most as many as the client's fullest row has, because the longest row of a batch decides the time of a
-    product.
+    magnitude, no more than the client's fullest row has: the longest row of a batch decides the time of a product.
     """
     n, added = len(graph.y), len(owners)
     if sp.issparse(graph.x):

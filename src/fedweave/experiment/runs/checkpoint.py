@@ -288,8 +288,8 @@ _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes 
 
 
 class Growing:
-    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`), until they
-    are as many as the table's own file has; then all go into that file. So each row is written only a few times,
+    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`), until these
+    files have the size of the table's own file; then all go into that file. So each row is written only a few times,
     however often a run is saved."""
 
     def __init__(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class Growing:
         self._rows = 0  # number of rows in all files
 
     def save(self, rows: int, since: Callable[[int], pa.Table], whole: bool) -> None:
-        """Write the first `rows` rows, of which some may be written already.
+        """Write the first `rows` rows; some may be written already.
 
         since: the function that returns the rows from a number on. whole: whether all go into the table's own file.
         """

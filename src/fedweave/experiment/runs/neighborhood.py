@@ -18,19 +18,19 @@ from fedweave.datasets.base import Dataset, undirected
 from fedweave.experiment.runs.predictions import probabilities
 
 NUMBERS = 1 << 24  # of features and edges of the copies in one pass
-WEIGHT = 16  # numbers that a node, or an edge, takes besides features
-FAR = np.iinfo(np.int64).max  # the distance of what is not joined to the example
+WEIGHT = 16  # numbers that a node, or an edge, takes in addition to features
+FAR = np.iinfo(np.int64).max  # the distance of a node that no path joins to the example
 
 
 @dataclass(frozen=True)
 class Neighborhood:
-    """n nodes with d features, M edges and the examples among them, one of which is the `target`.
+    """n nodes with d features, M edges and the examples among them; the `target` is one of these.
 
     x:        float32 [n, d].
     pairs:    int64 [2, P], who is joined to whom, each pair once.
-    edge_attrs:  the edges with what they carry; None where these are the pairs.
+    edge_attrs:  the edges with their attributes; None where the edges are the pairs.
     y, masks: of the examples, as in `Dataset`.
-    example:  what an example is: "node", "edge" or "graph", of which there is one.
+    example:  what an example is: "node", "edge" or "graph"; of graphs there is one.
     target:   the place of the example among these.
     nodes:    int64 [n], the places of the nodes in the data; of the edges, or pairs, `edges` int64 [M].
     distance: int64 [n], of each node from the example; `FAR` where nothing joins them.

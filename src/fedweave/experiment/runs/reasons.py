@@ -593,8 +593,8 @@ def _target(case: Case, expected: np.ndarray, target: str | None) -> tuple[int, 
 
 
 def _neighborhood(case: Case, example: int, expected: np.ndarray) -> tuple[Neighborhood, bool]:
-    """The smallest neighborhood of which the model says what it says of the whole graph, and whether each copy has to
-    be scored alone.
+    """The smallest neighborhood on which the model gives the score of the whole graph, and whether each copy has to be
+    scored alone.
 
     Raises:
         UserError: there is none: the model reads what no copy has.
