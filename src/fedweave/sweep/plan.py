@@ -286,8 +286,8 @@ def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
 
 
 def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
-    """The runs; those whose tables or plug-ins have changed since they began are marked outdated. They are to be repeated,
-    because their results are not comparable with the results of the new tables and plug-ins.
+    """The runs; those whose tables or plug-ins have changed since they began are marked outdated. They are to be
+    repeated, because their results are not comparable with the results of the new tables and plug-ins.
 
     Raises:
         UserError: there are such runs, and `overwrite` is false; names the changes.
