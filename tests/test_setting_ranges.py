@@ -140,7 +140,7 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
     "model rgcn": {"bases": [0], "relations": [0]},
     "model lightgcn": {"layers": [0]},
     "model star": {"pool": ["none"]},
-    "data digits": {"neighbours": [0, 1797]},
+    "data digits": {"neighbors": [0, 1797]},
     "data synthetic": {
         "classes": [1], "degree": [-1.0, math.nan], "homophily": [1.1], "signal": [-1.0, 1e308], "features": [0],
         "sens_label_correlation": [-0.1], "sens_homophily": [2.0], "sens_feature_shift": [-1e308],

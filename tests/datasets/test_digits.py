@@ -21,16 +21,16 @@ def test_digits_are_scikit_learns_images_and_labels() -> None:
     np.testing.assert_array_equal(data.y, y)
 
 
-@pytest.mark.parametrize("neighbours", [1, 8])
-def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbours: int) -> None:
-    edges = load("digits", neighbours=neighbours).edges
+@pytest.mark.parametrize("neighbors", [1, 8])
+def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbors: int) -> None:
+    edges = load("digits", neighbors=neighbors).edges
     pixels = load_digits().data
     distance = cdist(pixels, pixels)
     np.fill_diagonal(distance, np.inf)
-    reach = np.sort(distance, 1)[:, neighbours - 1]  # distance to the k-th nearest; ties may take either
+    reach = np.sort(distance, 1)[:, neighbors - 1]  # distance to the k-th nearest; ties may take either
     source, target = edges
     assert (distance[source, target] <= np.maximum(reach[source], reach[target])).all()
-    assert (np.bincount(source, minlength=1797) >= neighbours).all()
+    assert (np.bincount(source, minlength=1797) >= neighbors).all()
     closer = np.argwhere(distance < reach[:, None])  # strictly nearer than the k-th: joined whatever the ties
     assert {tuple(pair) for pair in closer.tolist()} <= {tuple(pair) for pair in edges.T.tolist()}
 

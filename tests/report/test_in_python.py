@@ -258,7 +258,7 @@ WRONG: list[tuple[Any, str, str]] = [  # as on the command line: a code, and a s
     (lambda: fedweave.partition.Dirichlet(clint=3), "config.unknown-key", "Did you mean 'clients'?"),
     (lambda: fedweave.partition.Dirichlet(alpha=-1), "config.value", "above 0"),
     (lambda: fedweave.datasets.load("dgits"), "config.unknown-name", "Did you mean 'digits'?"),
-    (lambda: fedweave.datasets.load("digits", neigbours=3), "config.unknown-key", "Did you mean 'neighbours'?"),
+    (lambda: fedweave.datasets.load("digits", neigbors=3), "config.unknown-key", "Did you mean 'neighbors'?"),
     (lambda: fedweave.datasets.load("synthetic", nodes="x"), "config.value", "must be a whole number"),
     (lambda: federated(partition=fedweave.partition.Dirichlet(clients=2)), "config.value", ".cut(data, seed=0)"),
     (lambda: federated(mode="lop"), "config.unknown-name", "vmap, loop"),

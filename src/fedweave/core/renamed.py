@@ -17,6 +17,7 @@ RENAMED = {
     "edge_normalise": "edge_normalize",
     "target_normalise": "target_normalize",
     "unlabelled": "unlabeled",
+    "neighbours": "neighbors",
     "public_split": "use_dataset_split",
     "train_rest": "train_on_rest",
     "most_local_steps": "max_local_steps",

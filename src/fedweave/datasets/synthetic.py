@@ -98,22 +98,22 @@ def _draw(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: n
 
 @dataclass(frozen=True)
 class Digits(Settings):
-    """scikit-learn's embedded 8x8 images of digits, each joined with its `neighbours` nearest images.
+    """scikit-learn's embedded 8x8 images of digits, each joined with its `neighbors` nearest images.
 
     Features are gray values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
     among the other's nearest; of equally distant ones the first are. Distances are of whole numbers, so that the graph
     is the same on every machine. `root` and `seed` are not used.
 
-    neighbours: edges that an image asks for.
+    neighbors: edges that an image asks for.
     """
 
-    neighbours: Annotated[int, Field(ge=1, le=1796)] = 8
+    neighbors: Annotated[int, Field(ge=1, le=1796)] = 8
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
         if root is not None:
             raise NotHeld("digits")
-        pixels, y, source, target = _images(self.neighbours)
+        pixels, y, source, target = _images(self.neighbors)
         return Dataset(
             name="digits",
             x=compact((pixels / 16).astype(np.float32)),
@@ -124,26 +124,26 @@ class Digits(Settings):
 
 
 @lru_cache(maxsize=2)
-def _images(neighbours: int) -> tuple[np.ndarray, ...]:
+def _images(neighbors: int) -> tuple[np.ndarray, ...]:
     """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; cached, because finding the neighbors takes as
     long as a short run, and a process may do many."""
     from sklearn.datasets import load_digits
 
     pixels, y = load_digits(return_X_y=True)
-    arrays = pixels, y, *_nearest(pixels, neighbours)
+    arrays = pixels, y, *_nearest(pixels, neighbors)
     for array in arrays:
         array.setflags(write=False)
     return arrays
 
 
-def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+def _nearest(pixels: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray]:
     """Every image and each of its nearest others, int64 [n * neighbors] both; pixels float64 [n, d], whole numbers."""
     n, squares = len(pixels), (pixels**2).sum(1)
     distances = squares[:, None] + squares - 2 * (pixels @ pixels.T)  # whole numbers, so exact in any order
     np.fill_diagonal(distances, np.inf)
     ranked = distances * n + np.arange(n)  # the first of equally distant ones
-    nearest = np.argpartition(ranked, neighbours - 1, 1)[:, :neighbours]
-    return np.repeat(np.arange(n), neighbours), nearest.ravel()
+    nearest = np.argpartition(ranked, neighbors - 1, 1)[:, :neighbors]
+    return np.repeat(np.arange(n), neighbors), nearest.ravel()
 
 
 _FAR = 1e6  # standard deviations of the noise; at this distance float32 loses most of the noise
