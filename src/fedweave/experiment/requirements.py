@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import SampledCrossEntropy
@@ -107,8 +108,9 @@ class ExperimentFacts:
     def of_algorithm(cls, algorithm: object) -> "ExperimentFacts":
         """The facts of an algorithm that was made in Python."""
         maker = maker_of(algorithm)  # of a preset, which declares its capabilities
-        kind = algorithm if maker is None else maker.plugin
-        return cls(name=type(algorithm).__name__, declared=capabilities(kind), algorithm=algorithm)
+        kind = type(algorithm) if maker is None else maker.plugin
+        name = next((name for name, one in ALGORITHMS.items() if one is kind), type(algorithm).__name__)
+        return cls(name=name, declared=capabilities(algorithm if maker is None else kind), algorithm=algorithm)
 
     def unmet(self) -> Iterator[UserError]:
         """An error for each requirement that these facts do not meet. A requirement that needs a fact that is not known
