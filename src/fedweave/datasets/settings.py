@@ -5,14 +5,11 @@ A source (`folder`, `npz`, `parties`, `tu`) inherits the groups that suit it and
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
+from fedweave.core.bounds import Count
 from fedweave.core.renamed import TakesOldNames
 from fedweave.core.target import CLASS
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)

@@ -243,9 +243,8 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
     Raises:
         ConfigError: the model is for edges with other features.
     """
-    attributes = (
-        None if capabilities(config.algorithm.kind).vertical else data.edge_attrs
-    )  # vertical models read no edges
+    vertical = capabilities(config.algorithm.kind).vertical
+    attributes = None if vertical else data.edge_attrs  # vertical models read no edge attributes
     model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
     blocks.check_fits(model, data.edge_attrs)
     return model

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import socket
 import stat
@@ -18,6 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from fedweave.core.loopback import LOOPBACK, is_loopback, name_in
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import write_table
@@ -81,14 +81,6 @@ def read_token(path: Path) -> str:
     return token
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on `host`."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def check_address(host: str, token: str | None) -> None:
     """Reject an address beyond loopback without a token.
 
@@ -107,7 +99,7 @@ def names_of(host: str) -> tuple[str, ...]:
 
     This blocks DNS rebinding: a web page whose name resolves to loopback sends its own name in the request.
     """
-    return (host, "127.0.0.1", "localhost", "::1") if is_loopback(host) else ()
+    return (host, LOOPBACK, "localhost", "::1") if is_loopback(host) else ()
 
 
 @contextmanager
@@ -209,7 +201,7 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
 def _refusal(scope: Scope, token: str | None, names: Collection[str]) -> tuple[int, str, str] | None:
     """(status, message, code) for a request that gets no answer to any path; None for others."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    if names and _name_of(headers.get("host", "")) not in names:
+    if names and name_in(headers.get("host", "")) not in names:
         return 403, f"the header Host names none of {', '.join(dict.fromkeys(names))}.", "score.host"
     if token is None or scope["path"] == OPEN:
         return None
@@ -217,11 +209,6 @@ def _refusal(scope: Scope, token: str | None, names: Collection[str]) -> tuple[i
     if kind.lower() != "bearer" or not hmac.compare_digest(word.strip().encode(), token.encode()):
         return 401, "the request carries no valid token. Send the header Authorization: Bearer TOKEN.", "score.token"
     return None
-
-
-def _name_of(host: str) -> str:
-    """The name in a header `Host`, without its port."""
-    return host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
 
 
 async def _body(request: Any, most: int) -> bytes:

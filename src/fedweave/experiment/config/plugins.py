@@ -155,12 +155,7 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             raise ConfigError(f"{path}: {error}") from error
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
-    kind = kinds[name]
-    if section == "algorithm" and isinstance(kind, type) and all(hasattr(kind, one) for one in _METHODS[section]):
-        from fedweave.core.algorithm import give_defaults  # needs torch, as algorithms do
-
-        give_defaults(kind)
-    return name, kind
+    return name, _with_defaults(section, kinds[name])
 
 
 def usable(section: str, name: str, kind: object) -> Any:
@@ -190,8 +185,13 @@ def usable(section: str, name: str, kind: object) -> Any:
         raise ConfigError(
             f"{name}: {', '.join(bare)} is no setting yet; write @dataclass(frozen=True) above the class."
         )
-    if section == "algorithm" and isinstance(kind, type):
-        from fedweave.core.algorithm import give_defaults  # needs torch, as the algorithm does
+    return _with_defaults(section, kind)
+
+
+def _with_defaults(section: str, kind: Any) -> Any:
+    """The plug-in; an algorithm's class has all defaults (`core.algorithm.give_defaults`)."""
+    if section == "algorithm" and isinstance(kind, type) and all(hasattr(kind, one) for one in _METHODS[section]):
+        from fedweave.core.algorithm import give_defaults  # needs torch, as algorithms do
 
         give_defaults(kind)
     return kind
@@ -319,7 +319,7 @@ def choose(
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
-    settings = fitting({key: value for key, value in table.items() if key != "name"}, fields)
+    settings = {key: value for key, value in table.items() if key != "name"}
     faults, values = Faults(ConfigError), Record()
     with faults:
         check_keys(path, settings, ["name", *more, *fields], f" of {name}", hint)
