@@ -126,7 +126,8 @@ def test_the_command_writes_a_model_that_stands_alone(
     made(out, {"name": "fedavg", "lr": 0.05}, data, 2, model=model, partition=cut)
     said = CliRunner().invoke(app, ["export", str(out), "--format", "onnx"])
     assert said.exit_code == 0, said.output
-    assert {file.name for file in (out / "export").iterdir()} == {"model.onnx", "model.json", "README.md"}
+    files = {"model.onnx", "model.json", "README.md", "scorer.safetensors"}
+    assert {file.name for file in (out / "export").iterdir()} == files
     content = (out / "export/model.onnx").read_bytes()
     assert worst(content, fedweave.load_run(out).module(), ["x", "edge_index"], 3) <= 1e-5
     proto = onnx.load_model_from_string(content)

@@ -538,6 +538,7 @@ class Member:
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         state = job.memory.begun(info)
         client = client_on(self._device, job, state, key, self._folder / SECRET)
+        again = replace(client, state=to(job.memory.begun(info), self._device)) if job.ends_with(step) else None
         received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
@@ -562,8 +563,7 @@ class Member:
             sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
-        if job.ends_with(step):
-            again = client_on(self._device, job, job.memory.begun(info), key, self._folder / SECRET)
+        if again is not None:  # the same step once more, for the site alone
             whole = to(message | received | {KEEP: 1}, self._device)
             keep_model(job, self._name, partial(model_judged, request.step, step, again, whole), self._log)
         job.memory.keep(client.state, heard, info)
