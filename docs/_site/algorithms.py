@@ -55,7 +55,7 @@ def index() -> str:
 def page(name: str, kind: Any) -> str:
     """The page of one algorithm."""
     paper, method, deviations = _document(kind)
-    blocks = [f"# {name}", reference.about(kind), f"**Paper.** {paper}"]
+    blocks = [f"# {name}", reference.about(kind), f"**Source.** {paper}"]
     if name in SYSTEMS:
         title, path = SYSTEMS[name]
         blocks.append(f"More about it, with results: [{title}](../../{path}).")

@@ -89,6 +89,8 @@ _log = logging.getLogger(__name__)
 class GLASU(Algorithm):
     """A graph neural network over clients with the same nodes but different features and edges.
 
+    Source: Zhang et al. 2023, algorithms 1 to 7.
+
     exchanges:   K, spread evenly over the L layers that pass messages and including the last one; 0 for none.
     at:          the numbers from 1, …, L of the layers after which the server aggregates, instead of K.
     aggregation: "mean" or "concat" of the clients' representations.
@@ -117,6 +119,11 @@ class GLASU(Algorithm):
 
     Raises:
         ValueError: a value is out of range, or the model's layers do not support it.
+
+    Example:
+        model = fedweave.models.GCNII(hidden=64).build(fedweave.width(data, cut), data.classes)
+        algorithm = fedweave.algorithms.GLASU(model, exchanges=2)
+        fed = fedweave.federation(data, cut, algorithm, seed=0)
     """
 
     model: Model
