@@ -1,4 +1,5 @@
-"""What robust aggregation withstands: accuracy of the global model at the honest members on Cora when 3 of 10 are not.
+"""What robust aggregation withstands: accuracy of the global model at the honest members on Cora when 3 of 10 are not
+(2 in "fitted backdoor").
 
 They know all that is trained in a round, and do in every round what an `Attack` says; which they are, a seed draws.
 Seeds are paired: each draws one cut, one start and one set of members for all parts and attacks. Settings are the
@@ -31,6 +32,7 @@ from fedweave.algorithms.parts import (
     Part,
     TrimmedMean,
 )
+from fedweave.algorithms.parts.weights import krum_scores
 from fedweave.core import model as models
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
@@ -63,11 +65,13 @@ class Attack:
     data:   to their own graph, of so many classes, before they train honestly on it.
     update: with all updates float64 [P, D] and who is malicious, bool [P]: what these send, [m, D].
     n:      how many training examples these say they have; 0 for the truth.
+    members: how many clients are malicious.
     """
 
     data: Callable[[GraphArrays, int], GraphArrays] = lambda arrays, classes: arrays
     update: Callable[[Tensor, Tensor], Tensor] | None = None
     n: int = 0
+    members: int = MALICIOUS
 
 
 def flipped(arrays: GraphArrays, classes: int) -> GraphArrays:
@@ -94,6 +98,28 @@ def a_little(updates: Tensor, bad: Tensor, z: float = 1.5) -> Tensor:
     return (honest.mean(0) - z * honest.std(0)).expand(int(bad.sum()), -1)
 
 
+def fitted(updates: Tensor, bad: Tensor) -> Tensor:
+    """μ + s (v − μ) from all malicious clients, with v the mean of what they trained, μ the mean of the honest updates,
+    and s the largest factor with which Krum still prefers these updates to every honest one (Fang et al. 2020, "Local
+    model poisoning attacks to Byzantine-robust federated learning", section 4.3, with the goal as the direction)."""
+    honest, count = updates[~bad], int(bad.sum())
+    mean = honest.mean(0)
+    goal = updates[bad].mean(0) - mean
+
+    def sent(factor: float) -> Tensor:
+        return (mean + factor * goal).expand(count, -1)
+
+    def preferred(factor: float) -> bool:
+        scores = krum_scores(torch.cat([honest, sent(factor)]), MALICIOUS)
+        return bool(scores[-1] <= scores[:-count].min())
+
+    low, high = 0.0, 64.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if preferred(middle) else (low, middle)
+    return sent(low)
+
+
 ATTACKS: dict[str, Attack] = {
     "none": Attack(),
     "sign flip": Attack(update=lambda updates, bad: -4 * updates[bad]),
@@ -103,6 +129,7 @@ ATTACKS: dict[str, Attack] = {
     "a little is enough": Attack(update=a_little),
     "backdoor": Attack(backdoor),
     "boosted backdoor": Attack(backdoor, lambda updates, bad: updates[bad] * len(bad) / bad.sum()),
+    "fitted backdoor": Attack(backdoor, fitted, members=2),
 }
 
 
@@ -162,7 +189,7 @@ def table(
         malicious = generator(seed, "malicious").choice(clients, MALICIOUS, replace=False).tolist()
         common = {"classes": built.fed.classes, "seed": seed}
         for attack, part in product(attacks, parts):
-            fed = Attacked(built.fed.graphs, ATTACKS[attack], malicious, **common)
+            fed = Attacked(built.fed.graphs, ATTACKS[attack], malicious[: ATTACKS[attack].members], **common)
             algorithm = replace(built.algorithm, parts=PARTS[part])
             found.setdefault((attack, part), []).append(outcome(fed, algorithm, rounds))
     return {key: np.array(values) for key, values in found.items()}

@@ -54,7 +54,7 @@ def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: 
 def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path, tmp_path: Path) -> None:
     config, out = valued(parts=["norm_bound", "validated_value"]), tmp_path / "out"
     job(project, out, config)
-    expected, sim = simulated(config)
+    expected, _ = simulated(config)
     last = expected.state["parts"]["ValidatedValue"]["validated"].tolist()
     table = measured(out, "all").to_pylist()
     assert [row["validated"] for row in table if row["round"] == 2] == pytest.approx(last)

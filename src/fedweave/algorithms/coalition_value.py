@@ -71,7 +71,7 @@ class TriedValue(Part):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The state without any values."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
-        state = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
+        state: Tree = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
         state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0, "last": torch.zeros_like(ravel(w))}
         return state | dict.fromkeys((*self.names, WEIGHT, COPIED), nothing)
 
