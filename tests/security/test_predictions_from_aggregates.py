@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.vertical.split import PREDICTIONS
 from fedweave.cli.init import shipped
 from fedweave.core.federation import Step, step_info
+from fedweave.core.graph import graph_arrays
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.engines.simulation import Simulation
@@ -97,6 +100,22 @@ def test_where_sums_are_secure_every_party_is_told_the_same() -> None:
     fed, _, _ = joint("template", 1, secure_sum=True)
     assert fed.party
     assert all(len(h) for h in fed.party)
+
+
+def test_a_party_without_labels_reads_them_off_the_aggregate_of_a_secure_sum() -> None:
+    """It knows the labels of a tenth of the nodes. Its own columns tell it less. Without a
+    secure sum it is sent no row (above)."""
+    fed, _, _ = joint("template", 1, secure_sum=True)
+    holder, other = (fed.graphs[client] for client in fed.clients)
+    x, n = graph_arrays(other).x, graph_arrays(other).x.shape[0]
+    y, aggregate = holder.y[:n].numpy(), fed.party[-1][:n].numpy()
+    known = np.arange(n) % 10 == 0
+
+    def right(rows: Any) -> float:
+        fitted = LogisticRegression(C=100.0, max_iter=500).fit(rows[known], y[known])
+        return float(fitted.score(rows[~known], y[~known]))
+
+    assert right(aggregate) > right(x) + 0.1
 
 
 @pytest.mark.parametrize("name", ["glasu", "vfgnn", "vfl", "simulated_centralized"])
