@@ -137,7 +137,7 @@ def test_two_that_fit_themselves_in_ruin_krum_and_not_the_median(part: str) -> N
     honest, _ = reached("none", part)
     if part == "krum":
         assert works > 0.9
-        assert accuracy < honest - 0.3
+        assert accuracy < honest - 0.15
     else:
         assert works < 0.5
         assert accuracy > honest - 0.1

@@ -82,7 +82,7 @@ def test_a_server_values_them_on_examples_of_its_own(data_root: Path, monkeypatc
     graph = plain.fed.held["validation"]
 
     def accuracy(w: Any) -> float:
-        hits = models.judged(plain.algorithm.net, w, graph).argmax(-1) == graph.y
+        hits = models.infer(plain.algorithm.net, w, graph).argmax(-1) == graph.y
         return float((hits & (graph.y >= 0)).sum() / (graph.y >= 0).sum())
 
     [step] = train(built.algorithm, built.fed, 1)

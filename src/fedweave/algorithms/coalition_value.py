@@ -58,7 +58,7 @@ class TriedValue(Part):
     every: Count = 1
     part: ClassVar[str] = ""
     names: ClassVar[tuple[str, ...]] = ()
-    needs = Needs(one_model=True, everyone=True, classes=True)
+    needs = Needs(one_model=True, all_clients=True, classes=True)
 
     @abstractmethod
     def queries(self, clients: int) -> int:
@@ -254,7 +254,7 @@ class ValidatedValue(TriedValue):
 
         def right(many: Tree) -> tuple[Tensor, Tensor]:
             def hits(w: Tree) -> Tensor:
-                result: Tensor = ((models.judged(round.model, w, graph).argmax(-1) == graph.y) & (graph.y >= 0)).sum()
+                result: Tensor = ((models.infer(round.model, w, graph).argmax(-1) == graph.y) & (graph.y >= 0)).sum()
                 return result
 
             return vmap(hits, chunk_size=32)(many), (graph.y >= 0).sum()[None]
