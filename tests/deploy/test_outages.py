@@ -1,8 +1,5 @@
-"""Sites and servers that stop and come back: a run goes on by itself, with the numbers of an undisturbed one."""
+"""What decides whether a run waits for sites and servers that are away. `test_days` has real processes."""
 
-import os
-import signal
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +12,12 @@ from fedweave.core.algorithm import calls_of
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.server import away
 from fedweave.deploy.sites.checking import survived
-from fedweave.deploy.sites.project import SiteProcess, descendants
-from fedweave.deploy.sites.running import Outage, run
+from fedweave.deploy.sites.running import Outage
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.models import MODELS
-from tests.contract.federations import distance
 from tests.deploy.projects import experiment
-from tests.deploy.test_sites import Watcher, kill, simulated
 
 
 @pytest.mark.parametrize(
@@ -70,60 +64,6 @@ def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypat
     link._probe([call])
     assert call.waiting == {"a"}
     assert link.lost.keys() == {"b"}
-
-
-def later(seconds: float, act: Any) -> Any:
-    """Have it done after a while, as by a machine that starts again."""
-    return lambda: threading.Timer(seconds, act).start()
-
-
-def restarted(folder: Path) -> Any:
-    """Kill a member, and have it started again after 15 s."""
-    member = SiteProcess(folder)
-    start = later(15.0, lambda: member.start(threads=1))
-    return lambda: (kill(member), start())
-
-
-def ended_as_the_simulation(config: Any, out: Path, summary: Any) -> None:
-    expected, _ = simulated(config)
-    assert distance(Checkpoint.load(out / CHECKPOINT).state, expected.state) <= 1e-5
-    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_killed_site_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "bank-b"))
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert [now["sites"] for now in watcher.heard if now["status"] == "paused"] == [["bank-b"]]
-    ended_as_the_simulation(config, tmp_path / "out", summary)
-
-
-@pytest.mark.slow
-def test_a_killed_server_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "server"))
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert any(now["status"] == "no-server" for now in watcher.heard)
-    ended_as_the_simulation(config, tmp_path / "out", summary)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("timeout", "pauses"), [(120.0, 0), (10.0, 1)])
-def test_a_site_that_stands_still_is_waited_for(running: Path, tmp_path: Path, timeout: float, pauses: int) -> None:
-    """Within `timeout` nothing happens but time; beyond it the run pauses and goes on."""
-    config, site = experiment("fedavg", rounds=20, timeout=timeout, wait=300.0), SiteProcess(running / "bank-b")
-
-    def stop_and_continue() -> None:
-        pid = site.pid()
-        assert pid is not None
-        each = [pid, *descendants(pid)]
-        for one in each:
-            os.kill(one, signal.SIGSTOP)
-        later(25.0, lambda: [os.kill(one, signal.SIGCONT) for one in each])()
-
-    watcher = Watcher(5, stop_and_continue)
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert len([now for now in watcher.heard if now["status"] == "paused"]) == pauses
-    ended_as_the_simulation(config, tmp_path / "out", summary)
 
 
 @pytest.mark.parametrize(

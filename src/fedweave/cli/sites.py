@@ -1,4 +1,5 @@
-"""The commands `fedweave sites init|check|run|predict|export`; processes, jobs and certificates are in `processes`."""
+"""The commands `fedweave sites init|check|run|predict|export`; processes and jobs are in `processes`, members and
+certificates in `members`."""
 
 import time
 from datetime import UTC, datetime
@@ -9,9 +10,10 @@ import typer
 
 from fedweave.cli.alive import alive
 from fedweave.cli.export import Format, Kind, Out
+from fedweave.cli.members import accept, add, encrypt, remove, renew, request, revoke, sign
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, ModelRound, When
-from fedweave.cli.processes import Directory, abort, accept, jobs, renew, request, revoke, sign, start, status, stop
+from fedweave.cli.processes import Directory, abort, jobs, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -38,7 +40,7 @@ if not Loaded.for_help:
     )
     from fedweave.deploy.sites.experiments import split as cut
     from fedweave.deploy.sites.project import Project, free_port, own_reasons, read_project
-    from fedweave.deploy.sites.running import number_of
+    from fedweave.deploy.sites.running import number_of, sites_of
     from fedweave.experiment.runs.files import RUN
     from fedweave.experiment.runs.resuming import terminable
     from fedweave.export.source import exportable, source
@@ -57,6 +59,7 @@ WORDS = {
     "predicting": "predicting",
     "paused": "no answer; the run waits {seconds:.0f} s at most and goes on by itself once they are back",
     "no-server": "the server does not answer; the run waits {seconds:.0f} s at most and goes on once it is back",
+    "taken-up": "the server is back and goes on with the run",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
 
@@ -108,7 +111,7 @@ def init(
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
-for command in (request, sign, accept, revoke, renew, start, stop, status, alive, jobs, abort):
+for command in (add, remove, request, sign, accept, revoke, renew, encrypt, start, stop, status, alive, jobs, abort):
     sites.command()(command)
 
 
@@ -164,10 +167,10 @@ def run(
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
     chosen = begun_from(for_sites(chosen.plain()), init_from)
-    sites = read_project(project).sites
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
+    sites = (resume and tuple(sites_of(directory))) or read_project(project).sites
     check_experiment(chosen, sites)
     chosen = judged_by_number(chosen, project, sites)
-    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
 

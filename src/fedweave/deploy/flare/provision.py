@@ -7,12 +7,15 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant, Project
@@ -33,7 +36,7 @@ from fedweave.errors import FedweaveError, UserError
 PROJECT = "fedweave"
 USER = "admin@fedweave.org"
 STATE = "cert.json"  # in the authority's folder: its key and certificate
-ISSUED = "issued.json"  # in the same folder: {"name", "serial", "until"} of each certificate that it has signed
+ISSUED = "issued.json"  # in the same folder: its record of each certificate that it has signed (`note_issued`)
 BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -139,11 +142,7 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         output = _run_provisioner(Path(scratch), _project(sites, host, port))
         _make(directory)
         for name in (SERVER, *sites):
-            shutil.move(output / name, directory / name)
-            _restrict(directory / name)
-            for script in (directory / name / "startup").glob("*.sh"):
-                script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
-            (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
+            _place(output / name, directory / name)
         shutil.move(output / USER, directory / ADMIN)
         (directory / ADMIN).chmod(0o700)
         _allow_storage(directory / SERVER)
@@ -155,6 +154,34 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
 
 
+def provision_site(directory: Path, name: str, host: str, port: int, kit: Mapping[str, bytes], ids_key: str) -> None:
+    """Write `directory`/`name`, the folder of a site that joins a project later.
+
+    host, port: the server's address. kit: {file in startup: its content}, with the site's certificate and key and the
+    authority's certificate. ids_key: the sites' common key of ids in hexadecimal digits; "" if it is not known here.
+
+    Raises:
+        FedweaveError: NVFlare's provisioning failed.
+    """
+    with tempfile.TemporaryDirectory() as scratch:  # of a project with an authority of its own, which `kit` replaces
+        output = _run_provisioner(Path(scratch), _project([name], host, port))
+        _place(output / name, directory / name)
+    for file, content in kit.items():
+        replace_private(directory / name / "startup" / file, content)
+    _write_secret(directory / name / SECRET, secrets.token_hex(32))
+    if ids_key:
+        _write_secret(directory / name / IDS_KEY, ids_key)
+
+
+def _place(made: Path, folder: Path) -> None:
+    """Move a member's folder that NVFlare has made to its place, and restrict what it allows."""
+    shutil.move(made, folder)
+    _restrict(folder)
+    for script in (folder / "startup").glob("*.sh"):
+        script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
+    (folder / README).write_text(_ABOUT.format(name=folder.name, directory=folder.parent.name))
+
+
 def _keep_authority(folder: Path) -> None:
     """Keep only the authority's own key and certificate in its folder, and restrict the folder to its owner: the
     authority does not keep members' keys."""
@@ -164,7 +191,7 @@ def _keep_authority(folder: Path) -> None:
     folder.chmod(0o700)
     for path in sorted(folder.parent.glob("*/startup/*.crt")):
         cert = load_crt(path)
-        note_issued(folder, get_cn_from_cert(cert), cert.serial_number, cert.not_valid_after_utc)
+        note_issued(folder, get_cn_from_cert(cert), cert)
 
 
 def keep(path: Path, content: object) -> None:
@@ -172,11 +199,23 @@ def keep(path: Path, content: object) -> None:
     replace_private(path, json.dumps(content).encode())
 
 
-def note_issued(authority: Path, name: str, serial: int, until: datetime) -> None:
-    """Note a certificate of the member `name` in the authority's folder, for `sites revoke`."""
+def note_issued(authority: Path, name: str, cert: x509.Certificate) -> None:
+    """Add a certificate of the member `name` to the authority's record: its serial number, when it was issued, its
+    first and last day, and the SHA-256 fingerprints of the certificate and of its key. `sites revoke` adds "revoked",
+    and `sites remove` adds "removed", each with the time."""
     path = authority / ISSUED
     before = json.loads(path.read_text()) if path.exists() else []
-    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{until:%Y-%m-%d}"}])
+    public = cert.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    note = {
+        "name": name,
+        "serial": f"{cert.serial_number:x}",
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "from": f"{cert.not_valid_before_utc:%Y-%m-%d}",
+        "until": f"{cert.not_valid_after_utc:%Y-%m-%d}",
+        "fingerprint": cert.fingerprint(SHA256()).hex(":").upper(),
+        "key": sha256(public).digest().hex(":").upper(),
+    }
+    keep(path, [*before, note])
 
 
 def _make(directory: Path) -> None:
