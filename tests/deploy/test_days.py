@@ -158,10 +158,9 @@ def patched(bank: Path, tmp_path: Path) -> Iterator[SiteProcess]:
 def test_a_patch_at_one_site_works_if_its_policy_says_so(bank: Path, patched: SiteProcess, tmp_path: Path) -> None:
     """Otherwise the administrator reads at once why the site is not in the run, with both releases."""
     file = patched.folder / SITE_FILE
-    with pytest.raises(
-        FedweaveError, match=r"bank-b: .*the site has fedweave .*files (\w+), the server .*files (?!\1)"
-    ):
+    with pytest.raises(FedweaveError) as error:
         run(planned(bank, 3), bank, tmp_path / "refused", False, heard := Watcher())
+    assert len(set(re.findall(r"files (\w+)", str(error.value)))) == 2
     assert not [now for now in heard.heard if now["status"] == "paused"]
     file.write_text(file.read_text().replace("[policy]", '[policy]\nreleases = "same-protocol"'))
     config = planned(bank, 3)
