@@ -125,12 +125,12 @@ def sign(
 
 def accept(
     site: SiteFolder,
-    given: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
 ) -> None:
     """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
     the authority's own new certificate. A process uses it from its next start on."""
-    change = accepted(site, given)
-    typer.echo(f"{site}: {given} is in use from the next `fedweave sites start` on")
+    change = accepted(site, file)
+    typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
     if change.revoked is not None:
         typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
     if change.until is not None:

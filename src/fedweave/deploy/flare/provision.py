@@ -173,9 +173,9 @@ def provision_site(directory: Path, name: str, host: str, port: int, kit: Mappin
         _write_secret(directory / name / IDS_KEY, ids_key)
 
 
-def _place(made: Path, folder: Path) -> None:
+def _place(source: Path, folder: Path) -> None:
     """Move a member's folder that NVFlare has made to its place, and restrict what it allows."""
-    shutil.move(made, folder)
+    shutil.move(source, folder)
     _restrict(folder)
     for script in (folder / "startup").glob("*.sh"):
         script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`

@@ -268,21 +268,22 @@ def check_versions(request: Join, document: Document, releases: Releases) -> dic
     Raises:
         CallRefused: names both.
     """
-    own, theirs = versions(document), request.versions
-    known = len(theirs.get("fedweave", "")) <= _LONGEST  # the site's journal keeps it
-    patched = releases == "same-protocol" and request.protocol == PROTOCOL and known
-    odd = [name for name in own if theirs.get(name) != own[name] and not (patched and name == "fedweave")]
+    here, theirs = versions(document), request.versions
+    short = len(theirs.get("fedweave", "")) <= _LONGEST  # the site's journal keeps it
+    patched = releases == "same-protocol" and request.protocol == PROTOCOL and short
+    odd = [name for name in here if theirs.get(name) != here[name] and not (patched and name == "fedweave")]
     if odd:
         name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
         remedy = f"Install the same {same} at the server and at all sites."
-        if name == "fedweave":
-            numbers = f"Their protocols have the numbers {PROTOCOL} and {request.protocol}. "
-            remedy = numbers * (releases == "same-protocol") + remedy
+        if name == "fedweave" and releases == "same-protocol":
+            remedy = f"Their protocols have the numbers {PROTOCOL} and {request.protocol}. {remedy}"
+        elif name == "fedweave" and request.protocol == PROTOCOL:
+            remedy = f'{remedy[:-1]}, or have the site\'s owner allow it: policy.releases = "same-protocol".'
         raise CallRefused(
-            f"the site has {name} {own[name][:40]}, the server {theirs.get(name, 'none')[:40]}. {remedy}",
+            f"the site has {name} {here[name][:40]}, the server {theirs.get(name, 'none')[:40]}. {remedy}",
             code="release.other",
         )
-    return {name: theirs.get(name, "") for name in own}
+    return {name: theirs.get(name, "") for name in here}
 
 
 def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:

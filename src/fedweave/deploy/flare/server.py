@@ -408,6 +408,7 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
 _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
 _OVER = "FINISHED"  # the prefix of NVFlare's states of jobs that have ended
+ABORTED = f"{_OVER}:ABORTED"  # the state of a job that `Admin.abort` has ended
 
 
 class ServerAway(FedweaveError):

@@ -435,8 +435,8 @@ def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = pro
     if not (new := serials - {each.serial_number for each in before}):
         known = "all of its certificates are revoked already" if serials else "no certificate of that name is known"
         raise UserError(f"{name}: {known}; show another: --certificate {name}.crt.", code="certificate.unknown")
-    now, own = datetime.now(UTC), root(authority)
-    builder = x509.CertificateRevocationListBuilder(own.subject, now - BEFORE, now + _LONG)
+    now, cert = datetime.now(UTC), root(authority)
+    builder = x509.CertificateRevocationListBuilder(cert.subject, now - BEFORE, now + _LONG)
     builder = builder.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
     for each in before:
         builder = builder.add_revoked_certificate(each)
@@ -456,12 +456,12 @@ def renew(authority: Path, ask: Ask = prompt) -> tuple[bytes, datetime]:
     Raises:
         UserError: `authority` is no authority's folder.
     """
-    own, first = root(authority), datetime.now(UTC) - BEFORE
-    builder = x509.CertificateBuilder(own.subject, own.subject, own.public_key(), x509.random_serial_number())
+    cert, first = root(authority), datetime.now(UTC) - BEFORE
+    builder = x509.CertificateBuilder(cert.subject, cert.subject, cert.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(first).not_valid_after(
-        first + (own.not_valid_after_utc - own.not_valid_before_utc)
+        first + (cert.not_valid_after_utc - cert.not_valid_before_utc)
     )
-    for extension in own.extensions:
+    for extension in cert.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
     signed = builder.sign(_root_key(authority, ask), SHA256())
     pem = signed.public_bytes(Encoding.PEM)

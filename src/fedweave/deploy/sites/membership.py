@@ -171,10 +171,10 @@ def _check_authority(directory: Path, authority: Path) -> None:
     Raises:
         UserError: names both.
     """
-    own = root(authority).public_key()
+    key = root(authority).public_key()
     folders = [*(each.folder for each in local_processes(directory)), directory / ADMIN]
     for path in (folder / STARTUP / ROOT for folder in folders):
-        if path.exists() and certificate(path).public_key() != own:
+        if path.exists() and certificate(path).public_key() != key:
             raise UserError(
                 f"{authority} is the authority of another project: {path} has another key. Name this project's: "
                 "--authority DIR.",

@@ -18,7 +18,7 @@ from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.server import Admin, ServerAway
+from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written
@@ -188,7 +188,7 @@ def _reached(last: Record, directory: Path) -> str:
     """A sentence on the round from which the run can continue after a failed job, by its checkpoint: if the server's
     disk is full, a round can end without being saved."""
     path = directory / CHECKPOINT
-    done = Checkpoint.load(path).round if last["round"] and path.exists() else 0
+    done = Checkpoint.load(path).round if last.get("round") and path.exists() else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
@@ -339,6 +339,11 @@ def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Pa
             notify(reached)
         raise
     last = admin.fetch(job, lambda folder: bring(folder, directory))
+    if ended == ABORTED and (last is None or last["status"] != "done"):  # also where the sites have fallen silent by it
+        raise FedweaveError(
+            f"the job {job} was ended (`fedweave sites abort`).{_reached(last or latest, directory)}",
+            code="job.aborted",
+        )
     if last is None:
         raise FedweaveError(
             f"the job {job} ended without a result ({ended}). See the logs in the server's folder, and continue with "
