@@ -156,7 +156,7 @@ def _jobs(
             message = (last["error"] or "the job was ended") + _reached(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: free the directory
                 remove_run(directory)
-            raise (UserError if last["mistake"] else FedweaveError)(message)
+            raise (UserError if last.get("mistake") else FedweaveError)(message, code=last.get("code", ""))
         lost = set(last["lost"] or {})
 
 
@@ -314,7 +314,7 @@ def predict(
         last = _watch(admin, config, here, job, directory, notify)
         notify(last)
     if last["status"] != "done":
-        raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+        raise (UserError if last.get("mistake") else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
     return [Path(site) / RUNS / number / PREDICTIONS for site in wrote]
 
@@ -339,11 +339,9 @@ def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Pa
             notify(reached)
         raise
     last = admin.fetch(job, lambda folder: bring(folder, directory))
-    if ended == ABORTED and (last is None or last["status"] != "done"):  # also where the sites have fallen silent by it
-        raise FedweaveError(
-            f"the job {job} was ended (`fedweave sites abort`).{_reached(last or latest, directory)}",
-            code="job.aborted",
-        )
+    if ended == ABORTED and (last is None or last["status"] != "done"):  # its sites' silence is no outage
+        why = f"the job {job} was ended (`fedweave sites abort`)."
+        return {**latest, **(last or {}), "status": "failed", "error": why, "away": (), "code": "job.aborted"}
     if last is None:
         raise FedweaveError(
             f"the job {job} ended without a result ({ended}). See the logs in the server's folder, and continue with "
