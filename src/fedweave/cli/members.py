@@ -61,14 +61,18 @@ def add(
     run on; a run that has begun, and its --resume, go on with the sites that they have."""
     new = added(directory, name, authority, vertical, asking(passphrase))
     count, folder = len(new.project.sites), directory / name
-    typer.echo(f"{folder}: the folder of {name}; its certificate: {new.fingerprint}")
-    typer.echo(f"its key was made here; between organizations {name} makes its own: fedweave sites request {folder}")
+    typer.echo(f"{folder}: the folder of {name}")
+    typer.echo(
+        f"its key was made here; between organizations {name} makes its own: fedweave sites request {folder}"
+        if new.fingerprint
+        else f"it has no certificate: `fedweave sites request {folder}`, and have the company's authority sign it"
+    )
     if not new.ids_key:
         typer.echo(f"no {IDS_KEY} is on this machine: copy another site's into {folder}, if the sites use one")
     typer.echo(f"send {folder} to its machine, and {directory / 'project.json'} to the administrator and all members")
     typer.echo(
         f"every other site's owner sets policy.min_sites = {count} in site.toml; where policy.members is set, add "
-        f'{name} = "{new.fingerprint}"'
+        f'{name} = "{new.fingerprint or "the fingerprint of its certificate"}"'
     )
     typer.echo(
         f"on the data of an earlier run, the difference of two secure sums would be {name}'s alone: sites refuse the "
@@ -81,14 +85,16 @@ def remove(directory: Directory, name: SiteName, authority: Authority = None, pa
     done = taken_off(directory, name, authority, asking(passphrase))
     if done.unseen:
         typer.echo(f"note: nobody looked for running jobs ({done.unseen}). Check `fedweave sites jobs`")
-    typer.echo(f"{name}: removed, its certificates are revoked")
+    typer.echo(f"{name}: removed")
     if done.folder is not None:
         typer.echo(f"{done.folder}: its folder; keep its ledgers, they are the account of what left")
-    typer.echo(f"with the list of revoked certificates: {', '.join(done.informed) or 'no member is on this machine'}")
-    source = authority or directory / "authority"
+    if done.informed:
+        typer.echo(f"its certificates are revoked; the list is in the folders of {', '.join(done.informed)}")
+    else:
+        typer.echo("have its certificates revoked by the authority that signed them")
     typer.echo(
-        f"send {source / 'revoked.pem'} and {directory / 'project.json'} to all members; each takes it up with "
-        "`fedweave sites accept`"
+        f"send the list, revoked.pem in the authority's folder, and {directory / 'project.json'} to all members; each "
+        "takes the list up with `fedweave sites accept`"
     )
     typer.echo(
         f"restart the server, `fedweave sites stop {directory} --only server` and `start`: it then refuses {name}"

@@ -27,6 +27,7 @@ if not Loaded.for_help:
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
     from fedweave.deploy.sites import running
+    from fedweave.deploy.sites.certificates import company_root
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.experiments import (
         Observed,
@@ -75,6 +76,10 @@ def init(
     vertical: Annotated[
         bool, typer.Option("--vertical", help="The sites hold different columns of the same nodes; sets policies.")
     ] = False,
+    authority: Annotated[
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Certificate of a company's own authority, which signs instead."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
@@ -90,7 +95,8 @@ def init(
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
     chosen = None if split is None else read(split, settings or [])[0]
     parts = None if chosen is None else cut(chosen, project.sites)
-    provision(directory, project.sites, project.host, project.port)
+    ca = b"" if authority is None else company_root(authority)
+    provision(directory, project.sites, project.host, project.port, ca)
     project.save(directory)
     about, policy = starting(len(project.sites), vertical)
     for name in project.sites:
@@ -98,10 +104,16 @@ def init(
     if parts is not None:
         hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
-    typer.echo(
-        "sites' keys were made here, which is only for trials: between organizations every site makes its own, "
-        "`fedweave sites request`"
-    )
+    if authority is None:
+        typer.echo(
+            "sites' keys were made here, which is only for trials: between organizations every site makes its own, "
+            "`fedweave sites request`"
+        )
+    else:
+        typer.echo(
+            f"no member has a certificate: each runs `fedweave sites request {directory}/MEMBER`, has request.pem "
+            "signed by the owner of that authority, and runs `fedweave sites accept`"
+        )
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")

@@ -34,7 +34,7 @@ from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
 
 PROJECT = "fedweave"
-USER = "admin@fedweave.org"
+USER, ROLE = "admin@fedweave.org", "project_admin"  # the administrator and its role, as its certificate has them
 STATE = "cert.json"  # in the authority's folder: its key and certificate
 ISSUED = "issued.json"  # in the same folder: its record of each certificate that it has signed (`note_issued`)
 BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
@@ -119,10 +119,12 @@ docs/deployment.md of fedweave describes the rest, including site.toml and polic
 """
 
 
-def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
+def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: bytes = b"") -> None:
     """Write `directory`/{server, admin, authority, one folder per site}. Each folder is for one host or person.
 
     host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
+    ca: the certificate of a company's own authority in PEM. There is then no folder authority; members' certificates
+    are placeholders until `certificates.accept` installs those that the company has signed.
 
     Raises:
         UserError: the directory is not empty, or a name or the host is not allowed.
@@ -146,8 +148,12 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         shutil.move(output / USER, directory / ADMIN)
         (directory / ADMIN).chmod(0o700)
         _allow_storage(directory / SERVER)
-        shutil.move(output.parent / "state", directory / AUTHORITY)
-        _keep_authority(directory / AUTHORITY)
+        if ca:
+            for name in (SERVER, ADMIN, *sites):
+                replace_private(directory / name / "startup/rootCA.pem", ca)
+        else:
+            shutil.move(output.parent / "state", directory / AUTHORITY)
+            _keep_authority(directory / AUTHORITY)
     common = secrets.token_hex(32)
     for name in sites:
         _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
@@ -241,7 +247,7 @@ def _project(sites: Sequence[str], host: str, port: int) -> Project:
     project.add_participant(Participant("server", SERVER, PROJECT, props=server))
     for name in sites:
         project.add_participant(Participant("client", name, name.replace("-", "_")))
-    project.add_participant(Participant("admin", USER, PROJECT, props={"role": "project_admin"}))
+    project.add_participant(Participant("admin", USER, PROJECT, props={"role": ROLE}))
     return project
 
 
@@ -255,11 +261,11 @@ class _Certificates(CertBuilder):
         name: str, *about: object, not_valid_before: datetime | None = None, ca: bool = False, **more: object
     ) -> object:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
-        uses = None if ca else _uses(name)
-        return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=uses, **more)
+        extra = None if ca else uses(name)
+        return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=extra, **more)
 
 
-def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
+def uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
     """The extensions of a member's certificate that restrict its use, each with whether it is critical.
 
     The certificate signs no other certificate. Its key signs, and decrypts what others send to the member. Both ends of
@@ -283,11 +289,15 @@ def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
 def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
     """A certificate for the public `key` of the member `name`, signed with the authority's `root` key, in the form of
     provisioning. hosts: the names of a server's machine."""
-    org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")
     more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}
     if name == USER:
-        more["role"] = "project_admin"
-    return _Certificates._generate_cert(name, org, PROJECT, root, key, **more)
+        more["role"] = ROLE
+    return _Certificates._generate_cert(name, organization(name), PROJECT, root, key, **more)
+
+
+def organization(name: str) -> str:
+    """The organization in the certificate of a member."""
+    return PROJECT if name in (SERVER, USER) else name.replace("-", "_")
 
 
 def _run_provisioner(scratch: Path, project: Project) -> Path:

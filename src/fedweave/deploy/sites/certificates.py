@@ -26,7 +26,20 @@ from cryptography.x509.oid import NameOID
 
 from fedweave.core.types import Record
 from fedweave.deploy.flare.folder import check_private, replace_private
-from fedweave.deploy.flare.provision import BEFORE, ISSUED, STATE, USER, is_name, issued, keep, kind, note_issued
+from fedweave.deploy.flare.provision import (
+    BEFORE,
+    ISSUED,
+    ROLE,
+    STATE,
+    USER,
+    is_name,
+    issued,
+    keep,
+    kind,
+    note_issued,
+    organization,
+    uses,
+)
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
@@ -229,8 +242,13 @@ def request(folder: Path) -> tuple[Path, str]:
             f"{folder} is no member's folder: it has no startup/fed_client.json. Name one, such as bank/bank-a."
         )
     key, (_, cert_path, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
+    name = member_name(folder)
+    subject = {NameOID.COMMON_NAME: name, NameOID.ORGANIZATION_NAME: organization(name)}
+    subject |= {NameOID.UNSTRUCTURED_NAME: ROLE} if name == USER else {}  # NVFlare reads the rights from it
+    names = x509.Name([x509.NameAttribute(oid, text) for oid, text in subject.items()])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(names)
+    for extension, critical in uses(name):
+        builder = builder.add_extension(extension, critical)
     if kind(folder) == "server":  # keep the names of its machine
         hosts = certificate(cert_path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         builder = builder.add_extension(hosts.value, hosts.critical)
@@ -284,6 +302,7 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
         )
     check_issuer(file, folder / STARTUP / ROOT)
     check_certificate(file)
+    _check_uses(file, name)
     content = read(waiting)
     key, public_key = load_pem_private_key(content, None), certified[0].public_key()
     if (
@@ -293,6 +312,31 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
     ):
         raise UserError(f"{file} is of another key than {waiting}. Have the present {REQUEST} signed.")
     return content
+
+
+def _check_uses(path: Path, name: str) -> None:
+    """Refuse a certificate of the member `name` that its connections could not use. A company's own authority may have
+    changed what the request asks for.
+
+    Raises:
+        UserError: states what is absent.
+    """
+    cert = certificate(path)
+    roles = [role.value for role in cert.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+    lacking = [f"the role {ROLE} in its subject"] if name == USER and ROLE not in roles else []
+    for extension, _ in uses(name):
+        if not isinstance(extension, x509.ExtendedKeyUsage):
+            continue
+        try:
+            allowed = set(cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        except x509.ExtensionNotFound:
+            continue  # it allows everything
+        lacking += [f"the use {use._name}" for use in extension if use not in allowed]
+    if lacking:
+        raise UserError(
+            f"{path} lacks {', '.join(lacking)}. Have the authority copy the subject and the extensions of {REQUEST}.",
+            code="certificate.uses",
+        )
 
 
 def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]:
@@ -406,6 +450,28 @@ def sign(authority: Path, asked: Path, whose: str = "", ask: Ask = prompt) -> tu
     revoked = authority / REVOKED
     pem = cert.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
     return names[0], pem, fingerprint(key)
+
+
+def company_root(path: Path) -> bytes:
+    """The certificate of a company's own authority, in PEM. It is the members' only trust: give a project an authority
+    that signs nothing else.
+
+    Raises:
+        UserError: the file holds no certificate of an authority that has signed itself, or it is not valid now.
+    """
+    check_certificate(path)
+    check_issuer(path, path)
+    extensions = certificate(path).extensions
+    try:
+        signs = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        signs = False
+    if not signs:
+        raise UserError(
+            f"{path} is no certificate of an authority (basicConstraints CA). Name the authority's own.",
+            code="certificate.no-authority",
+        )
+    return _pem(certificate(path))
 
 
 def issued_by(authority: Path, name: str, key: RSAPublicKey, ask: Ask = prompt) -> x509.Certificate:

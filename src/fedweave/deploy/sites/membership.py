@@ -25,7 +25,7 @@ from fedweave.deploy.sites.certificates import (
     revoke,
     root,
 )
-from fedweave.deploy.sites.project import Project, SiteProcess, administer, local_processes, read_project
+from fedweave.deploy.sites.project import Project, SiteProcess, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.aggregation import REVOKED, STARTUP
 
@@ -34,8 +34,8 @@ REMOVED = "removed_sites"  # in the project's folder: the folders of removed sit
 
 @dataclass(frozen=True)
 class Addition:
-    """A site that was added. fingerprint: of its certificate, for other sites' `policy.members`. ids_key: whether its
-    folder has the sites' common key of ids."""
+    """A site that was added. fingerprint: of its certificate, for other sites' `policy.members`; "" if a company's own
+    authority has to sign one. ids_key: whether its folder has the sites' common key of ids."""
 
     project: Project
     fingerprint: str
@@ -48,7 +48,8 @@ def add(
     """Add the site `name` to the project in `directory`: make its folder, with a certificate of the same authority, and
     list it in project.json. Other members' folders do not change.
 
-    authority: the authority's folder; by default the one in `directory`. vertical: see `sitefile.starting`. ask: see
+    authority: the authority's folder; by default the one in `directory`. If there is none, a company's own authority
+    signs, and the site has no certificate yet. vertical: see `sitefile.starting`. ask: see
     `certificates.sign`.
 
     Raises:
@@ -67,21 +68,27 @@ def add(
             "another name.",
             code="certificate.name",
         )
-    _check_authority(directory, signer)
-    key = generate_private_key(public_exponent=65537, key_size=BITS)
-    cert = issued_by(signer, name, key.public_key(), ask)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-    kit = {"client.crt": cert.public_bytes(Encoding.PEM), "client.key": pem, ROOT: _pem(root(signer))}
-    if (signer / REVOKED).exists():
-        kit[REVOKED] = (signer / REVOKED).read_bytes()
+    cert = None
+    if authority is None and not signer.exists() and (here := _kits(directory)):
+        kit = {file: (here[0] / file).read_bytes() for file in (ROOT, REVOKED) if (here[0] / file).exists()}
+    else:
+        _check_authority(directory, signer)
+        key = generate_private_key(public_exponent=65537, key_size=BITS)
+        cert = issued_by(signer, name, key.public_key(), ask)
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        kit = {"client.crt": _pem(cert), "client.key": pem, ROOT: _pem(root(signer))}
+        if (signer / REVOKED).exists():
+            kit[REVOKED] = (signer / REVOKED).read_bytes()
     common = next((path.read_text().strip() for path in sorted(directory.glob(f"*/{IDS_KEY}"))), "")
     provision_site(directory, name, project.host, project.port, kit, common)
-    note_issued(signer, name, cert)
+    if cert is not None:
+        note_issued(signer, name, cert)
     project = replace(project, sites=(*project.sites, name))
     project.save(directory)
     about, policy = starting(len(project.sites), vertical)
     write_site_file(directory / name / SITE_FILE, about, **policy)
-    return Addition(project, cert.fingerprint(SHA256()).hex(":").upper(), bool(common))
+    fingerprint = "" if cert is None else cert.fingerprint(SHA256()).hex(":").upper()
+    return Addition(project, fingerprint, bool(common))
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
     and set its folder aside. Members on this machine get the list of revoked certificates; the server uses it for
     connections from its next start on.
 
-    authority, ask: see `add`.
+    authority, ask: see `add`. A company's own authority has to revoke the certificates itself.
 
     Raises:
         UserError: there is no such site, it is the only one, a job runs, or `authority` is not the authority of this
@@ -113,17 +120,20 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
             f"{name} is no site of {directory}, or is its only one. Its sites are {', '.join(project.sites)}.",
             code="member.unknown",
         )
-    _check_authority(directory, signer)
+    company = authority is None and not signer.exists()
+    if not company:
+        _check_authority(directory, signer)
     unseen = _check_no_job(directory)
-    try:
-        revoke(signer, name, ask=ask)
-    except UserError as error:
-        if error.code != "certificate.unknown" or not (signer / REVOKED).exists():
-            raise  # else all its certificates were revoked before
-    dismiss(signer, name)
+    if not company:
+        try:
+            revoke(signer, name, ask=ask)
+        except UserError as error:
+            if error.code != "certificate.unknown" or not (signer / REVOKED).exists():
+                raise  # else all its certificates were revoked before
+        dismiss(signer, name)
     replace(project, sites=tuple(site for site in project.sites if site != name)).save(directory)
     folder = _set_aside(directory, name)
-    members = sorted({file.parents[1] for file in directory.glob("*/startup/fed_*.json")})
+    members = [] if company else [kit.parent for kit in _kits(directory)]
     for member in members:
         accept(member, signer / REVOKED)
     return Removal(read_project(directory), folder, tuple(each.name for each in members), unseen)
@@ -172,14 +182,18 @@ def _check_authority(directory: Path, authority: Path) -> None:
         UserError: names both.
     """
     key = root(authority).public_key()
-    folders = [*(each.folder for each in local_processes(directory)), directory / ADMIN]
-    for path in (folder / STARTUP / ROOT for folder in folders):
-        if path.exists() and certificate(path).public_key() != key:
+    for path in (kit / ROOT for kit in _kits(directory)):
+        if certificate(path).public_key() != key:
             raise UserError(
                 f"{authority} is the authority of another project: {path} has another key. Name this project's: "
                 "--authority DIR.",
                 code="certificate.authority",
             )
+
+
+def _kits(directory: Path) -> list[Path]:
+    """The folders startup of the members on this machine, the administrator's included."""
+    return sorted({file.parent for file in directory.glob(f"*/{STARTUP}/fed_*.json")})
 
 
 def _pem(cert: x509.Certificate) -> bytes:
