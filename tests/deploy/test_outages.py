@@ -75,7 +75,7 @@ def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypat
         (
             5,
             {"algorithm_settings": {"parts": ["secure_sum"]}},
-            "everyone = false in the part secure_sum lets",
+            "require_all = false in the part secure_sum lets",
         ),
     ],
 )
