@@ -174,7 +174,7 @@ def test_a_server_that_starts_goes_on_with_what_it_was_stopped_in(
     manager = Manager(["r1"])
     begin_again(manager, None, tmp_path)
     assert manager.status == {"job-r1": RunStatus.FINISHED_ABNORMAL}  # it is listed as interrupted, and not as running
-    copy = {"of": "job-r1", "name": "fedweave-r1", "cloned_from": "job-r1"}
+    copy = {"of": "job-r1", "name": "fedweave-r1", "min_clients": 1, "cloned_from": "job-r1"}
     assert manager.copies == [copy | {"mandatory_clients": ["bank-a", "bank-c"]}] * goes_on
     begin_again(manager, None, tmp_path)
     assert len(manager.copies) == goes_on

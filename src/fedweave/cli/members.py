@@ -139,8 +139,8 @@ def accept(
     typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
     if change.revoked is not None:
         typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
-    if change.until is not None:
-        typer.echo(f"the authority's own certificate is valid until {change.until:%Y-%m-%d}")
+    if change.expiry is not None:
+        typer.echo(f"the authority's own certificate is valid until {change.expiry:%Y-%m-%d}")
     if change.mark is not None:
         typer.echo(
             f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {change.mark}"
@@ -172,11 +172,11 @@ def renew(
     passphrase: Passphrase = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
-    certificate, until = renewed(authority, asking(passphrase))
+    certificate, expiry = renewed(authority, asking(passphrase))
     path = out or Path("rootCA.pem")
     path.write_bytes(certificate)
     typer.echo(
-        f"{path}: valid until {until:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
+        f"{path}: valid until {expiry:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
     )
 
 
