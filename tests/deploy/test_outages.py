@@ -1,5 +1,6 @@
 """What decides whether a run waits for sites and servers that are away. `test_days` has real processes."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.algorithm import calls_of
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.server import away
+from fedweave.deploy.sites import running
 from fedweave.deploy.sites.checking import survived
+from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import Outage
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -45,6 +48,56 @@ def test_an_outage_without_a_round_in_between_is_one(tmp_path: Path, monkeypatch
     Checkpoint(round=1).save(tmp_path / CHECKPOINT)
     assert outage.left() == 60
     assert Outage(0.0, tmp_path).left() == 0
+
+
+FAILED = {"status": "failed", "round": 3, "error": "it is gone", "away": ("bank-b",), "lost": {}, "mistake": False}
+
+
+@pytest.mark.parametrize(("removed", "waits"), [((), True), (("bank-b",), False), (("bank-c",), True)])
+def test_a_run_waits_for_no_site_that_has_left_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: tuple[str, ...], waits: bool
+) -> None:
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(running, "_gathered", lambda *about: ["bank-a", "bank-c"])
+    monkeypatch.setattr(running, "_watch", lambda *about: dict(FAILED))
+    asked: list[tuple[str, ...]] = []
+    admin: Any = SimpleNamespace(
+        submit=lambda *job: "j1", wait_for=lambda sites, left: asked.append(tuple(sites)) or []
+    )
+    about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
+    outage = Outage(60.0, tmp_path / "out", removed)
+    with pytest.raises(FedweaveError):
+        running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
+    assert asked == [("bank-b",)] * waits
+
+
+@pytest.mark.parametrize(("state", "code"), [("FINISHED:ABORTED", "job.aborted"), ("FINISHED:COMPLETED", None)])
+def test_an_aborted_job_is_no_outage_of_its_sites(tmp_path: Path, state: str, code: str | None) -> None:
+    """For its server they fall silent."""
+    admin: Any = SimpleNamespace(over=lambda job: state, fetch=lambda job, into: dict(FAILED))
+    last = running._watch(admin, experiment(), set(), "j1", tmp_path, lambda now: None)
+    assert last.get("code") == code
+    assert last["away"] == (() if code else ("bank-b",))
+
+
+@pytest.mark.parametrize(
+    ("runs", "over", "answers", "followed"),
+    [
+        ({"j1": False}, {"j1": None}, True, "j1"),  # the connection was lost, and the job goes on
+        ({"j1": True, "j2": False}, {"j1": "FINISHED:ABNORMAL"}, False, "j2"),  # the server has started a copy
+        ({"j1": True}, {"j1": "FINISHED:ABNORMAL"}, False, ""),  # the server has not: it was away for too long
+        ({"j1": False}, {"j1": None}, False, ""),  # a server of an earlier version never marks it
+    ],
+)
+def test_the_administrator_follows_the_job_that_goes_on(
+    tmp_path: Path, runs: dict[str, bool], over: dict[str, str | None], answers: bool, followed: str
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "job": "j1"}))
+    listed = [SimpleNamespace(job=job, run="r1", over=ended) for job, ended in runs.items()]
+    listed.append(SimpleNamespace(job="j9", run="r9", over=False))
+    admin: Any = SimpleNamespace(over=over.get, progress=lambda job: {} if answers else None, jobs=lambda: listed)
+    assert running._alive(admin, tmp_path, 0.0) == followed
 
 
 def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,11 +250,9 @@ def _keep(directory: Path, known: Record) -> None:
 def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
     """End the run's jobs and bring the last one's files. A job goes on when its administrator is killed, and a second
     job at the same time would begin at an earlier round than the sites have reached."""
-    record = _read_run(directory)
-    known = [record["job"]] if "job" in record else []
-    with suppress(FedweaveError):  # the server knows no such job any more
-        known += [each.job for each in admin.jobs() if each.run == record.get("run") and each.job not in known]
-        for job in [job for job in known if admin.over(job) is None]:
+    run = _read_run(directory).get("run")
+    with suppress(FedweaveError):
+        for job in [each.job for each in admin.jobs() if each.run == run and not each.over]:
             notify({"status": "ending", "sites": []})
             _end(admin, job)
             admin.fetch(job, lambda folder: bring(folder, directory))
