@@ -139,7 +139,7 @@ def test_a_site_that_stands_still_for_40_s_is_waited_for(
 def patched(bank: Path, tmp_path: Path) -> Iterator[SiteProcess]:
     """The site bank-b with a patch release: one file of its installation differs."""
     site, own = SiteProcess(bank / "bank-b"), (bank / "bank-b" / SITE_FILE).read_text()
-    shutil.copytree(Path(fedweave.__file__).parent, tmp_path / "patch/fedweave")
+    shutil.copytree(Path(fedweave.__file__).parent, tmp_path / "patch/fedweave", symlinks=True)
     with open(tmp_path / "patch/fedweave/metrics/selection.py", "a") as file:
         file.write("# a patch\n")
     site.stop()
