@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import Tree
-from fedweave.core.types import LABELS, NUMBER, Values
+from fedweave.core.types import LABELS, NUMBER, Kind, Values
 from fedweave.metrics import classification, groups, labels, numbers
 from fedweave.metrics.classification import ALERTS, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
@@ -231,6 +232,20 @@ def always(pairs: Mapping[str, object]) -> tuple[str, ...]:
 def means(pairs: Tree) -> Tree:
     """`Classes.values` of one client's pairs, float64 [S, 2] each, so that sums over clients give means."""
     return kind_by(pairs).means(pairs)
+
+
+def pairs_of(outputs: Tensor, y: Tensor, masks: Tensor, target: Kind, scale: Tensor | None = None) -> Tree:
+    """The pairs of a model's outputs [e, …] on the examples of masks bool [1, e]; scale: of numbers
+    (`Dataset.target_scale`)."""
+    if target == NUMBER:
+        return numbers.counts(outputs, y, masks, scale)
+    return (labels.counts if target == LABELS else classification.counts)(outputs, y, masks)
+
+
+def tested(pairs: Sequence[Tree], metric: str, positive: int) -> Tensor:
+    """A metric, a scalar, of the `pairs_of` several clients together; positive: the class of a metric of one."""
+    value: Tensor = means(classification.merge(pairs))[metric][0, 0]
+    return value[positive] if value.dim() else value
 
 
 def ends(per_client: Pairs, metric: str) -> dict[str, float]:

@@ -31,7 +31,7 @@ from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
-from fedweave.experiment.build import prepared, seen_by
+from fedweave.experiment.build import cut_as, prepared, seen_by
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
@@ -130,10 +130,13 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 
 
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
-    """The features of the run's data as they are."""
+    """The features of the run's data as they are, without rows of what the run forgets."""
     if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
+    if config.forget is not None:
+        rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
+        return rest.data.x[rest.nodes]
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
