@@ -19,7 +19,8 @@ if not Loaded.for_help:
     import torch
     from safetensors.torch import save
 
-    from fedweave.experiment.runs.files import EXPORT, SCORER, plain_errors, write
+    from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
+    from fedweave.experiment.runs.scorer import Scorer
     from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
 
@@ -43,6 +44,12 @@ def export(
     client: Client = None,
     when: When = ModelRound.last,
     out: Out = None,
+    histograms: Annotated[
+        bool,
+        typer.Option(
+            "--histograms", help="Also write histograms of the training data, for `fedweave drift`. They tell of it."
+        ),
+    ] = False,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
 
@@ -52,11 +59,26 @@ def export(
     folder = free(directory, out, form)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
     write_export(folder, directory, model_source, form, client)
+    if histograms:
+        _write_histograms(folder, directory, None if model is None else str(model), client, when.value)
     if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
             "note: only sites know the names of columns and the scaling of features; `fedweave sites export` takes "
             "them from the folder of a site"
         )
+
+
+def _write_histograms(folder: Path, directory: Path, model: str | None, client: str | None, when: str) -> None:
+    """Write the histograms of what a model was trained on next to its scorer."""
+    from fedweave.experiment.runs.drift import reference_of_run
+    from fedweave.experiment.runs.trained import finished, trained
+
+    where = "A site keeps them next to its scorer; take that folder."
+    run = trained(directory, finished(directory), where, "best" if when == "best" else "last")
+    scorer, reference = reference_of_run(run, model, client)
+    if not (folder / SCORER).is_file() or Scorer.load(folder / SCORER).name != scorer.name:
+        raise UserError(f"{folder} has no scorer that histograms would be of.", code="drift.none")
+    reference.save(folder / HISTOGRAMS)
 
 
 def free(directory: Path, out: Path | None, form: Format) -> Path:

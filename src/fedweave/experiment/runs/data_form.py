@@ -279,15 +279,16 @@ def _frozen(value: object) -> object:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def like(before: Before, path: Path) -> Dataset:
+def like(before: Before, path: Path, lenient: bool = False) -> Dataset:
     """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
     form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
+    lenient: whether rows may have categories that training did not have; such a row is in none.
 
     Raises:
         DataError: the data is refused, or has other features or classes; names the column and the remedy.
     """
     try:
-        data = _read(before, path)
+        data = _read(before, path, lenient)
     except DataError as error:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
@@ -334,7 +335,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
     return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
 
 
-def _read(before: Before, path: Path) -> Dataset:
+def _read(before: Before, path: Path, lenient: bool) -> Dataset:
     """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
     targets = _target_settings(before)
@@ -359,6 +360,8 @@ def _read(before: Before, path: Path) -> Dataset:
         options["categories"] = {of: _seen(of, values, before) for of, values in options["categories"].items()}
     elif any(path.glob("nodes.*")):
         options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
+    if lenient and options.get("categories"):
+        options["categories"] = {of: Seen(values) for of, values in options["categories"].items()}
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **settings, **encoded, **options).load(path, 0, labelled=False)
 
