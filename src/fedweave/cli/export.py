@@ -21,6 +21,7 @@ if not Loaded.for_help:
 
     from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
     from fedweave.experiment.runs.scorer import Scorer
+    from fedweave.export.card import CardSettings, read_card
     from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
 
@@ -34,6 +35,12 @@ class Format(StrEnum):
 
 
 Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
+CardFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--card", metavar="FILE", help="TOML for the model card: intended_use, limits, data_period and contact."
+    ),
+]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
 
 
@@ -44,6 +51,7 @@ def export(
     client: Client = None,
     when: When = ModelRound.last,
     out: Out = None,
+    card_file: CardFile = None,
     histograms: Annotated[
         bool,
         typer.Option(
@@ -56,9 +64,9 @@ def export(
     It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
     sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
     """
-    folder = free(directory, out, form)
+    folder, settings = free(directory, out, form), read_card(card_file)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
-    write_export(folder, directory, model_source, form, client)
+    write_export(folder, directory, model_source, form, client, settings)
     if histograms:
         _write_histograms(folder, directory, None if model is None else str(model), client, when.value)
     if model_source.form.scaling["how"] == AT_SITES:
@@ -97,12 +105,19 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
     return folder
 
 
-def write_export(folder: Path, directory: Path, found: "Source", form: Format, client: str | None = None) -> None:
+def write_export(
+    folder: Path,
+    directory: Path,
+    found: "Source",
+    form: Format,
+    client: str | None = None,
+    settings: "CardSettings | None" = None,
+) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
     about = found.described()
     files, usage = _files(about, found.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()
-    files["README.md"] = card(read_run(directory), found, client, usage).encode()
+    files["README.md"] = card(read_run(directory), found, client, usage, settings or CardSettings()).encode()
     with plain_errors(folder):
         folder.mkdir(parents=True)
     try:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import Tree
-from fedweave.core.types import LABELS, NUMBER, Kind, Values
+from fedweave.core.types import LABELS, NUMBER, Values
 from fedweave.metrics import classification, groups, labels, numbers
 from fedweave.metrics.classification import ALERTS, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
@@ -234,7 +234,7 @@ def means(pairs: Tree) -> Tree:
     return kind_by(pairs).means(pairs)
 
 
-def pairs_of(outputs: Tensor, y: Tensor, masks: Tensor, target: Kind, scale: Tensor | None = None) -> Tree:
+def pairs_of(outputs: Tensor, y: Tensor, masks: Tensor, target: str, scale: Tensor | None = None) -> Tree:
     """The pairs of a model's outputs [e, …] on the examples of masks bool [1, e]; scale: of numbers
     (`Dataset.target_scale`)."""
     if target == NUMBER:

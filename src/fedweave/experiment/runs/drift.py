@@ -214,11 +214,12 @@ def _columns(of: str, names: Sequence[str], x: "np.ndarray | sp.csr_matrix", sca
     shift, divisor = np.zeros(len(names)), np.ones(len(names))
     if len(scaling.get("shift", ())):
         shift, divisor = (np.array([value or 0.0 for value in scaling[key]]) for key in ("shift", "divisor"))
-    held = sp.csc_matrix(x) if sp.issparse(x) else x
+    held = x if isinstance(x, np.ndarray) else sp.csc_matrix(x)
 
     def column(at: int) -> np.ndarray:
-        content = held[:, [at]].toarray()[:, 0] if sp.issparse(held) else held[:, at]
-        return np.asarray(content, np.float64) * divisor[at] + shift[at]
+        content = held[:, at] if isinstance(held, np.ndarray) else held[:, [at]].toarray()[:, 0]
+        values: np.ndarray = np.asarray(content, np.float64) * divisor[at] + shift[at]
+        return values
 
     groups = dict[str, list[int]]()
     for at, name in enumerate(names):
