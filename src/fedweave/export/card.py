@@ -85,8 +85,9 @@ def _measured_limits(run: Run, metrics: Record) -> list[str]:
         "It takes data of the form below. The command fedweave drift says whether new data still looks like it.",
         f"It was trained once, with seed {run.config.get('seed', 0)}: another seed gives other numbers.",
     ]
-    if None not in ends:
-        low, high = sorted(ends)
+    known = sorted(float(end) for end in ends if end is not None)
+    if len(known) == 2:
+        low, high = known
         worst = "highest" if lower(metric) else "lowest"
         lines.append(
             f"Members differ: their {title_of(metric)} on their own test examples is {low:.4f} to {high:.4f}; the "

@@ -33,8 +33,8 @@ class Forget(Settings):
     numbers, its roles and its randomness.
 
     clients: names of clients that leave.
-    ids:     nodes, edges or small graphs that leave, whichever are the examples, as the tables call them; without ids
-             their numbers. Edges of a node leave with it.
+    ids:     examples that leave (nodes, edges or small graphs), as the tables call them; without ids their numbers.
+             Edges of a node leave with it.
     """
 
     clients: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """The page about how far new tables moved from what a model was trained on."""
 
 from fedweave.core.text import counted
-from fedweave.experiment.runs.drift import Drift, Shift
+from fedweave.experiment.runs.drift import Shift, TableDrift
 from fedweave.report.cells import NONE
 from fedweave.report.document import Document, Section, grid
 
@@ -16,7 +16,7 @@ _HOW = (
 )
 
 
-def headline(drift: Drift) -> str:
+def headline(drift: TableDrift) -> str:
     """The result in a sentence."""
     what = counted(len(drift.shifts), "column and score").replace("column and scores", "columns and scores")
     if not drift.alarms:
@@ -26,7 +26,7 @@ def headline(drift: Drift) -> str:
     return f"{drift.tables}: {len(drift.alarms)} of {what} moved beyond a PSI of {drift.threshold:g}: {names}{more}."
 
 
-def notes(drift: Drift) -> list[str]:
+def notes(drift: TableDrift) -> list[str]:
     """What to know about the comparison, a sentence each."""
     before, now = drift.examples
     scored = (
@@ -47,7 +47,7 @@ def notes(drift: Drift) -> list[str]:
     return lines
 
 
-def row(drift: Drift, shift: Shift) -> dict[str, str]:
+def row(drift: TableDrift, shift: Shift) -> dict[str, str]:
     """The cells of one column."""
     name, before, now = shift.moved
     return {
@@ -61,7 +61,7 @@ def row(drift: Drift, shift: Shift) -> dict[str, str]:
     }
 
 
-def document(drift: Drift) -> Document:
+def document(drift: TableDrift) -> Document:
     """The page."""
     facts = (
         ("model", f"{drift.model} of {drift.client}"),

@@ -5,7 +5,7 @@ from rich.filesize import decimal
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import listed
-from fedweave.experiment.runs.forgetting import BEFORE, EXACT, FAST
+from fedweave.experiment.runs.forgetting import BEFORE, EXACT, FAST, RECORD
 from fedweave.metrics.selection import lower, title_of
 from fedweave.report.cells import NONE
 from fedweave.report.document import Document, Section, grid
@@ -73,13 +73,12 @@ def inference(record: Record) -> list[dict[str, str]]:
 
 def document(record: Record) -> Document:
     """The page."""
-    facts = (
-        ("run", record["run"]),
-        ("configuration", f"SHA-256 {record['configuration']}"),
-        ("written", record["written"].replace("T", " ").replace("+00:00", " UTC")),
-        *((f"configuration, {name}", f"SHA-256 {digest}") for name, digest in record["configurations"].items()),
-        *((f"weights, {name}", f"SHA-256 {one['weights']}") for name, one in record["models"].items()),
-        ("record", f"SHA-256 {record['digest']}"),
+    facts = (("run", record["run"]), ("written", record["written"].replace("T", " ").replace("+00:00", " UTC")))
+    hashes = (
+        f"{record['configuration']}  configuration, before",
+        *(f"{one}  configuration, {name}" for name, one in record["configurations"].items()),
+        *(f"{one['weights']}  weights, {name}" for name, one in record["models"].items()),
+        f"{record['digest']}  the record, {RECORD}",
     )
     compared = (
         "The metric is that of the run's own selection, over the test examples that are left, with all models on the "
@@ -104,6 +103,7 @@ def document(record: Record) -> Document:
         (
             Section("Quality and distance", compared, grid=grid(quality(record), ("model",))),
             Section("Membership inference", (*attacked, *verdict(record)), grid=grid(inference(record), ("model",))),
+            Section("SHA-256", code=hashes),
         ),
         number=f"FG-{record['digest'][:12].upper()}",
     )

@@ -142,7 +142,7 @@ class NewValues(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Drift(Shown):
+class TableDrift(Shown):
     """How far new tables moved. shifts: the largest first. flagged: shares of flagged examples before and now."""
 
     model: str
@@ -298,7 +298,7 @@ def drift(
     model: str | None = None,
     client: str | None = None,
     when: When = "last",
-) -> Drift:
+) -> TableDrift:
     """How far the tables moved from what a model was trained on.
 
     place, model, client, when: see `scorer.scorer_at`.
@@ -329,7 +329,7 @@ def drift(
     if before.flagged is not None and "flagged" in table.column_names and len(table):
         share = float(np.mean(table["flagged"].to_numpy(zero_copy_only=False)))
         flagged = before.flagged / max(before.scored, 1), share
-    return Drift(
+    return TableDrift(
         scorer.name,
         scorer.client,
         scorer.run,

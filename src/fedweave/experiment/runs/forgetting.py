@@ -137,21 +137,21 @@ def forget(
     folder = _folder(directory, out)
     summary = read_summary(directory / SUMMARY)
     count = max(1, config.general.rounds // SHARE) if rounds is None else rounds
-    quiet, notes, made = watch or _Quiet, list[str](), {EXACT: again}
+    quiet, notes, configs = watch or _Quiet, list[str](), {EXACT: again}
     if count:
         earlier = str(directory.resolve())
         general = replace(again.general, init_from=earlier, rounds=count)
-        made[FAST] = replace(again, general=general)
-    for name, one in made.items():
+        configs[FAST] = replace(again, general=general)
+    for name, one in configs.items():
         try:
             runs.run(one, folder / name, quiet())
         except UserError as error:
             if name == EXACT or not error.code.startswith("init."):
                 raise
             notes.append(f"There is no fast model: {error}")
-    found = {BEFORE: before} | {
+    trainings = {BEFORE: before} | {
         name: trained(folder / name, finished(folder / name), _INSTEAD)
-        for name in made
+        for name in configs
         if (folder / name / SUMMARY).exists()
     }
     metric = judged_by(summary["metrics"])
@@ -163,8 +163,8 @@ def forget(
         "configuration": config_hash(load(directory / CONFIG)),
         "forgotten": {"clients": list(clients), **lost.counts},
         "metric": metric,
-        "models": _compared(found, lost, metric, positive_of(summary["metrics"])),
-        "configurations": {name: config_hash(load(folder / name / CONFIG)) for name in found if name != BEFORE},
+        "models": _compared(trainings, lost, metric, positive_of(summary["metrics"])),
+        "configurations": {name: config_hash(load(folder / name / CONFIG)) for name in trainings if name != BEFORE},
         "notes": [*notes, *lost.notes],
     }
     record["digest"] = digest(record)
@@ -224,10 +224,12 @@ def _without(config: Config, directory: Path, clients: Sequence[str], ids: Seque
     return result
 
 
-def _models_of(own: OwnModels, run: Trained, clients: Sequence[str]) -> OwnModels:
+def _models_of(member_models: OwnModels, run: Trained, clients: Sequence[str]) -> OwnModels:
     """The models of the members that stay, each by its name: places change when others leave."""
     names = client_ids(len(run.built.partition.parts), run.built.partition.names)
-    chosen = {name: own.of(name, at) for at, name in enumerate(names) if own and name not in clients}
+    chosen = {
+        name: member_models.of(name, at) for at, name in enumerate(names) if member_models and name not in clients
+    }
     return OwnModels((), {name: model for name, model in chosen.items() if model is not None})
 
 
@@ -283,15 +285,15 @@ def _lost(run: Trained, clients: Sequence[str], ids: Sequence[str]) -> Lost:
 # Comparing the models: on the test examples that are left, and on what is forgotten.
 
 
-def _compared(found: Mapping[str, Trained], lost: Lost, metric: str, positive: int | None) -> Record:
+def _compared(trainings: Mapping[str, Trained], lost: Lost, metric: str, positive: int | None) -> Record:
     """{model: the fields of `Compared`}."""
-    exact = found[EXACT]
+    exact = trainings[EXACT]
     if metric in OF_RANKS or metric not in JUDGES:
         raise UserError(f"forget: the run's metric {metric!r} is of ranks.", code="forget.links")
     reference = _outputs(exact, exact)
-    weights = {name: _weights(run) for name, run in found.items()}
+    weights = {name: _weights(run) for name, run in trainings.items()}
     result = Record()
-    for name, run in found.items():
+    for name, run in trainings.items():
         summary = read_summary(run.directory / SUMMARY)
         outputs = _outputs(run, exact)
         staying = {client: w for client, w in weights[name].items() if client in weights[EXACT]}
@@ -303,7 +305,7 @@ def _compared(found: Mapping[str, Trained], lost: Lost, metric: str, positive: i
             )
         )
         distance, disagree = _apart(outputs, reference)
-        attack = _attack(run, found[BEFORE], lost)
+        attack = _attack(run, trainings[BEFORE], lost)
         one = Compared(
             rounds=summary["rounds"],
             seconds=round(summary["seconds"], 2),
