@@ -14,7 +14,7 @@ from fedweave.core.types import Record
 from fedweave.experiment.config import config_hash, load, own_parameters
 from fedweave.experiment.config.plugins import checked_values
 from fedweave.experiment.config.toml import check_keys
-from fedweave.metrics.selection import judged_by, lower, of_members, title_of
+from fedweave.metrics.selection import lower, of_members, selection_metric_of, title_of
 from fedweave.privacy.accountant import bounds, remarks
 from fedweave.report.ledger import period
 from fedweave.report.reading import Run
@@ -79,7 +79,7 @@ def limits(run: Run, metrics: Record, settings: CardSettings) -> list[str]:
 
 
 def _measured_limits(run: Run, metrics: Record) -> list[str]:
-    metric = of_members(judged_by(metrics))
+    metric = of_members(selection_metric_of(metrics))
     ends = [metrics.get(f"fairness/{end}_{metric}") for end in ("worst", "best")]
     lines = [
         "It takes data of the form below. The command fedweave drift says whether new data still looks like it.",
@@ -93,8 +93,8 @@ def _measured_limits(run: Run, metrics: Record) -> list[str]:
             f"Members differ: their {title_of(metric)} on their own test examples is {low:.4f} to {high:.4f}; the "
             f"{worst} is the worst."
         )
-    if (without := metrics.get(f"features/local/{judged_by(metrics)}")) is not None:
-        name = title_of(judged_by(metrics))
+    if (without := metrics.get(f"features/local/{selection_metric_of(metrics)}")) is not None:
+        name = title_of(selection_metric_of(metrics))
         lines.append(f"A logistic regression without the graph, mean over clients: {name} {without:.4f}.")
     return lines
 

@@ -54,7 +54,11 @@ class Forget(Settings):
         stays = [at for at, name in enumerate(names) if name not in self.clients]
         staying = [partition.parts[at] for at in stays]
         leaving = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
-        others = [*staying, *partition.held.values(), *([] if partition.judged is None else [partition.judged])]
+        others = [
+            *staying,
+            *partition.held.values(),
+            *([] if partition.evaluation_part is None else [partition.evaluation_part]),
+        ]
         test = np.zeros(0, np.int64) if partition.test is None else partition.test
         examples = gone | _only(data.examples, [part.examples for part in leaving], [p.examples for p in others], test)
         nodes = _only(data.nodes, [part.nodes for part in leaving], [p.nodes for p in others], data.nodes_of(test))
@@ -75,7 +79,7 @@ class Forget(Settings):
             parts=parts,
             names=tuple(names[at] for at in stays),
             test=None if partition.test is None else test[~gone[test]],
-            judged=None if partition.judged is None else _without(data, partition.judged, gone),
+            judged=None if partition.evaluation_part is None else _without(data, partition.evaluation_part, gone),
             held={role: _without(data, part, gone) for role, part in partition.held.items()},
             pairs=pairs,
         )
@@ -169,7 +173,7 @@ def _data_without(data: Dataset, lost: np.ndarray, out: np.ndarray) -> Dataset:
         data,
         x=x,
         y=np.where(out if data.y.ndim == 1 else out[:, None], unlabeled_like(data.y), data.y),
-        sens=None if data.sens is None else np.where(out, -1, data.sens),
+        sensitive=None if data.sensitive is None else np.where(out, -1, data.sensitive),
         edges=data.edges[:, inside],
         edge_labels=None if data.edge_labels is None else data.edge_labels[inside],
         edge_attrs=edge_attrs,

@@ -24,14 +24,14 @@ from fedweave.core.tree import Tree, device_of, encode, norm, sub
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, config_hash, load
-from fedweave.experiment.config.plugins import OwnModels
+from fedweave.experiment.config.plugins import MemberModels
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary, write
 from fedweave.experiment.runs.predictions import from_outputs
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.kinds import pairs_of, tested
-from fedweave.metrics.selection import JUDGES, OF_RANKS, judged_by, positive_of
+from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
 from fedweave.partition.base import client_ids
 from fedweave.partition.forgetting import Forget, names_of
 from fedweave.privacy.attacks import Separation, separation
@@ -132,7 +132,7 @@ def forget(
     config = finished(directory)
     again = _without(config, directory, clients, ids)
     before = trained(directory, config, _INSTEAD)
-    again = replace(again, own=_models_of(config.own, before, clients))
+    again = replace(again, own=_models_of(config.member_models, before, clients))
     lost = _lost(before, clients, ids)
     folder = _folder(directory, out)
     summary = read_summary(directory / SUMMARY)
@@ -154,7 +154,7 @@ def forget(
         for name in configs
         if (folder / name / SUMMARY).exists()
     }
-    metric = judged_by(summary["metrics"])
+    metric = selection_metric_of(summary["metrics"])
     record: Record = {
         "kind": KIND,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -224,13 +224,13 @@ def _without(config: Config, directory: Path, clients: Sequence[str], ids: Seque
     return result
 
 
-def _models_of(member_models: OwnModels, run: Trained, clients: Sequence[str]) -> OwnModels:
+def _models_of(member_models: MemberModels, run: Trained, clients: Sequence[str]) -> MemberModels:
     """The models of the members that stay, each by its name: places change when others leave."""
     names = client_ids(len(run.built.partition.parts), run.built.partition.names)
     chosen = {
         name: member_models.of(name, at) for at, name in enumerate(names) if member_models and name not in clients
     }
-    return OwnModels((), {name: model for name, model in chosen.items() if model is not None})
+    return MemberModels((), {name: model for name, model in chosen.items() if model is not None})
 
 
 def _folder(directory: Path, out: Path | None) -> Path:
@@ -347,7 +347,7 @@ def _outputs(run: Trained, exact: Trained) -> list[tuple[Tensor, Graph]]:
 
 def _of_graph(net: models.Model, w: Tree, graph: Graph) -> Tensor:
     with torch.no_grad():
-        return models.judged(net, w, graph.to(device_of(w))).cpu()
+        return models.infer(net, w, graph.to(device_of(w))).cpu()
 
 
 def _metric(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int | None) -> float:
