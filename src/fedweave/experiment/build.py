@@ -112,8 +112,8 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
 def scaled_to(
     data: Dataset, how: str, split_times: tuple[float, float] | None, examples: np.ndarray | None = None
 ) -> Dataset:
-    """The data with features of edges scaled by those `split_times` the end of training; where edges are the examples, only
-    by `examples`, bool [e]."""
+    """The data with features of edges scaled by those up to the first of `split_times`, the end of training; where
+    edges are the examples, only by `examples`, bool [e]."""
     if how == "none" or data.edge_attrs is None or split_times is None:
         return data
     chosen = data.edge_attrs if examples is None or data.example != "edge" else data.edge_attrs.taken(examples)

@@ -386,9 +386,9 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise], `forget` where it has no [forget]; `external` and `min_external` are settings of [data]
-    for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`; `links`
-    states how links are the examples, if [data] task does, and `decoder` how [model] scores them (`models.links`);
-    `learned` states whether nodes have a column each instead of their features (`datasets.triples.learned`)."""
+    for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
+    `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
+    (`models.links`); `learned` states whether nodes have a column each instead of their features (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
