@@ -79,7 +79,9 @@ class Forget(Settings):
             parts=parts,
             names=tuple(names[at] for at in stays),
             test=None if partition.test is None else test[~gone[test]],
-            judged=None if partition.evaluation_part is None else _without(data, partition.evaluation_part, gone),
+            evaluation_part=None
+            if partition.evaluation_part is None
+            else _without(data, partition.evaluation_part, gone),
             held={role: _without(data, part, gone) for role, part in partition.held.items()},
             pairs=pairs,
         )

@@ -388,7 +388,8 @@ class Config:
     the document has no [noise], `forget` where it has no [forget]; `external` and `min_external` are settings of [data]
     for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
     `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
-    (`models.links`); `learned` states whether nodes have a column each instead of their features (`datasets.triples.learned`)."""
+    (`models.links`); `learned` states whether nodes have a column each instead of their features
+    (`datasets.triples.learned`)."""
 
     general: General
     data: Choice

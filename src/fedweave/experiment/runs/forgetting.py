@@ -132,7 +132,7 @@ def forget(
     config = finished(directory)
     again = _without(config, directory, clients, ids)
     before = trained(directory, config, _INSTEAD)
-    again = replace(again, own=_models_of(config.member_models, before, clients))
+    again = replace(again, member_models=_models_of(config.member_models, before, clients))
     lost = _lost(before, clients, ids)
     folder = _folder(directory, out)
     summary = read_summary(directory / SUMMARY)
