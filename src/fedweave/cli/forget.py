@@ -69,7 +69,7 @@ def forget(
         for name in rows[0]:
             table.add_column(name, justify="left" if name == "model" else "right")
         for row in rows:
-            table.add_row(*(cell.partition(":")[0] for cell in row.values()))
+            table.add_row(*row.values())
         shown.print(table)
     for line in (*verdict(result.record), *result.record["notes"]):
         shown.print(unmarked(line), highlight=False, soft_wrap=True)

@@ -5,16 +5,10 @@ from rich.filesize import decimal
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import listed
-from fedweave.experiment.runs.forgetting import BEFORE, EXACT, FAST, RECORD
+from fedweave.experiment.runs.forgetting import EXACT, RECORD
 from fedweave.metrics.selection import lower, title_of
 from fedweave.report.cells import NONE
 from fedweave.report.document import Document, Section, grid
-
-NAMES = {
-    BEFORE: "before",
-    EXACT: "exact: trained again without them",
-    FAST: "fast: trained on from the earlier model without them",
-}
 
 
 def headline(record: Record) -> str:
@@ -35,9 +29,8 @@ def verdict(record: Record) -> list[str]:
             continue
         above = attack["advantage"] > attack["by_chance"]
         sentences.append(
-            f"{NAMES[name].partition(':')[0].capitalize()}: an advantage of {attack['advantage']:.3f} is "
-            f"{'more than' if above else 'within'} what chance gives without any difference in 95 % of cases "
-            f"({attack['by_chance']:.3f})."
+            f"{name.capitalize()}: the advantage of {attack['advantage']:.3f} is {'above' if above else 'not above'} "
+            f"{attack['by_chance']:.3f}, which chance exceeds in 5 % of cases."
         )
     return sentences
 
@@ -51,7 +44,7 @@ def quality(record: Record) -> list[dict[str, str]]:
         apart = NONE if one["disagree"] is None else f"{one['disagree']:.1%}"
         far = (NONE, NONE, NONE) if name == EXACT else (f"{one['parameters']:.3f}", f"{one['predictions']:.4f}", apart)
         rows.append(
-            {"model": NAMES[name], head: f"{one['metric']:.4f}", "rounds": f"{one['rounds']:,}"}
+            {"model": name, head: f"{one['metric']:.4f}", "rounds": f"{one['rounds']:,}"}
             | {"seconds": f"{one['seconds']:.3g}", "traffic": decimal(one["bytes"])}
             | dict(zip(("weights apart", "predictions apart", "other class"), far, strict=True))
         )
@@ -67,7 +60,7 @@ def inference(record: Record) -> list[dict[str, str]]:
             head: f"{attack[key]:.3f}" if attack else NONE
             for key, head in (("auc", "AUC"), ("advantage", "advantage"), ("by_chance", "by chance"))
         }
-        rows.append({"model": NAMES[name], **cells})
+        rows.append({"model": name, **cells})
     return rows
 
 
@@ -81,6 +74,7 @@ def document(record: Record) -> Document:
         f"{record['digest']}  the record, {RECORD}",
     )
     compared = (
+        "Before: the run's model. Exact: trained again without what left. Fast: trained on from the run's model.",
         "The metric is that of the run's own selection, over the test examples that are left, with all models on the "
         "same graphs.",
         "Weights apart: the norm of the difference to the exact model's weights over their norm. Predictions apart: "
