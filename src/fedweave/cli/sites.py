@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedweave.cli.alive import alive
-from fedweave.cli.export import Format, Kind, Out
+from fedweave.cli.export import CardFile, Format, Kind, Out
 from fedweave.cli.members import accept, add, encrypt, remove, renew, request, revoke, sign
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, ModelRound, When
@@ -44,6 +44,7 @@ if not Loaded.for_help:
     from fedweave.deploy.sites.running import number_of, sites_of
     from fedweave.experiment.runs.files import RUN
     from fedweave.experiment.runs.resuming import terminable
+    from fedweave.export.card import read_card
     from fedweave.export.source import exportable, source
     from fedweave.report.terminal import screen, show_result
     from fedweave.report.tracking import tracked
@@ -230,14 +231,15 @@ def export(
     form: Kind = Format.safetensors,
     when: When = ModelRound.last,
     out: Out = None,
+    card_file: CardFile = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
     and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
     exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
-    folder = free(directory, out, form)
+    folder, settings = free(directory, out, form), read_card(card_file)
     before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")
-    write_export(folder, directory, source(directory, None, None, before, when.value), form)
+    write_export(folder, directory, source(directory, None, None, before, when.value), form, None, settings)
 
 
 class Teller:
