@@ -20,7 +20,7 @@ from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
 from fedweave.core.types import Record, Values
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
-from fedweave.datasets.base import CARRIED, EXCHANGE, WIDENING, Dataset
+from fedweave.datasets.base import EDGE_ARRAYS, EXCHANGE, WIDENING, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
@@ -277,10 +277,10 @@ class Before:
         edges, settings = self.form.edges, self.settings
         if edges is None or any(settings.get(name) for name in ("directed", "edge_features", "edge_weight")):
             return {}
-        if settings.get("edge_time") or settings.get("parallel", "keep") != "keep":
+        if settings.get("edge_time") or settings.get("edge_owner") or settings.get("parallel", "keep") != "keep":
             return {}
         features = (tuple(edges.get("columns", ())) or "all") if edges["features"] else None
-        weight = next(name for name, field in CARRIED.items() if field == "weight") if edges["weighted"] else None
+        weight = next(name for name, field in EDGE_ARRAYS.items() if field == "weight") if edges["weighted"] else None
         carries = bool(edges["directed"] or features or weight) or self.form.example == "edge"
         more = {"task": "edges"} if self.form.example == "edge" else {}
         loops = {} if carries else {"loops": "refuse"}
