@@ -281,9 +281,9 @@ class Before:
             return {}
         features = (tuple(edges.get("columns", ())) or "all") if edges["features"] else None
         weight = next(name for name, field in EDGE_ARRAYS.items() if field == "weight") if edges["weighted"] else None
-        carries = bool(edges["directed"] or features or weight) or self.form.example == "edge"
+        attributes = bool(edges["directed"] or features or weight) or self.form.example == "edge"
         more = {"task": "edges"} if self.form.example == "edge" else {}
-        loops = {} if carries else {"loops": "refuse"}
+        loops = {} if attributes else {"loops": "refuse"}
         return {"directed": bool(edges["directed"]), "edge_features": features, "edge_weight": weight, **more, **loops}
 
 

@@ -422,12 +422,12 @@ class Surroundings:
             where = np.concatenate([nodes, far])
             slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
             order = np.lexsort((near.distance[where], -slopes[where]))
-            chosen = np.zeros(len(near.x), bool)
-            chosen[self._sought(nodes[order[order < len(nodes)]], most, alone)] = True
-            edges_there = chosen[ends[0]] | chosen[ends[1]]
+            picks = np.zeros(len(near.x), bool)
+            picks[self._sought(nodes[order[order < len(nodes)]], most, alone)] = True
+            joins = picks[ends[0]] | picks[ends[1]]
             at_example = (near.distance[ends] == 0).any(0)
-            found = np.flatnonzero(np.concatenate([chosen[nodes], (edges_there & at_example)[edges]]))
-            order = np.concatenate([order[:most], found[: most + LEAST][~np.isin(found[: most + LEAST], order[:most])]])
+            more = np.flatnonzero(np.concatenate([picks[nodes], (joins & at_example)[edges]]))
+            order = np.concatenate([order[:most], more[: most + LEAST][~np.isin(more[: most + LEAST], order[:most])]])
         tried = [
             self._node(int(nodes[at])) if at < len(nodes) else self._edge(int(edges[at - len(nodes)])) for at in order
         ]
@@ -450,14 +450,14 @@ class Surroundings:
             nodes = np.searchsorted(near.nodes, self.near.nodes[nodes])[np.isin(self.near.nodes[nodes], near.nodes)]
         first = scores(case.net, case.w, [near], case.dtype, alone)[0, self.output]
         most = max(most, 2 * GROUPS + 2 * LIKELY * len(nodes).bit_length())
-        split = [near.distance[nodes] == 1, near.distance[nodes] > 1]
-        fresh = [part for side in split for part in np.array_split(nodes[side], GROUPS) if len(part)]
-        singles, waiting, tried = list[tuple[float, int]](), list[tuple[float, np.ndarray]](), 0
-        while fresh and tried < most:
-            tried += len(fresh)
+        sides = [near.distance[nodes] == 1, near.distance[nodes] > 1]
+        fresh = [part for side in sides for part in np.array_split(nodes[side], GROUPS) if len(part)]
+        singles, waiting, count = list[tuple[float, int]](), list[tuple[float, np.ndarray]](), 0
+        while fresh and count < most:
+            count += len(fresh)
             copies = (near.without(node=part) for part in fresh)
-            moved = np.abs(first - scores(case.net, case.w, copies, case.dtype, alone)[:, self.output])
-            for part, by in zip(fresh, moved.tolist(), strict=True):
+            changes = np.abs(first - scores(case.net, case.w, copies, case.dtype, alone)[:, self.output])
+            for part, by in zip(fresh, changes.tolist(), strict=True):
                 if len(part) == 1:
                     singles.append((by, int(part[0])))
                 else:
