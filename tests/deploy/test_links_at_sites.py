@@ -1,5 +1,6 @@
 """Links between sites: the simulation's numbers, a split that no server has a say in, and what evaluations tell."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.ledger import Ledger
 from fedweave.core.links import Links
 from fedweave.core.types import FRAMING
+from fedweave.deploy.flare.audit import of_site
 from fedweave.deploy.flare.federation import Flare, common_form
 from fedweave.deploy.flare.holdings import FORM, own_graph
+from fedweave.deploy.flare.journal import entries
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, SiteData, read_site_file, write_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -296,3 +299,21 @@ def test_randomized_labels_of_links_are_refused(
     with pytest.raises(ClientsMissing):
         joined(project, config)
     assert "policy.score_epsilon" in caplog.text
+
+
+def test_the_compliance_report_of_links_lists_all_that_left(project: Path, tmp_path: Path) -> None:
+    """Each key in the site's ledger is on its page, links are the examples, and no node's name is there."""
+    folder = tables(tmp_path / "d")
+    for site in SITES:
+        own(project, folder, site, shares=[0.6, 0.2, 0.2], split="hash")
+    fed, algorithm, _ = joined(project, config := of_links(folder))
+    list(train(algorithm, fed, 2, judging=config.evaluation))
+    [journal] = (project / SITES[0]).glob("ledgers/*.jsonl")
+    [left] = [one for one in of_site(project / SITES[0]).sections if one.heading.startswith("What left")]
+    assert left.grid is not None
+    reveals = {row[1]: row[0] for row in left.grid.rows}
+    sent = {line.key for entry in entries(journal) for line in entry.keys}
+    assert {key.split("/")[0] for key in sent} == {key.split("/")[0] for key in reveals} - {""}
+    assert [key for key, text in reveals.items() if "ranks the client's links" in text], reveals
+    assert {"edges", "relations", "split"} <= reveals.keys()
+    assert not re.search(r"\bn\d+\b", str(left.grid.rows))

@@ -298,7 +298,7 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
 
 def test_what_operators_are_told_of_is_there(project: Path, logger: logging.Logger) -> None:
     (project / "bank-a" / SITE_FILE).write_text('[data]\npath = "d"\n[policy]\nepsilon = 1.0\nbytes = 5\n')
-    there = {metric.name for metric in gauges.Gauges(project / "bank-a").collect()}
+    there = {one.name for name in ("bank-a", "server") for one in gauges.Gauges(project / name).collect()}
     operations = ROOT / "examples/operations"
     for text in ((ROOT / "docs/operations.md").read_text(), (operations / "alerts.yml").read_text()):
         named = set(re.findall(r"\bfedweave_[a-z_]+", text))

@@ -103,6 +103,23 @@ def test_sites_exchange_nothing_to_scale_numbers(project: Path, tmp_path: Path) 
         hand_out(*split(config, SITES), project, SITES, config)
 
 
+@pytest.mark.parametrize("measures", [[], ["loss"]])
+def test_errors_of_numbers_leave_only_with_the_loss(project: Path, tmp_path: Path, measures: list[str]) -> None:
+    """A sum of squares is the loss in other units; without it the run ends all the same."""
+    config = of_numbers(tmp_path)
+    hand_out(*split(config, SITES), project, SITES, config)
+    for site in SITES:
+        about, _ = read_site_file(path := project / site / SITE_FILE)
+        write_site_file(
+            path, {name: value for name, value in vars(about).items() if value is not None}, measures=measures
+        )
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    of_errors = {name for name in last.summary if name.startswith("local/") and name.endswith(("rmse", "mae", "loss"))}
+    finite = {name for name in of_errors if np.isfinite(last.summary[name])}
+    assert finite == ({"local/rmse", "local/mae", "local/loss"} if measures else set())
+
+
 def test_a_site_without_a_training_example_says_so(project: Path, tmp_path: Path) -> None:
     config = of_numbers(tmp_path)
     data, partition = split(config, SITES)

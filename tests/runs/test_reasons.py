@@ -13,9 +13,14 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
+from fedweave.core.tree import leaves, nest
+from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs import reasons
 from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.reasons import METHODS, Explanation, Reason, explain
 from fedweave.experiment.runs.scorer import scorer_at
+from fedweave.experiment.runs.trained import finished
 from fedweave.python.training import load_run
 from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
@@ -442,3 +447,54 @@ def test_a_drawn_molecule_shows_where_the_reason_is(molecules: tuple[Path, dict[
     assert held.graph is not None
     assert page.count("<circle") == len(held.graph.names)
     assert f"<title>{planted[name]} S</title>" in page
+
+
+# ----------------------------------------------------------------------------------------------------
+# One neighbor among very many.
+
+
+def of_a_hub(folder: Path, neighbors: int, planted: int) -> Path:
+    """A hub with neighbors, of which one, the `planted`, is listed; and other accounts."""
+    draw = np.random.default_rng(planted)
+    rows = [f"n{at},{draw.normal(0, 0.02):.4f},{int(at == planted)},," for at in range(neighbors)]
+    rows += [f"a{at},0,0,{('fine', 'fraud')[at % 2]},{('train', 'val', 'test')[at % 3]}" for at in range(12)]
+    folder.mkdir(parents=True)
+    (folder / "nodes.csv").write_text("\n".join(["id,size,listed,label,split", *rows, "hub,0,0,,"]) + "\n")
+    edges = [f"hub,n{at}" for at in range(neighbors)] + [f"a{at},n{at}" for at in range(12)]
+    (folder / "edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+    return folder
+
+
+def test_a_planted_neighbor_of_a_hub_is_found_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with weights by hand counts listed neighbors. Slopes are the same for all neighbors, so that the ones
+    that are tried by them alone miss it."""
+    monkeypatch.setattr(reasons, "WORK", 1)  # as in a neighborhood of a hundred thousand nodes
+    first = {"groups": 0, "slopes": 0}
+    for planted in range(40, 740, 70):
+        root = tmp_path / str(planted)
+        data = {"name": "folder", "path": str(of_a_hub(root / "data", 800, planted)), "normalize": "none"}
+        cut = {"name": "random", "clients": 1, "use_dataset_split": True}
+        made(root / "run", FAST, data, 1, partition=cut, model={"name": "gin", "hidden": 8, "layers": 1})
+        case = counting(reasons._of_run(root / "run", finished(root / "run"), None, None, "last"))
+        hub = reasons._example(case, "hub")
+        for how in first:
+            with monkeypatch.context() as patch:
+                if how == "slopes":
+                    patch.setattr(reasons.Surroundings, "_sought", lambda *about: np.zeros(0, np.int64))
+                found = reasons.reasons(case, hub, "fraud")
+            tops = [one.name for one in found.reasons if one.kind == "neighbor"]
+            first[how] += tops[:1] == [f"n{planted}"]
+            assert found.notes
+    assert first["groups"] >= FIRST
+    assert first["slopes"] <= 10 - FIRST
+
+
+def counting(case: Any) -> Any:
+    """The case with a model whose output of fraud is 4 · (listed neighbors) + size / 2 − 2."""
+    w = {path: torch.zeros_like(leaf) for path, leaf in leaves(case.w)}
+    w["0/weight"] = torch.eye(8)[:2]
+    for name in ("1/weight1", "1/weight2", "2/weight"):
+        w[name] = torch.eye(8)
+    w["3/weight"][:2, 1], w["3/bias"] = torch.tensor([0.5, 4.0]), torch.tensor([0.0, -2.0])
+    p = probabilities(case.net, nest(w), graph_of(case.data, case.data.features, case.dtype)).double().numpy()
+    return case._replace(w=nest(w), expected=lambda at: p[at])

@@ -323,6 +323,54 @@ def test_serve_gives_the_numbers_of_score(bank: Path, server: Server) -> None:
     assert (alone[0], len(alone[1]["rows"])) == (200, 1)
 
 
+@pytest.mark.parametrize("carried", [("edge_attr",), ("edge_weight",), ("edge_attr", "edge_weight"), ()])
+@pytest.mark.parametrize("directed", [True, False])
+def test_serve_takes_rows_for_a_model_that_learned_on_an_archive_with_loops(
+    tmp_path: Path, carried: tuple[str, ...], directed: bool
+) -> None:
+    """An archive names no column of edges: tables have the features by their names, and the weight as edge_weight."""
+    from fedweave.export import serving
+
+    draw, n = np.random.default_rng(0), 40
+    source = draw.integers(0, n, 120)
+    ends = np.stack([source, (source + draw.integers(1, n, 120)) % n])
+    loops = np.tile(np.arange(5 * (directed or bool(carried))), (2, 1))  # undirected pairs alone have none
+    ends = np.concatenate([ends, loops], 1)
+    amount, weight = (draw.lognormal(0, 1, ends.shape[1]).astype(np.float32) for _ in range(2))
+    edges: dict[str, Any] = {"edge_attr": amount[:, None], "edge_weight": weight}
+    edges = {name: edges[name] for name in carried} | {"directed": np.array(directed)}
+    edges |= {"edge_feature_names": np.array(["amount"])} if "edge_attr" in carried else {}
+    index = ends
+    if not directed:  # an archive has them in both directions, loops once
+        index = np.concatenate([ends, ends[::-1, :120]], 1)
+        edges |= {name: np.concatenate([edges[name], edges[name][:120]]) for name in carried}
+    x = draw.normal(size=(n, 2)).astype(np.float32)
+    arrays = {"x_data": x.ravel(), "x_indices": np.tile([0, 1], n), "x_indptr": np.arange(0, 2 * n + 1, 2)}
+    arrays |= {"x_shape": np.array([n, 2]), "y": np.arange(n) % 2, "edge_index": index, **edges}
+    np.savez(tmp_path / "bank.npz", **arrays)
+    data = {"name": "npz", "path": str(tmp_path / "bank.npz"), "loops": "keep", "normalize": "none"}
+    model = {"name": "gine" if "edge_attr" in carried else "gcn", "hidden": 8}
+    made(tmp_path / "run", FAST, data, 1, partition=SPLIT, model=model)
+    scorer = scorer_at(tmp_path / "run")
+    scorer.save(tmp_path / SCORER)
+    scorer = Scorer.load(tmp_path / SCORER)
+    expected = scorer.score(tmp_path / "bank.npz")
+    names = [f"n{at}" for at in range(n)]
+    nodes = [
+        {"id": name, **dict(zip(scorer.before.columns, map(float, row), strict=True))}
+        for name, row in zip(names, x, strict=True)
+    ]
+    rows_of_edges = [
+        {"source": names[a], "target": names[b]}
+        | ({"amount": float(amount[at])} if "edge_attr" in carried else {})
+        | ({"edge_weight": float(weight[at])} if "edge_weight" in carried else {})
+        for at, (a, b) in enumerate(ends.T)
+    ]
+    reply = serving.answer(scorer, json.dumps({"nodes": nodes, "edges": rows_of_edges}).encode())
+    np.testing.assert_allclose([row["p_1"] for row in reply["rows"]], expected["p_1"].to_numpy(), atol=1e-5)
+    assert len(serving.answer(scorer, json.dumps({"nodes": nodes[:2]}).encode())["rows"]) == 2
+
+
 def test_serve_says_what_it_is(server: Server) -> None:
     assert server.ask("/health") == (200, {"status": "ok"})
     assert server.ask("/model")[1]["columns"] == ["age", "debt", *(f"job = {job}" for job in JOBS), "debt is missing"]

@@ -57,6 +57,12 @@ SCORES: Declaration = {
     ),
     "trained": Sends("the loss and hits of the client's own trained model on its examples", within=Pairs()),
     **_of_numbers("own", "the model", "the client's examples"),
+    **{
+        f"own/{name}": Sends(
+            "how high the model ranks the client's links among drawn pairs without one", within=Pairs()
+        )
+        for name in OF_RANKS
+    },
 }
 PERSONAL_SCORES: Declaration = {
     **SCORES,

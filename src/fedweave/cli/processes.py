@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,13 @@ if not Loaded.for_help:
     from fedweave.deploy.sites.status import standing
 
 
+class LogFormat(StrEnum):
+    """The form of a member's log."""
+
+    text = "text"
+    json = "json"
+
+
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
 
@@ -44,6 +52,10 @@ def start(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until they end, and end them with this command.")
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(help="Form of fedweave.log: text, or one JSON object a line, never with data."),
+    ] = LogFormat.text,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
     project, here = read_project(directory), members(directory, tuple(only or ()))
@@ -60,7 +72,7 @@ def start(
         if member.kind == "client" and not already:
             with suppress(Closed):  # the server may be started later
                 greet(check_startup(member.folder), project)
-        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
+        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads, log_format)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)
     check_alive(here)

@@ -304,7 +304,7 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
 
 def _no_edges(scorer: Scorer) -> pa.Table:
     """An empty table of edges with the model's columns."""
-    settings = scorer.before.settings
+    settings = {**scorer.before.settings, **scorer.before.edge_settings}
     features = settings.get("edge_features")
     chosen = (settings.get("edge_weight"), settings.get("edge_time"))
     columns = [*(features if isinstance(features, tuple) else ()), *filter(None, chosen)]

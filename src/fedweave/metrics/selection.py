@@ -114,7 +114,7 @@ METRICS: dict[str, Metric] = {
         "low",
         "root of the mean squared error, in the data's units",
         fair=NRMSE,
-        measure=PLAIN,
+        measure="loss",
         beside=True,
     ),
     "mae": Metric(

@@ -11,8 +11,9 @@ from typing import TextIO
 
 from fedweave.core.ledger import Entry
 from fedweave.core.tree import Tree, leaves
+from fedweave.core.types import Record
 from fedweave.deploy.flare.chain import Chain
-from fedweave.deploy.flare.folder import private_file, private_folder
+from fedweave.deploy.flare.folder import LOG, SITE_LOGGER, fields, private_file, private_folder
 from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read_journal
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import Request, described
@@ -139,36 +140,53 @@ class CallLog:
     """
 
     def __init__(self, name: str, submitter: str) -> None:
-        self.log = logging.getLogger(f"fedweave.site.{name}")
-        self._submitter, self._left = submitter or "an unknown submitter", list[str]()
+        self.log = logging.getLogger(f"{SITE_LOGGER}{name}")
+        self._submitter, self._left = submitter or "an unknown submitter", list[Record]()
 
     def began(self) -> None:
         """Log that a job begins. The server has not named its run yet."""
-        self.log.info("a job of %s begins", self._submitter)
+        self.log.info("a job of %s begins", self._submitter, extra=fields("job-begins", submitter=self._submitter))
 
     def ended(self, run: str, why: str) -> None:
-        """Log that the job is over. why: the reason for which the site left it before, or ""."""
-        self.log.info("%s", self._line(run, f"the job ends{why and f'; the site had left it: {why}'}"))
+        """Log that the job is over. why: the reason for which the site left it before, or "", as the server heard."""
+        line = self._line(run, f"the job ends{why and f'; the site had left it: {why}'}")
+        about = {"run": run, "submitter": self._submitter, "reason": why}
+        self.log.info("%s", line, extra=fields("job-left" if why else "job-ends", **about))
 
     def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """Note that a message of the present call has left for the server or, if there are any, for the peers `to`."""
-        keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"
-        self._left.append(f"{keys}{' to ' * bool(to)}{', '.join(to)} ({size:,} bytes)")
+        keys = list(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply)))
+        self._left.append({"keys": keys, "bytes": size} | ({"to": list(to)} if to else {}))
 
     def done(self, run: str, request: Request) -> None:
         """Log that the site has answered a request, and what left."""
-        self.log.info("%s: left %s", self._line(run, described(request)), "; ".join(self._left) or "nothing")
+        text = "; ".join(
+            f"{', '.join(one['keys']) or 'no key'}{' to ' * ('to' in one)}{', '.join(one.get('to', ()))} "
+            f"({one['bytes']:,} bytes)"
+            for one in self._left
+        )
+        more = fields("answered", **self._about(run, request), left=self._left)
+        self.log.info("%s: left %s", self._line(run, described(request)), text or "nothing", extra=more)
         self._left = []
 
     def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
-        """Write into the log and the run's journal that the site in `folder` leaves the job."""
+        """Write into the log and the run's journal that the site in `folder` leaves the job. The journal, and a log in
+        JSON, have the text only of errors that tell nothing of the data."""
         what = "a request of no known form" if asked is None else described(asked)
         expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
-        self.log.error("%s [%s]", error, self._line(run, what), exc_info=None if expected else error)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
+        kind, plain = type(error).__name__, isinstance(error, CallRefused)
+        about = {**self._about(run, asked), "code": code, "error": kind, "reason": str(error) if plain else ""}
+        trace = None if expected else error
+        self.log.error("%s [%s]", error, self._line(run, what), exc_info=trace, extra=fields("refused", **about))
+        why = f"{kind}: {error}" if plain else f"{kind}; {LOG} has the reason"
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
-            why = f"{type(error).__name__}: {error}"
             note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
+
+    def _about(self, run: str, asked: Request | None) -> Record:
+        """Names and numbers of a request."""
+        about = {"run": run, "submitter": self._submitter, "request": "unknown" if asked is None else asked.kind}
+        return about | {name: getattr(asked, name) for name in ("step", "round") if hasattr(asked, name)}
 
     def _line(self, run: str, what: str) -> str:
         return f"run {run or 'none'} of {self._submitter}, {what}"

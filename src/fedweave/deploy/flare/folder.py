@@ -3,11 +3,13 @@ files have mode 0600, private folders 0700. The long-lived processes import only
 """
 
 import fcntl
+import json
 import logging
 import os
 import stat
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from fedweave.core.text import printable
-from fedweave.core.types import Record
+from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import load, own_parameters
 from fedweave.experiment.config.experiment import Device
@@ -26,6 +28,8 @@ from fedweave.experiment.config.toml import check_keys
 SITE_FILE = "site.toml"  # in a site's folder
 SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
 LOG = "fedweave.log"  # in either
+LOG_FORMAT = "FEDWEAVE_LOG_FORMAT"  # the variable of the environment: "text" or "json"
+SITE_LOGGER = "fedweave.site."  # what the name of a site's logger begins with
 T = TypeVar("T")
 Port = Annotated[int, Field(ge=0, lt=65536)]
 _Word = Annotated[str, Field(max_length=500)]
@@ -148,6 +152,30 @@ class _Printable(logging.Formatter):
         return "\n".join(printable(line) for line in super().format(record).split("\n"))
 
 
+class _Json(logging.Formatter):
+    """Writes each record as one JSON object in one line: time, level, event, site, and what the call names in `fields`.
+
+    Of a call without fields it writes the text without its arguments, and of an exception its class. So a line holds
+    names that this project gives, numbers and codes, and never a value of the data.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: Record = {"time": at, "level": record.levelname}
+        line |= getattr(record, "fields", None) or {"event": "note", "text": record.msg}
+        if record.name.startswith(SITE_LOGGER):
+            line["site"] = record.name.removeprefix(SITE_LOGGER)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps({key: value for key, value in line.items() if value not in (None, "")})
+
+
+def fields(event: str, **more: object) -> Values:
+    """What a logging call passes as `extra` for logs in JSON: the event, and names, numbers and codes of the project,
+    never ids, labels or other data."""
+    return {"fields": {"event": event, **more}}
+
+
 class _Rotating(RotatingFileHandler):
     """A private log to which all processes of a site write in turn. When one process has begun a new file, the others
     continue in that file."""
@@ -178,10 +206,12 @@ class _Rotating(RotatingFileHandler):
 
 def log_to(path: Path) -> None:
     """Write fedweave's messages to `path`, times in UTC, and keep them out of NVFlare's logs, which others may request.
-    A full file becomes the first of the old files. `OLD` old files are kept."""
+    A full file becomes the first of the old files. `OLD` old files are kept. The variable `LOG_FORMAT` of the
+    environment, which jobs inherit, says in which form."""
     logger = logging.getLogger("fedweave")
     logger.setLevel(logging.INFO)
     logger.propagate = False
     handler = _Rotating(path, maxBytes=MOST, backupCount=OLD, encoding="utf-8")
-    handler.setFormatter(_Printable("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    text = _Printable("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(_Json() if os.environ.get(LOG_FORMAT) == "json" else text)
     logger.handlers = [handler]

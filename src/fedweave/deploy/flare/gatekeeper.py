@@ -25,7 +25,7 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
 from fedweave.core.types import Record
-from fedweave.deploy.flare.folder import LOG, log_to, metrics_port
+from fedweave.deploy.flare.folder import LOG, fields, log_to, metrics_port
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, read_root
 
@@ -145,7 +145,8 @@ def expose(folder: Path) -> None:
 
             serve(folder, port)
     except (FedweaveError, OSError) as error:
-        logging.getLogger("fedweave.gauges").error("no metrics (metrics_port): %s", error)
+        log = logging.getLogger("fedweave.gauges")
+        log.error("no metrics (metrics_port): %s", error, extra=fields("no-metrics", reason=str(error)))
 
 
 if __name__ == "__main__":

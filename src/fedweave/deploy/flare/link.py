@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from nvflare.collab import collab
 from nvflare.fuel.utils import waiter_utils
 
+from fedweave.deploy.flare.folder import fields
 from fedweave.deploy.flare.journal import LATEST
 from fedweave.deploy.flare.requests import Answer
 
@@ -177,7 +178,8 @@ class CollabLink:
         call.idle[site] = 0 if at_work else call.idle[site] + 1
         if call.idle[site] in _ASK_AGAIN:
             what = "the request or its answer is lost on the way; the server asks again"
-            self._log.warning("%s lives and is at work on nothing: %s", site, what)
+            more = fields("asked-again", site=site)
+            self._log.warning("%s lives and is at work on nothing: %s", site, what, extra=more)
             self._repeated = True
             self._ask(call, [site])
 

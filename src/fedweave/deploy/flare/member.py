@@ -50,7 +50,7 @@ from fedweave.deploy.flare.chain import told_heads
 from fedweave.deploy.flare.entities import COUNTING, ENTITIES, NUMBERED, UNITE, Entities
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN
-from fedweave.deploy.flare.folder import LOG, SITE_FILE, read_about
+from fedweave.deploy.flare.folder import LOG, SITE_FILE, fields, read_about
 from fedweave.deploy.flare.holdings import (
     FORM,
     JOINING,
@@ -93,6 +93,7 @@ from fedweave.deploy.flare.requests import (
 )
 from fedweave.deploy.flare.scores import models_scored
 from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
+from fedweave.deploy.flare.states import StateFile
 from fedweave.deploy.flare.sums import data, tensor
 from fedweave.engines.calls import Watched, check_declared, check_permanent, check_way, find_step, of_client
 from fedweave.engines.data import taken
@@ -159,7 +160,7 @@ def read_received(
     info, call = step_info(find_step(job.algorithm, received.step)), (request.round, received.again)
     message, faults, refused = job.inbox.open(received.step, info, call, received.sources[site], received.clients)
     for peer, why in refused.items():
-        log.error("the parcel of %s is not usable: %s", peer, why)
+        log.error("the parcel of %s is not usable: %s", peer, why, extra=fields("parcel-refused", peer=peer))
     return message, faults
 
 
@@ -320,7 +321,8 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     if party.data.ids:
         with job.accounts.open(job.ledger):
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
-        log.info("%s", party.overlap(holdings.data))
+        more = fields("aligned", run=job.run, common=holdings.data.nodes)
+        log.info("%s", party.overlap(holdings.data), extra=more)
     job.check_marks(party.marks(holdings.data))
     job.begin(holdings, message["width"])
     return describe(holdings, withheld(job.rules))
@@ -343,6 +345,7 @@ class Member:
         self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
+        self._states: StateFile | None = None
         self._device, self._flags = torch.device(CPU), read_flags({})
         self._calls = CallLog(name, submitter)
         self._log = self._calls.log
@@ -374,6 +377,9 @@ class Member:
     def end(self) -> None:
         """Log that the job is over."""
         self._calls.ended(self._run_of(None), self._stopped)
+        if self._states is not None and not self._stopped:
+            whole = self._states.now.round >= self._states.now.rounds
+            self._states.end("done" if whole else "stopped")
 
     def _run_of(self, request: Request | None) -> str:
         return request.run if isinstance(request, Join) else self._job.run if self._job else ""
@@ -394,7 +400,7 @@ class Member:
             find_step(job.algorithm, call["step"])
             job.inbox.put(sender, call["step"], (int(call["round"]), int(call["again"])), blob)
         except Exception as error:  # a bad parcel must not stop this site
-            self._log.error("refused what %s sent: %s", sender, error)
+            self._log.error("refused what %s sent: %s", sender, error, extra=fields("parcel-refused", peer=sender))
             return "it was refused"
         return ""
 
@@ -421,18 +427,21 @@ class Member:
     def _refused(self, request: Request | None, error: Exception) -> Answer:
         """Log for the owner why the site takes no further part in the job."""
         self._calls.refused(self._folder, self._run_of(request), request, error)
+        if self._states is not None:
+            self._states.end("failed")
         return Answer(refusal=self._stopped, final=True)
 
     def _join(self, request: Join, blob: bytes) -> bytes:
         if self._joined:
             raise CallRefused("a job joins once")
-        self._joined = True
+        self._joined, self._states = True, StateFile(self._folder, request.run)
         set_aside(self._folder, request.run)
         policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
         check_versions(request, {}, rules.releases)  # another release's document could mean something else
         self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, request.document)
+        self._states.write(state="running", round=max(request.round, 0), rounds=config.general.rounds)
         released = check_versions(request, request.document, rules.releases)  # the policy allows reading these files
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than `flare`")
@@ -495,7 +504,8 @@ class Member:
     def _warn(self, job: Participation) -> None:
         """Log which journals have damaged lines."""
         for name, lines in job.accounts.damaged.items():
-            self._log.warning("ledgers/%s: damaged lines: %d; the accounts do not count them", name, lines)
+            more = fields("ledger-damaged", run=job.run, ledger=name, lines=lines)
+            self._log.warning("ledgers/%s: damaged lines: %d; the accounts do not count them", name, lines, extra=more)
 
     def _prepare(self, job: Participation, request: Agree | Open, message: Tree) -> bytes:
         """Answer a request for keys, shares or signatures of a secure aggregation; no rule of the policy applies to
@@ -531,6 +541,8 @@ class Member:
         info = step_info(step)
         check_way(request.step, info, _WAYS[request.kind])
         job.order.admit(request.step, request.round, request.again)
+        if self._states is not None:
+            self._states.reach(request.round)
         job.ledger.purpose = job.order.purpose
         message = job.last.whole(payload)
         job.enter(request, message)

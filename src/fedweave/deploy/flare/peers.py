@@ -17,6 +17,7 @@ from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
 from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
 from fedweave.core.types import Record
+from fedweave.deploy.flare.folder import fields
 from fedweave.engines.calls import check_declared
 from fedweave.engines.messages import peer_messages
 from fedweave.errors import NOT_FINITE, FedweaveError, ReplyRefused
@@ -194,7 +195,8 @@ class SiteFaults:
         self._counts.update((site, "refused") for site in refused)
         for site, why in {**missing, **refused}.items():
             if site in refused or self.reasons.get(site) != why:  # log a missing site once, not at every call
-                self._log.warning("round %d: %s is left out: %s", round, site, why)
+                more = fields("left-out", round=round, site=site, reason=why)
+                self._log.warning("round %d: %s is left out: %s", round, site, why, extra=more)
         self.reasons |= missing
 
     def update(self, faults: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:

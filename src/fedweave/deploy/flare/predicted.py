@@ -19,6 +19,7 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.folder import fields
 from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
@@ -106,7 +107,8 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
     apart = job.holdings.apart if isinstance(job.holdings, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
-    log.info("%d predictions: %s%s", data.examples, path, without)
+    more = fields("predictions", run=job.run, rows=data.examples)
+    log.info("%d predictions: %s%s", data.examples, path, without, extra=more)
     if model is not None:
         _keep_scorer(job, site, model, flagging, log)
     return True
@@ -124,7 +126,7 @@ def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], 
             p = probabilities(deployable(job.algorithm).net, w, job.graph)
             _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
     except FedweaveError as error:
-        log.info("no %s is written: %s", SCORER, error)
+        log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
 
 
 def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
@@ -138,7 +140,7 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         scorer.save(job.run_folder / SCORER)
         _keep_histograms(job, scorer)
     except FedweaveError as error:
-        log.info("no %s is written: %s", SCORER, error)
+        log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
 
 
 def _keep_histograms(job: Participation, scorer: Scorer) -> None:
@@ -157,7 +159,8 @@ def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | N
     called = np.array(data.node_ids)
     table = links_table(site, probability, job.graph, called)
     write_table(folder / PREDICTIONS, table)
-    log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS)
+    more = fields("predictions", run=job.run, rows=table.num_rows)
+    log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS, extra=more)
     if w is None or data.links is None or not isinstance(job.holdings, Holdings) or job.holdings.pairs is None:
         return True
     pairs = read_pairs(job.holdings.pairs, data.links)
@@ -166,7 +169,7 @@ def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | N
     absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
     table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
     write_table(folder / PAIRS_SCORED, table)
-    log.info("%d pairs: %s", table.num_rows, folder / PAIRS_SCORED)
+    log.info("%d pairs: %s", table.num_rows, folder / PAIRS_SCORED, extra=fields("pairs", run=job.run))
     return True
 
 

@@ -29,7 +29,7 @@ _PLAIN = "accuracy"  # counts that are not by class or group
 _CLASSES = "classes"
 # Pairs, and the means over sites of a sum: {name: the entry of policy.measures that lets it leave}.
 _LIKE = {name: metric.measure for name, metric in METRICS.items() if metric.measure}
-_LIKE |= {"squared": _PLAIN, "absolute": "loss"}
+_LIKE |= dict.fromkeys(("squared", "absolute"), "loss")  # a sum of squares is the loss of numbers in other units
 _LIKE |= dict.fromkeys(("labels", "moments", "group_errors", "f1", "groups"), _CLASSES)
 NOTHING = "nothing: zeros instead of losses, counts by class or group, and all other measures"
 _OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")

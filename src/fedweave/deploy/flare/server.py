@@ -48,7 +48,7 @@ from fedweave.deploy.flare.federation import (
     server_test,
     uncompared,
 )
-from fedweave.deploy.flare.folder import LOG, log_to
+from fedweave.deploy.flare.folder import LOG, fields, log_to
 from fedweave.deploy.flare.gatekeeper import JOB
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
@@ -57,6 +57,7 @@ from fedweave.deploy.flare.predicted import check_written, predicting, unscored
 from fedweave.deploy.flare.provision import USER
 from fedweave.deploy.flare.requests import ADMIN, Link, mendable
 from fedweave.deploy.flare.site import Site
+from fedweave.deploy.flare.states import State, StateFile
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, dumps, resolve
 from fedweave.experiment.requirements import ExperimentFacts
@@ -75,6 +76,7 @@ RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of 
 _WHEN: dict[str, When] = {"last": "last", "best": "best"}
 _MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
 RECENT = 20  # rounds in one progress report
+_ENDED: dict[str, State] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 
 @dataclass
@@ -104,17 +106,21 @@ class Progress:
 
     link: CollabLink | None = None
     ledger: Ledger | None = None
+    states: StateFile | None = None  # for the server's metrics
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Note that training is about to start."""
         self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
         self.ledger, self.note = built.fed.ledger, built.note  # the note is only for sites
         self.again = max(0, self.ledger.latest - done)
+        self._state(state="running", round=done, rounds=self.rounds)
 
     def step(self, reached: Checkpoint) -> None:
         """Note that a round is done."""
+        took = reached.seconds - self.seconds if self.seconds or reached.round == 1 else 0.0  # not of a resumed round
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
+        self._state(round=self.round, missing=tuple(sorted(self.lost)), **({"seconds": took} if took else {}))
         entry = {
             "round": self.round,
             "seconds": self.seconds,
@@ -129,10 +135,14 @@ class Progress:
     def end(self) -> None:
         """Do nothing: `recorded` sets the status."""
 
+    def _state(self, **changes: object) -> None:
+        if self.states is not None:
+            self.states.write(**changes)
+
     def plain(self) -> Record:
         """The progress as a record for JSON."""
         self.waiting = () if self.link is None else self.link.owing
-        return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger", "states")}
 
 
 @dataclass(frozen=True)
@@ -182,7 +192,8 @@ class Server:
         root = Path(collab.workspace.get_root_dir())
         folder, results = root / RUNS / self.run, Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
         log_to(root / LOG)
-        progress, stop = Progress(), Stop(lambda number: None)
+        progress = Progress(states=StateFile(root, self.run, self.sites))
+        stop = Stop(lambda number: None)
         collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
         try:
             with recorded(f"run {self.run}{', predicting' * bool(self.predict)}", progress):
@@ -235,8 +246,9 @@ class Server:
 def recorded(what: str, progress: Progress) -> Iterator[None]:
     """Record in `progress` and in the server's log how the job `what` in the block goes. Errors end here, so that the
     job still returns what it has reached."""
-    log = logging.getLogger("fedweave.server")
-    log.info("%s: begins", what)
+    log, states = logging.getLogger("fedweave.server"), progress.states
+    run = "" if states is None else states.now.run
+    log.info("%s: begins", what, extra=fields("run-begins", run=run))
     try:
         yield
         progress.status = "done"
@@ -251,7 +263,15 @@ def recorded(what: str, progress: Progress) -> Iterator[None]:
         progress.status, progress.error = "failed", f"the run failed at the server ({reason}); see its {LOG}."
     after = f" after round {progress.round} of {progress.rounds}" if progress.rounds else ""
     level = logging.ERROR if progress.status == "failed" else logging.INFO
-    log.log(level, "%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}")
+    if states is not None:
+        missing = progress.away or tuple(sorted(progress.lost or ()))
+        states.end("paused" if progress.away else _ENDED[progress.status], missing)
+    about = {"run": run, "round": progress.round, "rounds": progress.rounds, "missing": list(progress.away)}
+    log.log(
+        level,
+        *("%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}"),
+        extra=fields(f"run-{progress.status}", **about, reason=progress.error),
+    )
 
 
 def federation(

@@ -18,6 +18,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.core.types import Record, Values
+from fedweave.deploy.flare.folder import fields
 from fedweave.deploy.flare.journal import Journal, last_epoch
 from fedweave.deploy.flare.peers import HEARD, read_note
 from fedweave.deploy.flare.requests import Add, Agree, Open, StepRequest
@@ -120,7 +121,8 @@ class Masking:
         if cut:
             self._ledger.note("cut", round=request.round, step=request.step, cut=cut, values=values)
             text = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
-            self._log.warning(text, request.round, cut, values, request.step)
+            more = fields("cut", round=request.round, step=request.step, cut=cut, values=values)
+            self._log.warning(text, request.round, cut, values, request.step, extra=more)
 
     def open(self, request: Open, message: Tree) -> Tree:
         """Sign the list of sites in a sum, or reveal the shares that open it."""

@@ -1,11 +1,12 @@
 """Metrics of the long-lived process of a site or of the server, in Prometheus' format, on the loopback interface.
 
-All metrics are read from the journals and the certificate in the member's folder, so that a restart loses nothing and
-jobs need no code for them.
+All metrics are read from files in the member's folder, so that a restart loses nothing: journals, the states of runs,
+and the certificate.
 """
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,16 +22,19 @@ from prometheus_client.registry import Collector
 from fedweave.core.ledger import Entry
 from fedweave.core.loopback import LOOPBACK, names_loopback
 from fedweave.core.types import FRAMING
-from fedweave.deploy.flare.folder import SITE_FILE
+from fedweave.deploy.flare.folder import SITE_FILE, fields
 from fedweave.deploy.flare.journal import journals, read_journal
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.sitefile import Rules, read_site_file
+from fedweave.deploy.flare.states import OPEN, STATES, states
 from fedweave.deploy.sites.certificates import lasts
 from fedweave.errors import FedweaveError
 
+RECENT = 7 * 86_400.0  # seconds for which metrics name a run that is over
+
 
 class Gauges(Collector):
-    """Totals of the journals in a member's `folder`. Each request reads only the new entries."""
+    """Totals of the journals in a member's `folder`, of which each request reads only the new entries, and its runs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._site = folder, (folder / SITE_FILE).exists()
@@ -51,10 +55,35 @@ class Gauges(Collector):
         last = GaugeMetricFamily("fedweave_last_reply_seconds", "When it replied last, since 1970.", labels=["client"])
         for client, at in sorted(self._last.items()):
             last.add_metric([client], at)
-        yield from (calls, sent, last, *self._certificate())
+        yield from (calls, sent, last, *self._runs(), *self._certificate())
         yield GaugeMetricFamily("fedweave_ledger_damaged_lines", "Unreadable lines and files.", damaged)
         if self._site:
             yield from self._privacy()
+
+    def _runs(self) -> Iterator[Metric]:
+        """Of each run that goes on, or changed within `RECENT` seconds."""
+        state = GaugeMetricFamily("fedweave_run_state", "1 for the state that the run is in.", labels=["run", "state"])
+        names = ("Rounds that are done; at a site, that began.", "Rounds of the run.", "Duration of the last round.")
+        numbers = [
+            GaugeMetricFamily(f"fedweave_{name}", what, labels=["run"])
+            for name, what in zip(("run_round", "run_rounds", "round_seconds"), names, strict=True)
+        ]
+        missing = GaugeMetricFamily(
+            "fedweave_site_missing", "1 for a site without an answer.", labels=["run", "client"]
+        )
+        failures = 0
+        for one in states(self._folder):
+            failures += one.failures
+            if one.state in OPEN or time.time() - one.at < RECENT:
+                for name in STATES:
+                    state.add_metric([one.run, name], float(name == one.state))
+                for family, value in zip(numbers, (one.round, one.rounds, one.seconds), strict=True):
+                    family.add_metric([one.run], value)
+                for site in one.sites:
+                    missing.add_metric([one.run, site], float(site in one.missing))
+        yield from (state, *numbers, CounterMetricFamily("fedweave_run_failures", "Jobs that failed.", failures))
+        if not self._site:
+            yield missing
 
     def _unreadable(self, path: Path) -> int:
         """Count the new entries of a journal; returns 1 if the journal cannot be read, else 0."""
@@ -137,4 +166,5 @@ def serve(folder: Path, port: int) -> None:
     registry.register(Gauges(folder))
     server = make_server(LOOPBACK, port, guarded(make_wsgi_app(registry)), ThreadingWSGIServer, _Silent)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port)
+    more = fields("metrics", port=port)
+    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port, extra=more)

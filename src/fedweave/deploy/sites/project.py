@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fedweave.core.loopback import LOOPBACK
 from fedweave.core.text import printable
-from fedweave.deploy.flare.folder import LOG, metrics_port, private_file
+from fedweave.deploy.flare.folder import LOG, LOG_FORMAT, metrics_port, private_file
 from fedweave.deploy.flare.gatekeeper import load_revoked
 from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
 from fedweave.deploy.flare.requests import ADMIN
@@ -43,11 +43,22 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 
 def last_record(text: str) -> str:
     """The last error or warning in a log of `flare.folder.log_to`, without time and level; for a traceback, its last
-    line. "" if the log has no errors."""
+    line. "" if the log has no errors. Of a log in JSON, its reason or error, and code."""
+    if text.startswith("{"):
+        return _last_of_json(text)
     records = [record.strip() for record in _BEGINS.split(text) if not record.startswith(_DONE)]
     last = next((record for record in reversed(records) if record), "")
     last = _LEVEL.sub("", last)
     return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
+
+
+def _last_of_json(text: str) -> str:
+    for line in reversed(text.splitlines()):
+        with suppress(ValueError):
+            record = json.loads(line)
+            if record["level"] != "INFO":
+                return f"{record.get('reason') or record.get('error', record['event'])} [{record.get('code', '')}]"
+    return ""
 
 
 def last_error(text: str) -> str:
@@ -81,8 +92,8 @@ class SiteProcess:
         """The number of its process, if it runs."""
         return process(self.folder)
 
-    def start(self, threads: int = 0) -> int:
-        """Start the process, unless it runs already; returns its number.
+    def start(self, threads: int = 0, log_format: str = "text") -> int:
+        """Start the process, unless it runs already; returns its number. log_format: of `LOG`, also of its jobs.
 
         Raises:
             UserError: see `check_startup`.
@@ -106,7 +117,7 @@ class SiteProcess:
             "secure_train=true",
         ]
         words += ["config_folder=config", *([] if self.kind == "server" else [f"uid={self.folder.name}"])]
-        environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {}) | {LOG_FORMAT: log_format}
         where.chmod(0o700)
         with open(where / OUTPUT, "ab", opener=private_file) as output:
             (where / BEGAN).write_text(str(output.tell()))

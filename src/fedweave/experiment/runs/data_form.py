@@ -20,7 +20,7 @@ from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
 from fedweave.core.types import Record, Values
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
-from fedweave.datasets.base import EXCHANGE, WIDENING, Dataset
+from fedweave.datasets.base import EDGE_ARRAYS, EXCHANGE, WIDENING, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
@@ -273,6 +273,22 @@ class Before:
         """The names of its columns."""
         return self.form.columns or contents.unnamed(0, self.form.features)
 
+    @property
+    def edge_settings(self) -> Values:
+        """The settings by which tables have the attributes of edges that an archive (.npz) had, whose own settings name
+        no column: features by their names, and a weight as "edge_weight"."""
+        edges, settings = self.form.edges, self.settings
+        if edges is None or any(settings.get(name) for name in ("directed", "edge_features", "edge_weight")):
+            return {}
+        if settings.get("edge_time") or settings.get("edge_owner") or settings.get("parallel", "keep") != "keep":
+            return {}
+        features = (tuple(edges.get("columns", ())) or "all") if edges["features"] else None
+        weight = next(name for name, field in EDGE_ARRAYS.items() if field == "weight") if edges["weighted"] else None
+        attributes = bool(edges["directed"] or features or weight) or self.form.example == "edge"
+        more = {"task": "edges"} if self.form.example == "edge" else {}
+        loops = {} if attributes else {"loops": "refuse"}
+        return {"directed": bool(edges["directed"]), "edge_features": features, "edge_weight": weight, **more, **loops}
+
 
 def _frozen(value: object) -> object:
     """A value of JSON with tuples for its lists, as settings have them."""
@@ -358,6 +374,7 @@ def _read(before: Before, path: Path, lenient: bool) -> Dataset:
         options["external"] = before.external
     if kind is Members and (owner := options.pop("owner", None)):  # a column that its folders stand in for
         options["ignore"] = (*(options.get("ignore") or ()), owner)
+    options |= {name: value for name, value in before.edge_settings.items() if name in kind_settings}
     if options.get("categories"):
         options["categories"] = {of: _seen(of, values, before) for of, values in options["categories"].items()}
     elif any(path.glob("nodes.*")):
