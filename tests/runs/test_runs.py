@@ -203,6 +203,21 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
     assert calls == 16, "three files before training, three after each of four rounds, and the summary"
 
 
+def test_the_rows_of_a_long_ledger_are_in_its_file_also_after_that_is_gone(tmp_path: Path, whole: Path) -> None:
+    """`_LARGE` of 0 makes any ledger a long one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "_LARGE", 0)
+        made = build.build(resolved())
+        runs.run(resolved(), tmp_path / "run", Quiet(), here=runs.RunBackend(build=lambda _: made))
+    assert final_numbers(tmp_path / "run") == final_numbers(whole)
+    (tmp_path / "run/ledger.parquet").unlink()
+    ledger, rows = made.fed.ledger, final_numbers(whole)[2]
+    assert ledger.table().drop_columns(["seconds", "at"]).to_pylist() == rows
+    assert ledger.since(len(rows) - 3).drop_columns(["seconds", "at"]).to_pylist() == rows[-3:]
+    assert not ledger._written
+    assert ledger.bytes_up == json.loads((whole / "summary.json").read_text())["bytes_up"]
+
+
 @pytest.mark.parametrize("count", [4, 6, 9, 10, 13, 19, 20])
 def test_a_crash_between_checkpoints_leaves_no_row_of_later_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, count: int
@@ -223,9 +238,10 @@ def test_a_crash_between_checkpoints_leaves_no_row_of_later_rounds(
         if calls == count:
             raise Crash
 
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(Crash):
         runs.run(resolved(), tmp_path / "run", Quiet())
+    monkeypatch.setattr(os, "replace", real)
     runs.run(resolved(rounds=3) if count < 9 else resolved(), tmp_path / "run", Quiet(), resume=True)
     runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
     assert final_numbers(tmp_path / "run") == final_numbers(whole)

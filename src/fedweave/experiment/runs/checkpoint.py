@@ -303,7 +303,7 @@ class Growing:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
-        self._files: list[Path] = []  # the files with rows, in order
+        self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
         self._old, self._keep = 0, _as_is  # the first files, of which only the rows that are kept count
         self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
         self._new: list[pa.Table] = []  # rows in no file yet
@@ -336,8 +336,8 @@ class Growing:
 
     def tables(self) -> Iterator[pa.Table]:
         """All rows, in tables that fit into memory."""
-        for at, path in enumerate(self._files):
-            for table in row_groups(path, self._path.name):
+        for at, file in enumerate(self._files):
+            for table in row_groups(file, self._path.name):
                 yield self._keep(table) if at < self._old else table
         yield from self._new
 
@@ -370,7 +370,7 @@ class Growing:
         rows = self.rows
         write_tables(self._path, self._schema, _grouped(self.tables()))
         remove_parts(self._path)
-        self._files, self._old, self._gone = [self._path], 0, 0
+        self._files, self._old, self._gone = [pa.OSFile(str(self._path))], 0, 0  # also after another run replaced it
         self._in_table = self._filed = rows
         self._held, self._new = 0, []
 
@@ -460,6 +460,8 @@ class RunFiles:
         ledger = self.built.fed.ledger
         self._metrics.save(whole)
         self._ledger.save(whole, ledger.since(self._ledger.rows))
+        if ledger.rows > _LARGE:
+            ledger.file(self._ledger.tables)
         if pairs := pairs_of(self.built, self.reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())

@@ -374,15 +374,17 @@ def chained(path: Path) -> Iterator[tuple[Path, pa.Table]]:
                 rows += len(table)
 
 
-def row_groups(path: Path, name: str) -> Iterator[pa.Table]:
+def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
     """The tables of a Parquet file one after the other, at least one; name: the run's table that it belongs to.
 
     Raises:
         FedweaveError: it is damaged.
     """
-    with plain_errors(path, READABLE):
-        _check_regular(path)
-        source = pa.OSFile(str(path))
+    source, path = file, name
+    if isinstance(file, Path):
+        with plain_errors(file, READABLE):
+            _check_regular(file)
+            source, path = pa.OSFile(str(file)), file
     try:
         for table in parquet_groups(source, source.size()):
             for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
@@ -530,7 +532,7 @@ def _check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 
 
-def damaged(path: Path, reason: str) -> FedweaveError:
+def damaged(path: Path | str, reason: str) -> FedweaveError:
     """The error for a file of a run that cannot be read."""
     remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
     return FedweaveError(f"{path} is damaged: {reason}. {remedy}.", code="file.damaged")

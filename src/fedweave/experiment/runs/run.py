@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave.core import plugins
 from fedweave.core.types import CLASS, Record
@@ -314,7 +315,8 @@ def _train(
 
 
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
-    ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
+    noised = [table.filter(pc.is_valid(table["applied"])) for table in built.fed.ledger.tables()]
+    ledger, before, last = pa.concat_tables(noised), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
     earlier = config.general.init_from
     start_notes = [f"training began from the weights of the run {earlier}", *notes] if earlier else []
