@@ -111,9 +111,7 @@ def memory(rounds: int) -> Iterator[str]:
             watched = _Watched()
             settings = resolve(_document(300, {"name": "gcn", "hidden": 4}, rounds=count))
             run(settings, Path(folder) / f"{count}", watched)
-            rows = [
-                pa.parquet.read_metadata(Path(folder) / f"{count}/{name}.parquet") for name in ("metrics", "ledger")
-            ]
+            rows = [read_metadata(Path(folder) / f"{count}/{name}.parquet") for name in ("metrics", "ledger")]
             yield f"| {count} | {watched.most / 1e6:.1f} | {rows[0].num_rows:,} | {rows[1].num_rows:,} |"
 
 

@@ -304,14 +304,14 @@ class Growing:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
         self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
-        self._old, self._keep = 0, _as_is  # the first files, of which only the rows that are kept count
+        self._old, self._keep = 0, _as_is  # number of files that another session left; see `resume`
         self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
         self._new: list[pa.Table] = []  # rows in no file yet
         self._held = 0
 
     @classmethod
     def resume(cls, path: Path, schema: pa.Schema, least: int, keep: Callable[[pa.Table], pa.Table]) -> "Growing":
-        """The table that another session has left, of which only the rows that `keep` returns count.
+        """The table that another session has left. Only the rows that `keep` returns count.
 
         Raises:
             FedweaveError: a file is damaged, or fewer than `least` rows are there.
