@@ -433,7 +433,7 @@ class RunFiles:
 
     def _state_has_models(self) -> bool:
         """Whether the server's state determines the models of all clients."""
-        return self.built.algorithm.judged_model(self.reached.state) is not None
+        return self.built.algorithm.evaluated_model(self.reached.state) is not None
 
     def add(self, metrics: pa.Table | None, last: bool = False) -> None:
         """Add rows of metrics.parquet, which the next save makes last. last: whether they are of the last round."""
