@@ -304,7 +304,8 @@ class Growing:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
         self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
-        self._old, self._keep = 0, _as_is  # number of files that another session left; see `resume`
+        self._old = 0  # number of files that another session left; see `resume`
+        self._keep: Callable[[pa.Table], pa.Table] = _as_is
         self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
         self._new: list[pa.Table] = []  # rows in no file yet
         self._held = 0

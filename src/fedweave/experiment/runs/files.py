@@ -380,19 +380,19 @@ def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
     Raises:
         FedweaveError: it is damaged.
     """
-    source, path = file, name
+    source = file
     if isinstance(file, Path):
         with plain_errors(file, READABLE):
             _check_regular(file)
-            source, path = pa.OSFile(str(file)), file
+            source = pa.OSFile(str(file))
     try:
-        for table in parquet_groups(source, source.size()):
+        for table in parquet_groups(source, source.size()):  # type: ignore[union-attr]
             for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
                 table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
             check_columns(table, name)
             yield table
     except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:
-        raise damaged(path, str(error)) from error
+        raise damaged(file if isinstance(file, Path) else name, str(error)) from error
 
 
 def part_of(path: Path, first: int) -> Path:
