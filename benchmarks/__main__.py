@@ -1,4 +1,4 @@
-"""What this machine needs: one command for a CPU, in ten minutes, and one for a GPU.
+"""What this machine needs: one command for a CPU and one for a GPU.
 
     python -m benchmarks [--write]      # a CPU, one thread, processor time
     python -m benchmarks --gpu          # a GPU: its tests, then `benchmarks.gpu`
