@@ -11,6 +11,7 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
     *(ROOT / "benchmarks" / name for name in ("README.md", "findings.md")),
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/findings/*.md")),
     *sorted(ROOT.glob("docs/tutorials/*.py")),
     *sorted(ROOT.glob("examples/*/README.md")),
 ]
