@@ -169,7 +169,7 @@ def workloads(small: bool) -> dict[str, Callable[[torch.device, int], Row]]:
     return found
 
 
-def _commit() -> str:
+def commit() -> str:
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 
@@ -187,7 +187,7 @@ def main() -> None:
     device = chosen("cpu" if given.host else given.device)
     rounds = min(given.rounds, 2) if given.small else given.rounds
     runs = workloads(given.small)
-    print(f"{named(device)}, torch {torch.__version__}, commit {_commit()}\n")
+    print(f"{named(device)}, torch {torch.__version__}, commit {commit()}\n")
     print("| workload | s per round | PyG loop, s | times as fast | GiB at peak |\n| --- | --- | --- | --- | --- |")
     for run in [runs[name] for name in given.only or runs]:
         row = host(partial(run, device, rounds), given.profile) if given.host else run(device, rounds)

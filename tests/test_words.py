@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/credit/README.md")
+NAMES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "benchmarks/findings.md",
+    "examples/credit/README.md",
+)
 PAGES = [*(ROOT / name for name in NAMES), *(ROOT / "docs").rglob("*.md")]
 LONG, LONG_SHARE, READER_SHARE = 35, 0.03, 0.05  # words of a long sentence; the most that are; the least with "you"
 BANNED = (

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "benchmarks.md": "benchmarks/README.md",
+    "benchmarks-findings.md": "benchmarks/findings.md",
     "examples/credit.md": "examples/credit/README.md",
 }
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(docs/([^)\s]+)\)")  # of the README, as pages see it

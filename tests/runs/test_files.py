@@ -43,17 +43,55 @@ def test_what_a_large_table_gets_is_filed_beside_it_until_that_is_as_much(
     path, rows = tmp_path / files.METRICS, [(1, f"c{i}", "test", "loss", float(i)) for i in range(20)]
     (tmp_path / "checkpoint").mkdir()
     whole = pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA)
-    table = checkpoint.Growing(path)
+    table = checkpoint.Growing(path, METRICS_SCHEMA)
     for count, beside in ((3, []), (5, [3]), (6, []), (6, []), (8, [6]), (10, [6, 8]), (12, [])):
         before = path.read_bytes() if path.exists() else b""
-        table.save(count, whole.slice(0, count).slice, False)
+        table.save(False, whole.slice(table.rows, count - table.rows))
         assert [first for first, _ in files.parts_of(path)] == beside
         assert path.read_bytes() == before or not beside
         assert files.read_table(tmp_path, files.METRICS).to_pylist() == whole.slice(0, count).to_pylist()
     files.write_table(path, whole.slice(0, 12))  # killed before what is beside it was removed
     assert len(files.read_table(tmp_path, files.METRICS)) == 12
-    table.save(13, whole.slice(0, 13).slice, True)
+    table.save(True, whole.slice(12, 1))
     assert [path.name for path in tmp_path.rglob("*.parquet")] == [files.METRICS]
+
+
+def metrics_of(*rounds: int) -> pa.Table:
+    rows = [(round, "c0", "test", metric, 1.0) for round in rounds for metric in ("loss", "pooled/auc")]
+    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA)
+
+
+def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_HELD", 5)
+    monkeypatch.setattr(checkpoint, "_LARGE", 4)
+    path = tmp_path / files.METRICS
+    table = checkpoint.Growing(path, METRICS_SCHEMA)
+    for round in (1, 2, 3):
+        table.add(metrics_of(round))
+    assert [first for first, _ in files.parts_of(path)] == [0], "six rows are too many for memory"
+    table.save(whole=False)
+    assert files.read_table(tmp_path, files.METRICS).equals(metrics_of(1, 2, 3))
+    for round in (4, 5, 6, 7):
+        table.add(metrics_of(round))
+    assert [first for first, _ in files.parts_of(path)] == [6], "of which no checkpoint knows"
+    assert table.rows == 14
+    assert pa.concat_tables(table.tables()).equals(metrics_of(1, 2, 3, 4, 5, 6, 7))
+
+    def lasting(rows: pa.Table) -> pa.Table:
+        return checkpoint.lasting(rows, 3)
+
+    kept = [row for row in metrics_of(1, 2, 3).to_pylist() if row["metric"] == "loss"]
+    resumed = checkpoint.Growing.resume(path, METRICS_SCHEMA, 3, lasting)
+    assert resumed.rows == 3
+    assert pa.concat_tables(resumed.tables()).to_pylist() == kept
+    resumed.save(whole=False, rows=metrics_of(4))
+    assert files.read_table(tmp_path, files.METRICS).to_pylist() == kept + metrics_of(4).to_pylist()
+    again = checkpoint.Growing.resume(path, METRICS_SCHEMA, 3, lasting)  # killed before the checkpoint of round 4
+    assert pa.concat_tables(again.tables()).to_pylist() == kept
+    with refusal("file.damaged", "the checkpoint needs 9"):
+        checkpoint.Growing.resume(path, METRICS_SCHEMA, 9, lasting)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

@@ -203,6 +203,51 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
     assert calls == 16, "three files before training, three after each of four rounds, and the summary"
 
 
+def test_the_rows_of_a_long_ledger_are_in_its_file_also_after_that_is_gone(tmp_path: Path, whole: Path) -> None:
+    """`_LARGE` of 0 makes any ledger a long one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "_LARGE", 0)
+        made = build.build(resolved())
+        runs.run(resolved(), tmp_path / "run", Quiet(), here=runs.RunBackend(build=lambda _: made))
+    assert final_numbers(tmp_path / "run") == final_numbers(whole)
+    (tmp_path / "run/ledger.parquet").unlink()
+    ledger, rows = made.fed.ledger, final_numbers(whole)[2]
+    assert ledger.table().drop_columns(["seconds", "at"]).to_pylist() == rows
+    assert ledger.since(len(rows) - 3).drop_columns(["seconds", "at"]).to_pylist() == rows[-3:]
+    assert not ledger._written
+    assert ledger.bytes_up == json.loads((whole / "summary.json").read_text())["bytes_up"]
+
+
+@pytest.mark.parametrize("count", [4, 6, 9, 10, 13, 19, 20])
+def test_a_crash_between_checkpoints_leaves_no_row_of_later_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, count: int
+) -> None:
+    """Every round's rows are written at once, a checkpoint after every round. The last crash is after the last
+    tables, and before the checkpoint that knows of them."""
+    monkeypatch.setattr(saving, "_HELD", 1)
+    monkeypatch.setattr(saving, "_LARGE", 0)
+    real, calls = os.replace, 0
+
+    class Crash(BaseException):
+        pass
+
+    def replace(source: Any, target: Any) -> None:
+        nonlocal calls
+        real(source, target)
+        calls += 1
+        if calls == count:
+            raise Crash
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(Crash):
+        runs.run(resolved(), tmp_path / "run", Quiet())
+    monkeypatch.setattr(os, "replace", real)
+    runs.run(resolved(rounds=3) if count < 9 else resolved(), tmp_path / "run", Quiet(), resume=True)
+    runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
+    assert final_numbers(tmp_path / "run") == final_numbers(whole)
+    assert not [*(tmp_path / "run" / PARTS).glob("*")]
+
+
 @pytest.mark.often("fedprox", "drifting")
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox", *KINDS])
 def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:

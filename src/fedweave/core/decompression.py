@@ -5,6 +5,7 @@ views of one long string.
 import lzma
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,8 +65,14 @@ class Nested(Exception):
 
 
 def read_parquet(source: object, size: int) -> pa.Table:
-    """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
-    when Python ends would abort the process. Text becomes plain strings, also from columns of `views`.
+    """The table in a Parquet file of `size` bytes, in one piece; see `parquet_groups`."""
+    return pa.concat_tables(parquet_groups(source, size))
+
+
+def parquet_groups(source: object, size: int) -> Iterator[pa.Table]:
+    """The row groups of a Parquet file of `size` bytes, read in this thread only: another thread that still holds
+    `source` when Python ends would abort the process. Text becomes plain strings, also from columns of `views`. A file
+    without rows gives one table without rows.
 
     A word that is stored once but repeated a million times is counted before it is expanded.
 
@@ -84,13 +91,17 @@ def read_parquet(source: object, size: int) -> pa.Table:
     plain = _encoded(held.metadata, NO_DICTIONARY)
     words = [column.name for column in schema if _is_text(column.type) and column.name not in plain]
     _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size)
-    table = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words).read(use_threads=False)
-    table.validate(full=True)
-    much = sum(map(_written_out, table.columns))
-    if much > MOST and much > RATIO * size:
-        raise DecompressionBomb(f"its {size:,} bytes hold {much:,} bytes of text")
-    whole = [column.with_type(plain_type(column.type)) for column in schema]
-    return table.cast(pa.schema(whole, table.schema.metadata))
+    whole = pa.schema([column.with_type(plain_type(column.type)) for column in schema], schema.metadata)
+    file, much = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words), 0
+    if not file.num_row_groups:
+        yield whole.empty_table()
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, use_threads=False)
+        table.validate(full=True)
+        much += sum(map(_written_out, table.columns))
+        if much > MOST and much > RATIO * size:
+            raise DecompressionBomb(f"its {size:,} bytes hold {much:,} bytes of text")
+        yield table.cast(whole)
 
 
 def fault(held: pq.FileMetaData, size: int) -> str:

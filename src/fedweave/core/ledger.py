@@ -1,7 +1,7 @@
 """The ledger: what each client sent or received, when and what for, per call and key."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -194,6 +194,10 @@ class Ledger(Shown):
     _entries: list[Entry | Uncounted] = field(default_factory=list)
     _open: bool = False  # whether some of them are uncounted
     _written: list[pa.Table] = field(default_factory=list)
+    _filed: tuple[int, Callable[[], Iterable[pa.Table]]] = (
+        0,
+        tuple,
+    )  # the first rows that are in files: number, tables
 
     def facts(self) -> dict[str, object]:
         """The bytes that went each way."""
@@ -283,25 +287,44 @@ class Ledger(Shown):
         if entries := self._counted():
             self._written.append(_rows(entries))
             self._entries = []
-        return sum(map(len, self._written))
+        return self._filed[0] + sum(map(len, self._written))
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, in tables of moderate size."""
+        new = self.since(self._filed[0])
+        yield from self._filed[1]()
+        yield new
 
     def table(self) -> pa.Table:
         """All rows, columns as `SCHEMA`."""
+        if self._filed[0]:
+            return pa.concat_tables(self.tables()).unify_dictionaries().combine_chunks()
         self._written = [self.since(0)]
         return self._written[0]
 
     def since(self, row: int) -> pa.Table:
         """The rows from that number on, in time that depends on how many these are."""
         new, left = [SCHEMA.empty_table()], self.rows - row
+        if row < self._filed[0]:
+            return self.table().slice(row)
         for table in reversed(self._written):
             if left > 0:
                 new.append(table.slice(max(0, len(table) - left)))
                 left -= len(table)
         return pa.concat_tables(new[::-1]).unify_dictionaries().combine_chunks()
 
+    def file(self, tables: Callable[[], Iterable[pa.Table]]) -> None:
+        """Keep no row in memory; `tables` reads all rows up to now, which are in files."""
+        self._filed, self._written = (self.rows, tables), []
+
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
-        self._entries, self._open, self._written = [], False, [table.select(SCHEMA.names).cast(SCHEMA)]
+        self._filed, self._entries, self._open, self._written = (
+            (0, tuple),
+            [],
+            False,
+            [table.select(SCHEMA.names).cast(SCHEMA)],
+        )
         self._bytes = dict.fromkeys(WAYS, 0)
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])

@@ -4,6 +4,7 @@ As in `ops.sparse`, P clients' neighborhoods become one block-diagonal pattern. 
 of the pattern in its own order. So one client alone and the same client in a batch give the same bits.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -113,8 +114,18 @@ def _scale(key: Tensor, pattern: _Pattern, like: Tensor, rate: float) -> Tensor 
     return ((entry_bits >> 40 & 0xFFFFFF) >= round(rate * 2**24)).to(like.dtype) / (1 - rate)
 
 
-def _heads(tensor: Tensor, heads: int) -> list[Tensor]:
-    return [part.contiguous() for part in tensor.unflatten(1, (heads, -1)).unbind(1)]
+def _heads(tensor: Tensor, heads: int) -> tuple[Tensor, ...]:
+    """The columns of each head, as views."""
+    parts: tuple[Tensor, ...] = tensor.unflatten(1, (heads, -1)).unbind(1)
+    return parts
+
+
+def _per_head(matrices: Iterable[Tensor], dense: Tensor, heads: int, rows: int) -> Tensor:
+    """A product [rows, C] of each head's matrix with its columns of `dense`, side by side, without copies."""
+    out = dense.new_empty(rows, dense.shape[1])
+    for matrix, part, into in zip(matrices, _heads(dense, heads), _heads(out, heads), strict=True):
+        torch.addmm(into, matrix, part, beta=0, out=into)
+    return out
 
 
 @kernel
@@ -124,8 +135,7 @@ def _attend(
     heads = source.shape[1]
     _, a = _coefficients(source, target, pattern, slope)
     a = a * _scale(key, pattern, a, rate)
-    pairs = zip(a.T.contiguous(), _heads(values, heads), strict=True)
-    return torch.cat([pattern.matrix(head_weights) @ value for head_weights, value in pairs], 1)
+    return _per_head(map(pattern.matrix, a.T.contiguous()), values, heads, pattern.shape[0])
 
 
 @kernel
@@ -142,18 +152,16 @@ def _attend_back(
     heads = source.shape[1]
     raw, a = _coefficients(source, target, pattern, slope)
     scale = _scale(key, pattern, a, rate)
-    weights = a * scale
-    of_values, of_a = [], torch.empty_like(a)
+    weights, of_a = (a * scale).T.contiguous(), torch.empty_like(a)
+    of_values = _per_head(map(pattern.transposed, weights), grad, heads, pattern.shape[1])
     for head, (pull, value) in enumerate(zip(_heads(grad, heads), _heads(values, heads), strict=True)):
-        head_weights = weights[:, head].contiguous()
-        of_values.append(pattern.transposed(head_weights) @ pull)
-        of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(head_weights), pull, value.T, beta=0).values()
+        of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(weights[head]), pull, value.T, beta=0).values()
     of_a *= scale
     mean = torch.segment_reduce(a * of_a, "sum", offsets=pattern.row_ends)
     of_scores = a * (of_a - mean.index_select(0, pattern.rows))
     of_raw = torch.where(raw > 0, of_scores, of_scores * slope)
     of_source = torch.segment_reduce(of_raw[pattern.order], "sum", offsets=pattern.column_ends)
-    return of_source, torch.segment_reduce(of_raw, "sum", offsets=pattern.row_ends), torch.cat(of_values, 1)
+    return of_source, torch.segment_reduce(of_raw, "sum", offsets=pattern.row_ends), of_values
 
 
 class _Attend(Operation):

@@ -56,7 +56,7 @@ def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:
     """Add Σ over rows of h [P, n, k] times g [P, n, m] to `total` [P, k, m], by oneDNN."""
     for part, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
         for rows, slope in zip(part.split(ONEDNN_ROWS), other.split(ONEDNN_ROWS), strict=True):
-            into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as with rows.mT, which would be copied
+            into.add_(_linear(rows.mT.contiguous(), slope))
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:

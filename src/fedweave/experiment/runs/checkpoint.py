@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Engine
+from fedweave.core.ledger import SCHEMA
 from fedweave.core.tree import Leaf, Tree, decode, encode, has_its_digest, leaves, map_leaves, nest, with_digest
 from fedweave.core.types import Kind, Record
 from fedweave.errors import ReplyRefused, UserError
@@ -21,19 +22,24 @@ from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     LEDGER,
-    METRICS,
     PAIRS,
     SUMMARY,
+    chained,
     damaged,
     part_of,
+    plain_errors,
     read,
     read_summary,
     remove_parts,
+    row_groups,
     write,
     write_arrays,
     write_table,
+    write_tables,
 )
-from fedweave.metrics.selection import BEST
+from fedweave.metrics.intervals import INTERVALS
+from fedweave.metrics.ranking import POOLED
+from fedweave.metrics.selection import BEST, REFERENCE, WITHOUT_GRAPH
 from fedweave.ops.touched import Sparsified, TouchedRows, materialize
 
 When = Literal["last", "best"]  # the round that models are from
@@ -45,7 +51,7 @@ class Checkpoint:
 
     round:   the last whole round.
     seconds: time of training, evaluation and writing so far, over all sessions.
-    metrics: number of rows of metrics.parquet that belong to it.
+    metrics: number of rows of metrics.parquet up to its round, without metrics that only the last round has.
     ledger:  number of rows of the ledger that belong to it.
     summary: summary of the last evaluation.
     state:   the server's state.
@@ -285,30 +291,120 @@ class Ready(Protocol):
 
 
 _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
+_HELD = 1 << 18  # rows in memory that are in no file yet
+# Metrics that only the last round has: a run that goes on measures them again.
+_OF_LAST = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
 
 
 class Growing:
     """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`), until these
     files have the size of the table's own file; then all go into that file. So each row is written only a few times,
-    however often a run is saved."""
+    however often a run is saved, and only a few rows are in memory."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._in_table = 0  # number of rows in the table's own file
-        self._rows = 0  # number of rows in all files
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path, self._schema = path, schema
+        self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
+        self._old = 0  # number of files that another session left; see `resume`
+        self._keep: Callable[[pa.Table], pa.Table] = _as_is
+        self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
+        self._new: list[pa.Table] = []  # rows in no file yet
+        self._held = 0
 
-    def save(self, rows: int, since: Callable[[int], pa.Table], whole: bool) -> None:
-        """Write the first `rows` rows; some may be written already.
+    @classmethod
+    def resume(cls, path: Path, schema: pa.Schema, least: int, keep: Callable[[pa.Table], pa.Table]) -> "Growing":
+        """The table that another session has left. Only the rows that `keep` returns count.
 
-        since: the function that returns the rows from a number on. whole: whether all go into the table's own file.
+        Raises:
+            FedweaveError: a file is damaged, or fewer than `least` rows are there.
         """
-        if whole or rows <= _LARGE or not self._in_table <= rows < 2 * self._in_table:
-            write_table(self._path, since(0))
-            remove_parts(self._path)
-            self._in_table = rows
-        elif rows > self._rows:
-            write_table(part_of(self._path, self._rows), since(self._rows))
-        self._rows = rows
+        table = cls(path, schema)
+        for part, rows in chained(path):
+            if part not in table._files:
+                table._files.append(part)
+            table._filed += len(rows)
+            table._gone += len(rows) - len(keep(rows))
+            table._in_table += len(rows) if part == path else 0
+        if table._filed < least:
+            raise damaged(path, f"it has {table._filed} rows, the checkpoint needs {least}")
+        if table._gone:
+            table._old, table._keep, table._in_table = len(table._files), keep, 0  # written whole by the next save
+        return table
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._filed - self._gone + self._held
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, in tables that fit into memory."""
+        for at, file in enumerate(self._files):
+            for table in row_groups(file, self._path.name):
+                yield self._keep(table) if at < self._old else table
+        yield from self._new
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows; many of them go to a file at once. Only `save` makes them last."""
+        self._new.append(rows)
+        self._held += len(rows)
+        if self._held >= _HELD:
+            self._put()
+
+    def save(self, whole: bool, rows: pa.Table | None = None) -> None:
+        """Write all rows that are in no file, and further `rows`. whole: whether all go into the table's own file."""
+        if rows is not None:
+            self._new.append(rows)
+            self._held += len(rows)
+        if whole or self.rows <= _LARGE or not self._in_table <= self.rows < 2 * self._in_table:
+            self._join()
+        elif self._held:
+            self._put()
+
+    def _put(self) -> None:
+        part = part_of(self._path, self._filed)
+        with plain_errors(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+        write_table(part, _together(self._new))
+        self._files.append(part)
+        self._filed, self._held, self._new = self._filed + self._held, 0, []
+
+    def _join(self) -> None:
+        rows = self.rows
+        write_tables(self._path, self._schema, _grouped(self.tables()))
+        remove_parts(self._path)
+        self._files, self._old, self._gone = [pa.OSFile(str(self._path))], 0, 0  # also after another run replaced it
+        self._in_table = self._filed = rows
+        self._held, self._new = 0, []
+
+
+def _as_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in larger tables."""
+    held, rows = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        rows += len(table)
+        if rows >= _HELD:
+            yield _together(held)
+            held, rows = [], 0
+    if rows:
+        yield _together(held)
+
+
+def lasting(table: pa.Table, round: int) -> pa.Table:
+    """The rows of metrics that a run which goes on after `round` keeps."""
+    table = table.filter(pc.less_equal(table["round"], round))
+    return table.filter(pc.invert(_of_last(table)))
+
+
+def _of_last(table: pa.Table) -> pa.ChunkedArray:
+    return pc.match_substring_regex(table["metric"], f"^({_OF_LAST})/")
 
 
 class RunFiles:
@@ -320,10 +416,11 @@ class RunFiles:
     """
 
     def __init__(
-        self, directory: Path, built: Ready, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
+        self, directory: Path, built: Ready, metrics: Growing, start: Checkpoint, source: dict[str, str]
     ) -> None:
-        self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
-        self._tables = [Growing(directory / name) for name in (METRICS, LEDGER)]
+        self.directory, self.built, self._metrics, self._source = directory, built, metrics, source
+        self._ledger = Growing(directory / LEDGER, SCHEMA)
+        self._of_last = 0  # rows of metrics.parquet that only the last round has
         self.reached, self.saved = start, start.round
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
@@ -339,17 +436,21 @@ class RunFiles:
         """Whether the server's state determines the models of all clients."""
         return self.built.algorithm.evaluated_model(self.reached.state) is not None
 
-    def add(self, metrics: pa.Table | None) -> None:
-        """Keep rows of metrics.parquet for the next save."""
+    def add(self, metrics: pa.Table | None, last: bool = False) -> None:
+        """Add rows of metrics.parquet, which the next save makes last. last: whether they are of the last round."""
         if metrics is not None:
-            self._metrics.append(metrics)
+            self._metrics.add(metrics)
+            self._of_last += pc.sum(_of_last(metrics)).as_py() or 0 if last else 0
 
     @property
     def missed(self) -> dict[str, int]:
         """{client: number of rounds in which its reply was missing}, for clients where that is known."""
-        rows = pa.concat_tables(self._metrics).filter(pc.field("metric") == "missing")
-        counts = rows.group_by("client").aggregate([("round", "count_distinct")]).sort_by("client")
-        return dict(zip(counts["client"].to_pylist(), counts["round_count_distinct"].to_pylist(), strict=True))
+        rounds: dict[str, set[int]] = {}
+        for table in self._metrics.tables():
+            rows = table.filter(pc.field("metric") == "missing")
+            for client, round in zip(rows["client"].to_pylist(), rows["round"].to_pylist(), strict=True):
+                rounds.setdefault(client, set()).add(round)
+        return {client: len(rounds[client]) for client in sorted(rounds)}
 
     def save(self, clients: Sites | None = None, whole: bool = True) -> None:
         """Write what was reached: the tables first, the checkpoint that counts their rows last.
@@ -357,17 +458,18 @@ class RunFiles:
         clients: the clients' part of the checkpoint; by default as the federation is now. whole: see `Growing.save`;
         False while the run goes on.
         """
-        metrics, ledger = pa.concat_tables(self._metrics), self.built.fed.ledger
-        self._metrics = [metrics]
-        metrics_file, ledger_file = self._tables
-        metrics_file.save(len(metrics), metrics.slice, whole)
-        ledger_file.save(ledger.rows, ledger.since, whole)
+        ledger = self.built.fed.ledger
+        self._metrics.save(whole)
+        self._ledger.save(whole, ledger.since(self._ledger.rows))
+        if ledger.rows > _LARGE:
+            ledger.file(self._ledger.tables)
         if pairs := pairs_of(self.built, self.reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
         best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
         checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
-        replace(checkpoint, metrics=len(metrics), ledger=ledger.rows).save(self.directory / CHECKPOINT)
+        rows = self._metrics.rows - self._of_last
+        replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round
 
     def _keeps_best(self) -> bool:

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
@@ -26,7 +26,7 @@ from fedweave.core.decompression import (
     DecompressionBomb,
     Nested,
     check_archive,
-    read_parquet,
+    parquet_groups,
 )
 from fedweave.core.text import cell
 from fedweave.core.types import Record
@@ -270,6 +270,17 @@ def write_table(path: Path, table: pa.Table) -> None:
     write(path, lambda file: pq.write_table(table, file, compression="zstd"))
 
 
+def write_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """`write` a Parquet file with a row group for each of the tables."""
+
+    def fill(file: BinaryIO) -> None:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(table)
+
+    write(path, fill)
+
+
 def write_csv(path: Path, table: pa.Table, spreadsheet: bool = False) -> None:
     """`write` a CSV file (`csv_bytes`)."""
     write(path, lambda file: file.write(csv_bytes(table, spreadsheet)))
@@ -344,23 +355,45 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(
             f"there is no {path}; give the directory of a run (the --out of `fedweave run`).", code="user.no-file"
         )
-    table = _read_table(path, name)
+    return pa.concat_tables([table for _, table in chained(path)]).unify_dictionaries()
+
+
+def chained(path: Path) -> Iterator[tuple[Path, pa.Table]]:
+    """The rows of a run's table, in order: the file, and a table from it.
+
+    Raises:
+        FedweaveError: a file is damaged.
+    """
+    rows = 0
+    for table in row_groups(path, path.name):
+        yield path, table
+        rows += len(table)
     for first, part in parts_of(path):
-        if first == len(table):  # what the table has already was about to be removed
-            table = pa.concat_tables([table, _read_table(part, name)])
-    return table.unify_dictionaries()
+        if first == rows:  # what the table has already was about to be removed
+            for table in row_groups(part, path.name):
+                yield part, table
+                rows += len(table)
 
 
-def _read_table(path: Path, name: str) -> pa.Table:
-    blob = read(path)
+def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
+    """The tables of a Parquet file one after the other, at least one; name: the run's table that it belongs to.
+
+    Raises:
+        FedweaveError: it is damaged.
+    """
+    source = file
+    if isinstance(file, Path):
+        with plain_errors(file, READABLE):
+            _check_regular(file)
+            source = pa.OSFile(str(file))
     try:
-        table = read_parquet(pa.BufferReader(blob), len(blob))
-        for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
-            table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
-        check_columns(table, name)
+        for table in parquet_groups(source, source.size()):  # type: ignore[union-attr]
+            for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
+                table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
+            check_columns(table, name)
+            yield table
     except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:
-        raise damaged(path, str(error)) from error
-    return table
+        raise damaged(file if isinstance(file, Path) else name, str(error)) from error
 
 
 def part_of(path: Path, first: int) -> Path:
@@ -500,7 +533,7 @@ def _check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 
 
-def damaged(path: Path, reason: str) -> FedweaveError:
+def damaged(path: Path | str, reason: str) -> FedweaveError:
     """The error for a file of a run that cannot be read."""
     remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
     return FedweaveError(f"{path} is damaged: {reason}. {remedy}.", code="file.damaged")

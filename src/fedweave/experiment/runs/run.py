@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, RunFiles, Sites
+from fedweave.experiment.runs.checkpoint import Checkpoint, Growing, Ready, RunFiles, Sites, lasting
 from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -45,7 +46,6 @@ from fedweave.experiment.runs.files import (
     plain_errors,
     read_table,
     remove_leftovers,
-    remove_parts,
     remove_run,
     write,
     write_table,
@@ -63,10 +63,8 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
-from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.metrics.ranking import POOLED
-from fedweave.metrics.selection import REFERENCE, TARGETS_APART, WITHOUT_GRAPH, Judging
+from fedweave.metrics.selection import TARGETS_APART, Judging
 from fedweave.partition.client_data import targets_apart
 from fedweave.privacy.accountant import bounds
 
@@ -228,18 +226,17 @@ def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend,
 
 def _prepare(
     config: Config, built: Ready, directory: Path, columns: Record, source: dict[str, str]
-) -> tuple[Checkpoint, pa.Table]:
+) -> tuple[Checkpoint, Growing]:
     """Write what is known before training and restore the checkpoint, if there is one."""
     remove_leftovers(directory)
-    start, metrics = Checkpoint(), METRICS_SCHEMA.empty_table()
+    metrics_file = directory / METRICS
+    start, metrics = Checkpoint(), Growing(metrics_file, METRICS_SCHEMA)
     if (directory / CHECKPOINT).exists():
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or start again with --overwrite.")
-        metrics = _cut(directory, METRICS, start.metrics)
-        of_last = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
-        metrics = metrics.filter(pc.invert(pc.match_substring_regex(metrics["metric"], f"^({of_last})/")))
-        built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
+        metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, partial(lasting, round=start.round))
+        built.fed.ledger.restore(_ledger(directory, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
@@ -252,11 +249,10 @@ def _prepare(
     return start, metrics
 
 
-def _cut(directory: Path, name: str, rows: int) -> pa.Table:
-    table = read_table(directory, name)
+def _ledger(directory: Path, rows: int) -> pa.Table:
+    table = read_table(directory, LEDGER)
     if len(table) < rows:
-        raise damaged(directory / name, f"it has {len(table)} rows, the checkpoint needs {rows}")
-    remove_parts(directory / name, rows)
+        raise damaged(directory / LEDGER, f"it has {len(table)} rows, the checkpoint needs {rows}")
     return table.slice(0, rows)
 
 
@@ -288,7 +284,7 @@ def _train(
         config.evaluation.stopping,
     )
     for step in files.saving(rounds, here.before):
-        files.add(step.metrics)
+        files.add(step.metrics, step.last)
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
@@ -299,7 +295,7 @@ def _train(
                 plain = without_graph(built, judging, config.evaluation.features, summary)
                 apart = targets_apart(built.data, built.partition) if len(built.fed.clients) > 1 else None
                 plain |= {} if apart is None else {TARGETS_APART: apart}
-            files.add(rows_of(step.round, plain))
+            files.add(rows_of(step.round, plain), step.last)
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
@@ -319,7 +315,8 @@ def _train(
 
 
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
-    ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
+    noised = [table.filter(pc.is_valid(table["applied"])) for table in built.fed.ledger.tables()]
+    ledger, before, last = pa.concat_tables(noised), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
     earlier = config.general.init_from
     start_notes = [f"training began from the weights of the run {earlier}", *notes] if earlier else []
