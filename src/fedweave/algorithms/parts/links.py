@@ -114,7 +114,7 @@ class LinkPrediction(Part):
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:
     """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k], which of them are real."""
-    rows = graph.found(TRAINED)
+    rows = graph.precomputed(TRAINED)
     if graph.pairs is None:
         raise ValueError("these examples are no links")
     return graph.pairs.gather(1, rows.clamp(min=0).expand(3, -1)), rows >= 0
@@ -126,7 +126,7 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
     Both ends are drawn; with several relations only the head or the tail; with items only the item.
     """
-    nodes, known, items = graph.real.sum(), graph.found(KNOWN), graph.extra.get(ITEMS)
+    nodes, known, items = graph.real.sum(), graph.precomputed(KNOWN), graph.extra.get(ITEMS)
     kind = "tail" if items is not None else "turns" if known.shape[0] > 0 and graph.several else "both"
     keys = torch.stack([random.fold(key, purpose) for purpose in ("head", *range(TRIES))])
     drawn = _DRAWS[kind](links, keys, known, nodes[None], nodes[None] if items is None else items)
