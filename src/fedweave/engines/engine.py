@@ -204,8 +204,8 @@ class LocalEngine(Engine):
         key = self._keys.step(name, self._keys.occurrence(name))
         check_way(name, info, call.way)
         clients = call.clients
-        if clients is None and self.judged and self.ledger.purpose == EVALUATION:
-            clients = self.judged
+        if clients is None and self.evaluated_clients and self.ledger.purpose == EVALUATION:
+            clients = self.evaluated_clients
         here, missing = self._present(name, receivers(name, clients, call.received), call.quorum)
         check_summed(name, info, len(here), self.clients, missing)
         peers = cast(DeliveredReplies, call.received).open() if call.received else None
