@@ -53,7 +53,7 @@ from fedweave.metrics.classification import values
 from fedweave.ops.sparse import dense, gather_rows
 from fedweave.report.cells import interval
 
-ROUNDS, EVERY, HIDDEN, LR = 40, 5, 32, 0.01
+ROUNDS, EVERY, HIDDEN, LR, DECAY = 40, 5, 32, 0.01, 5e-4
 DECODERS = ("dot", "mlp")  # one is chosen for each method and set, by validation over all seeds
 COLUMNS = ("set", "method", "decoder", "seed", "round", "val_ap", "test_ap", "test_auc", "inner_ap", "seconds")
 
@@ -128,7 +128,7 @@ def document(name: str, seed: int, decoder: str, folder: Path) -> dict[str, Any]
         "data": data | task,
         "partition": partition,
         "model": model,
-        "algorithm": {"name": "fedavg", "lr": LR},
+        "algorithm": {"name": "fedavg", "lr": LR, "weight_decay": DECAY},
     }
 
 

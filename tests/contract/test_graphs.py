@@ -9,12 +9,13 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import FedAvg, Local
-from fedweave.algorithms.parts import GraphCrossEntropy, Part
+from fedweave.algorithms.parts import BatchCrossEntropy, GraphCrossEntropy, Part
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
 from fedweave.core.algorithm import Capabilities, capabilities
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.model import Model
+from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
 from tests.contract.federations import distance
@@ -115,6 +116,42 @@ def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> Non
     assert distance(ours, theirs) <= 1e-12
     few = FedAvg(net(dropout=0.0), optimizer="sgd", lr=0.05, parts=(GraphCrossEntropy(batch=most - 1),))
     assert distance(run(few, federation(mode=mode), 2).state["w"], theirs) > 1e-6
+
+
+def test_a_batch_size_reads_the_graphs_of_a_batch_alone() -> None:
+    """Features of other graphs may be anything; with all graphs in each step they may not."""
+    made = {}
+    for number, count in enumerate(COUNTS):
+        held = arrays(count, number)
+        others = ~held["masks"][TRAIN][held["graph_of"]] & (held["graph_of"] > 0)  # rows of padding read the first
+        x = np.where(others[:, None], np.nan, held["x"].toarray())
+        made[f"client-{number}"] = make_graph(**held | {"x": x}, dtype=torch.float64)
+
+    def after(**more: Any) -> Tree:
+        algorithm, fed = FedAvg(net(), optimizer="sgd", lr=0.05, **more), federation(clients=made, mode="loop")
+        fed.begin(0)
+        state = algorithm.init(fed)
+        fed.begin(1)
+        w: Tree = algorithm.round(state, fed)["w"]
+        return w
+
+    sized = after(batch_size=4)
+    assert distance(sized, after(parts=(GraphCrossEntropy(batch=4),))) == 0
+    assert all(leaf.isfinite().all() for _, leaf in leaves(sized))
+    whole = after(parts=(BatchCrossEntropy(batch=4),))
+    assert not all(leaf.isfinite().all() for _, leaf in leaves(whole))
+
+
+def test_epochs_of_mini_batches_of_graphs_agree() -> None:
+    made = FedAvg(net(), optimizer="sgd", lr=0.05, local_epochs=2, batch_size=4)
+    loop, batch = (run(made, federation(mode=mode), 2).state["w"] for mode in ("loop", "vmap"))
+    assert distance(loop, batch) <= 1e-9
+
+
+def test_models_that_read_single_edges_keep_all_graphs_in_a_step() -> None:
+    whole = MODELS["gine"](hidden=8, pool="sum", edge_features=0).build(FEATURES, CLASSES)
+    kinds = [next(iter(FedAvg(one, batch_size=4).composed)) for one in (net(), whole)]
+    assert kinds == ["GraphCrossEntropy", "BatchCrossEntropy"]
 
 
 def test_mini_batches_of_graphs_need_a_model_that_pools() -> None:

@@ -2,10 +2,12 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, leaves
+from fedweave.core.types import FRAMING
 from fedweave.datasets import triples
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.federation import Flare
@@ -24,12 +27,14 @@ from fedweave.deploy.sites.project import read_project
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.predictions import probabilities
 from fedweave.privacy import union
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess
 from tests.deploy.test_external import Watched
 from tests.deploy.test_in_process import renamed, simulated
 from tests.deploy.test_links_at_sites import joined, of_links, project, tables
+from tests.deploy.test_prediction_at_home import predict
 from tests.links.test_knowledge_graphs import triples as circle
 from tests.refusals import refusal
 
@@ -105,6 +110,31 @@ def test_sites_give_the_numbers_of_the_simulation(
     assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
     assert "global/mrr" in last.summary
     assert last.summary == pytest.approx(expected.summary, abs=1e-3)
+
+
+@pytest.mark.parametrize("case", [knowledge, shop])
+def test_sites_predict_with_learned_vectors_what_the_simulation_predicts(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Callable[..., Any]
+) -> None:
+    """In processes that have just begun, and that number the entities as the run did."""
+    config = case(tmp_path / "d")
+    handed(project, config)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    fed.snapshot()
+    ledger = predict(project, config, algorithm, last.state)
+    numbered_as_at_sites(monkeypatch, read_ids_key(project / SITES[0]))
+    expected, sim = simulated(config)
+    sim.begin(2)
+    algorithm.deploy(expected.state, sim, "personal")
+    for site, client in zip(SITES, sim.clients, strict=True):
+        table, graph = pq.read_table(project / site / "runs/r1/predictions.parquet"), sim.graphs[client]
+        chances = probabilities(algorithm.net, sim.snapshot()[client]["model"], graph)[graph.y >= 0][:, 1]
+        assert len(table) == len(chances)
+        assert np.sort(table["p_link"].to_numpy()) == pytest.approx(np.sort(chances.numpy()), abs=1e-4)
+        assert np.std(chances.numpy()) > 1e-3
+    up = [row for row in ledger.table().to_pylist() if row["direction"] == "up" and row["step"] != "(join)"]
+    assert {row["key"] for row in up} == {FRAMING}
 
 
 def test_the_server_hears_how_many_hold_an_entity_and_not_who(project: Path, tmp_path: Path) -> None:

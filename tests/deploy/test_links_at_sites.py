@@ -22,12 +22,16 @@ from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, SiteData, read_site_
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.running import run
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.models.edges import model_of_form
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, copied, experiment
 from tests.deploy.test_in_process import renamed, simulated
+from tests.deploy.test_sites import Watcher, noted
 from tests.refusals import refusal
 
 
@@ -122,6 +126,26 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, tmp_path: Path,
     assert told.keys() == expected.summary.keys()
     assert told == pytest.approx(expected.summary, abs=1e-3)
     assert (case == "sums") == ("pooled/auc" in last.summary)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["dot", "relations", "items"])
+def test_sites_in_processes_of_their_own_give_the_numbers_of_the_simulation(
+    owned: Path, tmp_path: Path, case: str
+) -> None:
+    settings = dict(CASES[case])
+    kinds, label = settings.pop("kinds", ()), settings.pop("label", False)
+    config = of_links(tables(tmp_path / "d", kinds=kinds, label=label), **settings)
+    (owned / "server/test.npz").unlink()  # the fixture writes it again
+    hand_out(*split(config, SITES), owned, SITES, config)
+    summary = run(config, owned, tmp_path / "out", False, Watcher())
+    expected, sim = simulated(config)
+    reached = Checkpoint.load(tmp_path / "out" / CHECKPOINT).state
+    assert distance(reached, renamed(expected.state, sim)) <= 1e-5
+    last = {key: value for key, value in expected.summary.items() if key.startswith(("global/", "local/"))}
+    assert {"global/mrr", "global/auc"} <= last.keys()
+    assert {key: summary["metrics"][key] for key in last} == pytest.approx(last, abs=1e-3)
+    assert noted(tmp_path / "out") == {}
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fedweave.cli.predict import Asked, predictions
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError
+from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.link_references import REFERENCES
 from fedweave.experiment.runs.run import run as run_experiment
@@ -227,6 +228,27 @@ def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
     each, total = metrics_of(tmp_path / "each"), metrics_of(tmp_path / "sum")
     for name in ("global/auc", "global/mrr", "global/hits_at_3", "local/mrr", "local/auc"):
         assert total[name] == pytest.approx(each[name], abs=1e-6)
+
+
+@pytest.mark.parametrize("relation", [True, False])
+def test_nodes_of_kinds_may_have_links_of_relations(tmp_path: Path, relation: bool) -> None:
+    """Kinds of nodes are no features, and labels of edges say relations or, with `relation = false`, nothing."""
+    tables(tmp_path / "data", label=True)
+    nodes = csv.read_csv(tmp_path / "data" / "nodes.csv")
+    kinds = pa.array(["person" if at % 2 else "film" for at in range(nodes.num_rows)])
+    edges = csv.read_csv(tmp_path / "data" / "edges.csv")
+    ends = (edges[name].to_pylist() for name in ("source", "target"))
+    film = dict(zip(nodes["id"].to_pylist(), (kind == "film" for kind in kinds.to_pylist()), strict=True))
+    edges = edges.filter(pa.array([film[one] != film[other] for one, other in zip(*ends, strict=True)]))
+    csv.write_csv(edges, tmp_path / "data" / "edges.csv")
+    plain = build(resolve(document(tmp_path / "data", relation=relation))).data
+    csv.write_csv(nodes.append_column("kind", kinds), tmp_path / "data" / "nodes.csv")
+    made = build(resolve(document(tmp_path / "data", users="person", items="film", relation=relation))).data
+    assert made.links is not None
+    assert made.columns == plain.columns
+    assert set(made.links.relations) == ({"likes", "knows"} if relation else set())
+    assert made.edge_attrs is not None
+    assert {film[made.node_ids[at]] for at in made.edge_attrs.ends[1].tolist()} == {True}
 
 
 def test_users_and_items_are_kinds_of_nodes(tmp_path: Path) -> None:

@@ -21,7 +21,21 @@ from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.candidates import Queries, behind
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import ASKED, QUERY, TEST, TRAIN, VAL, Graph, graph_tree, make_graph, stack, tree_graph
+from fedweave.core.graph import (
+    ASKED,
+    ITEMS,
+    KNOWN,
+    QUERY,
+    SEVERAL,
+    TEST,
+    TRAIN,
+    VAL,
+    Graph,
+    graph_tree,
+    make_graph,
+    stack,
+    tree_graph,
+)
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.links import as_links
@@ -229,6 +243,45 @@ def test_a_graph_that_is_nearly_complete_gives_few_pairs_that_are_none() -> None
     assert {tuple(sorted(pair)) for pair in pairs[:2, there].T.tolist()} <= {(3, 4)}
     assert graph.pairs is not None
     assert {tuple(sorted(pair)) for pair in graph.pairs[:2, graph.y == 0].T.tolist()} <= {(3, 4)}
+
+
+@pytest.mark.parametrize("kind", ["both", "turns", "items"])
+@pytest.mark.parametrize("count", [lambda sizes, most: int(sizes.max()), lambda sizes, most: most])
+def test_pairs_are_drawn_place_by_place(
+    kind: str, count: Callable[[Tensor, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain loop over places draws them too, whether lists are counted or, as on accelerators, have one size."""
+    monkeypatch.setattr(parts.links, "counted", count)
+    rng, nodes, key = np.random.default_rng(3), 9, random.key(5)
+    triples = np.unique(np.stack([*rng.integers(0, nodes, (2, 25)), rng.integers(0, 2, 25)]), axis=1)
+    triples[2] *= kind != "both"
+    items, codes = [4, 5, 7], sorted({(r * nodes + s) * nodes + t for s, t, r in triples.T.tolist()})
+    extra = {KNOWN: torch.tensor([*codes, torch.iinfo(torch.int64).max])}
+    extra |= {ITEMS: torch.tensor([*items, -1])} if kind == "items" else {}
+    extra |= {SEVERAL: torch.ones(1)} if kind == "turns" else {}
+    masks = np.zeros((3, nodes), bool)
+    graph = make_graph(np.eye(nodes, dtype=np.float32), np.empty((2, 0), np.int64), np.zeros(nodes, np.int64), masks)
+    links = torch.from_numpy(triples)
+    pairs, found = no_links(graph._replace(extra=graph.extra | extra), links, key)
+    head = [word % 2 == 0 for word in random.bits(random.fold(key, "head"), links.shape[1]).tolist()]
+    again = 0
+    for place, (source, target, relation) in enumerate(triples.T.tolist()):
+        for attempt in range(parts.links.TRIES):
+            drawn = random.bits(random.fold(key, attempt), 2 * place + 2)[-2:]
+            first, second = ((drawn >> 1) & 0x3FFFFFFFFFFFFFFF).tolist()
+            tail = items[second % 3] if kind == "items" else second % nodes
+            pair = {
+                "both": (first % nodes, tail),
+                "turns": (first % nodes, target) if head[place] else (source, tail),
+                "items": (source, tail),
+            }[kind]
+            free = pair[0] != pair[1] and (relation * nodes + pair[0]) * nodes + pair[1] not in codes
+            if free:
+                break
+        again += attempt > 0
+        assert pairs[:, place].tolist() == [*pair, relation]
+        assert bool(found[place]) == free
+    assert again > 2
 
 
 # --- how links are scored --------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class AdaFGL(FedAvg):
             self.propagation.loss, memory["w"], graph, client.key, optimizer, self.local_steps,
             state=memory.get("optimizer"), args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
-        w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if self.weight_decay else w
+        w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if trained.weight_decay else w
         client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.kept else {})
         return {}
 

@@ -69,14 +69,14 @@ class LocalTraining(Deployable):
     local_steps:     optimizer steps per round, each on all of a client's training examples.
     optimizer:       optimizer of the local training.
     lr:              learning rate of the local training.
-    weight_decay:    weight decay of the local training.
+    weight_decay:    weight decay of the local training; by default 5e-4, and 0 if links are the examples.
     optimizer_state: optimizer state, "kept" at the client from round to round, or "fresh" in each round.
     schedule:        schedule of the learning rate over the run's rounds: "constant", "linear" (to 0), "cosine" (to 0),
                      or "step" (a tenth from half of the rounds on, a hundredth from three quarters on).
     warmup:          rounds before the schedule in which the rate grows in equal steps to lr.
     local_epochs:    passes over a client's training examples instead of local_steps; 0 takes local_steps.
-    batch_size:      training examples per step; each pass takes every example once; 0 for all. Messages pass along the
-                     whole graph.
+    batch_size:      training examples per step; each pass takes every example once; 0 for all. Messages to nodes pass
+                     along the whole graph.
     clip_gradient:   largest norm of a step's gradient; 0 for no limit.
     local_momentum:  momentum of sgd and rmsprop.
     nesterov:        whether sgd's momentum is Nesterov's.
@@ -94,7 +94,7 @@ class LocalTraining(Deployable):
     local_steps: Steps = 3
     optimizer: OptimizerName = "adam"
     lr: Positive = 0.01
-    weight_decay: NonNegative = 5e-4
+    weight_decay: NonNegative | None = None
     optimizer_state: OptimizerState = "kept"
     participation: Share = 1.0
     quorum: Share = 1.0
@@ -241,7 +241,7 @@ class FedAvg(LocalTraining, SumsScores):
         """The parts by name, with default parts for hooks that no part decides."""
         weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
         defaults = {"weigh": weigh} if self.share else {}  # of updates
-        return Composition.of((*self.parts, *self.paced), defaults, models.example(self.model), self.batch_size)
+        return Composition.of((*self.parts, *self.paced), defaults, self.model, self.batch_size)
 
     @property
     def paced(self) -> tuple[Part, ...]:

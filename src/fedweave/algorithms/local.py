@@ -80,7 +80,7 @@ class Local(LocalTraining):
     @cached_property
     def objective(self) -> Objective:
         """The local objective and its training."""
-        composed = Composition.of((*self.parts, *self.paced), {}, models.example(self.model), self.batch_size)
+        composed = Composition.of((*self.parts, *self.paced), {}, self.model, self.batch_size)
         return Objective(composed, Training.of(self, self.model))
 
     def init(self, fed: Federation) -> Tree:

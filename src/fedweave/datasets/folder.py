@@ -6,7 +6,7 @@ And members that hold nodes of their own, each in a sub-folder of that layout.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -69,9 +69,19 @@ class Folder(NodeSettings, Tabular):
         of_links = OF_LINKS if self.task == "links" else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
-    def of_relations(self, edges: Table) -> "Folder | None":
-        """These settings with labeled edges, where links are of several relations; else None."""
-        return replace(self, task="edges") if self.task == "links" and "label" in edges.columns else None
+    def dataset(self, tables: Tables, root: Path, labelled: bool) -> Dataset:
+        """`made`; where links are the examples, with the kinds of nodes, and with the label of an edge, which is its
+        relation, as its class."""
+        if self.task != "links":
+            return self.made(tables, root, labelled)
+        kinds, nodes = dict[str, Any](), tables.nodes
+        if KIND in nodes.columns:
+            names = owners_of(nodes, KIND)
+            kinds = {"node_labels": nodes.kinds(KIND, names), "node_kinds": names}
+            tables = tables._replace(nodes=replace(nodes, data=nodes.data.drop_columns([KIND])))
+        of_relations = "label" in tables.edges.columns
+        kind = replace(self, task="edges") if of_relations else self
+        return replace(kind.made(tables, root, labelled and of_relations), **kinds)
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -96,8 +106,7 @@ class Folder(NodeSettings, Tabular):
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
             what = "there is a table graphs, and the column graph of nodes refers to it"
             refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
-        kind = self.of_relations(tables.edges) or self
-        dataset = kind.made(tables, root, labelled and kind.task != "links")
+        dataset = self.dataset(tables, root, labelled)
         return replace(dataset, notes=(*dataset.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
@@ -128,9 +137,6 @@ class Folder(NodeSettings, Tabular):
             rows = rows[np.maximum(*ends) < nodes]
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().finished(tables, record)
-        if self.task == "links" and KIND in tables.nodes.columns:
-            kinds = owners_of(tables.nodes, KIND)
-            fields |= {"node_labels": tables.nodes.kinds(KIND, kinds), "node_kinds": kinds}
         if self.task == "links" and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
@@ -201,9 +207,7 @@ class Members(Folder):
                 edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        kind = self.of_relations(edges[0]) or self
-        tables = Tables(_stacked(root, nodes), _stacked(root, edges))
-        dataset = kind.made(tables, root, labelled and kind.task != "links")
+        dataset = self.dataset(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if dataset.outside is not None:  # which members that train together call alike
             names = tuple(name.partition("/")[2] for name in dataset.outside.names)

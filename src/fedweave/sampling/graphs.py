@@ -31,6 +31,13 @@ class GraphBatches:
 
     batch: int = 128
 
+    @staticmethod
+    def suits(model: Model) -> bool:
+        """Whether the model runs on mini-batches of graphs: it pools, and all that it reads of edges are products with
+        matrices that a mini-batch has."""
+        known = {None, *_KINDS, *OF_NODES}
+        return models.pools(model) and all(one.reads == "product" and one.operator in known for one in model)
+
     def check(self, model: Model) -> None:
         """Raise a ValueError unless the model has a result for each graph."""
         if not models.pools(model):

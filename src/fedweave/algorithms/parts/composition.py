@@ -31,7 +31,9 @@ from fedweave.algorithms.parts.part import (
     has,
     is_recorded,
 )
+from fedweave.algorithms.parts.sampled import GraphCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
+from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph, GraphArrays, graph_arrays
@@ -42,6 +44,7 @@ from fedweave.core.tree import Tree, add, is_statistic, leaves, map_leaves, nest
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
+from fedweave.sampling.graphs import GraphBatches
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the global model's weights, computed from all members' updates"
@@ -69,19 +72,21 @@ class Composition(dict[str, Part]):
 
     @classmethod
     def of(
-        cls, parts: Sequence[Part], defaults: Mapping[str, Part], example: str = "node", batch: int = 0
+        cls, parts: Sequence[Part], defaults: Mapping[str, Part], model: Model = (), batch: int = 0
     ) -> "Composition":
         """`parts` and the default parts that they lack: a part for each hook in `defaults` that no part has, and a loss
         unless a part trains on the examples' classes. The loss is the cross-entropy, on a `batch` of examples if that
-        is not 0, or `LinkPrediction` if the `example` is a "link".
+        is not 0, or `LinkPrediction` if the model predicts links. A batch of small graphs leaves out the other graphs
+        if the model can.
 
         Raises:
             ValueError: `batch` is not 0, but another part decides the examples of a step.
         """
         teachers = [part for part in parts if part.needs.supervised]
-        whole: Part = LinkPrediction() if example == "link" else CrossEntropy()
-        usual = BatchCrossEntropy(batch) if batch else whole
-        if batch and (teachers or example == "link"):
+        links = models.example(model) == "link"
+        whole: Part = LinkPrediction() if links else CrossEntropy()
+        usual = (GraphCrossEntropy if GraphBatches.suits(model) else BatchCrossEntropy)(batch) if batch else whole
+        if batch and (teachers or links):
             name = called((*teachers, whole)[0])
             raise ValueError(f"batch_size is {batch}, but {name} decides the examples of a step; leave batch_size out")
         supervised = () if teachers else (usual,)

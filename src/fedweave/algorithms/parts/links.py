@@ -1,6 +1,7 @@
 """Training on links: each step compares a client's training links with pairs of its nodes that are no links."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,6 +15,8 @@ from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.graph import ITEMS, KNOWN, RELATION, SOURCE, TARGET, TRAINED, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.ops.hashing import GOLDEN, finalize
+from fedweave.ops.sparse import counted, together
 
 TRIES = 6  # to draw a pair that is no link; a pair that is still a link does not count
 
@@ -123,23 +126,48 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
     Both ends are drawn; with several relations only the head or the tail; with items only the item.
     """
-    nodes, known = graph.real.sum(), graph.precomputed(KNOWN)
-    source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
-    items = graph.extra.get(ITEMS)
-    several = known.shape[0] > 0 and graph.several and items is None
-    bad = torch.ones_like(source, dtype=torch.bool)
-    head = random.bits(random.fold(key, "head"), links.shape[1]) & 1 == 0
+    nodes, known, items = graph.real.sum(), graph.precomputed(KNOWN), graph.extra.get(ITEMS)
+    kind = "tail" if items is not None else "turns" if known.shape[0] > 0 and graph.several else "both"
+    keys = torch.stack([random.fold(key, purpose) for purpose in ("head", *range(TRIES))])
+    drawn = _DRAWS[kind](links, keys, known, nodes[None], nodes[None] if items is None else items)
+    return torch.cat([drawn[:RELATION], links[RELATION:].clamp(min=0)]), drawn[RELATION] == 0
+
+
+def _drawn(kind: str, *tensors: Tensor) -> Tensor:
+    """int64 [P, 3, m]: ends of pairs that are no links, and 1 where a pair is one. A place is drawn again only while
+    its pair is a link. The draw of a place depends on nothing else, so that a client's draws are the same in any batch.
+
+    kind: "both" ends are drawn, the head or the "tail" in "turns", or the tail. tensors: links [P, 3, m], keys [P, 1 +
+    TRIES], sorted codes of known links [P, k], numbers of nodes [P, 1], and these again or items [P, c], -1 at padding.
+    """
+    if tensors[0].dim() == 2:
+        return _drawn(kind, *(tensor[None] for tensor in tensors))[0]
+    links, keys, known, nodes, pool = tensors
+    count = (pool >= 0).sum(1, keepdim=True).clamp(min=1) if kind == "tail" else nodes
+    place = torch.arange(links.shape[2], device=links.device).expand(len(links), -1)
+    head = finalize(keys[:, :1] + (place + 1) * GOLDEN) & 1 == 0
+    ends, relation, bad = links[:, :RELATION].clone(), links[:, RELATION].clamp(min=0), torch.ones_like(place)
     for attempt in range(TRIES):
-        words = random.bits(random.fold(key, attempt), 2 * links.shape[1]) >> 1 & 0x3FFFFFFFFFFFFFFF
-        first, second = words.view(-1, 2).unbind(1)  # each link's draw depends only on its place
-        first = first % nodes
-        second = second % nodes if items is None else items.gather(0, second % (items >= 0).sum().clamp(min=1)).clamp(0)
-        if items is not None:
-            first = source
-        if several:
-            first, second = torch.where(head, first, links[SOURCE]), torch.where(head, links[TARGET], second)
-        source, target = torch.where(bad, first, source), torch.where(bad, second, target)
-        code = (relation * nodes + source) * nodes + target
-        at = torch.searchsorted(known, code).clamp(max=known.shape[0] - 1)
-        bad = (known.gather(0, at) == code) | (source == target)
-    return torch.stack([source, target, relation]), ~bad
+        left = counted(bad.sum(1), links.shape[2]) if attempt else links.shape[2]
+        if not left:
+            break
+        at = place if left == links.shape[2] else bad.topk(left, 1).indices
+        source, target, again = ends[:, SOURCE].gather(1, at), ends[:, TARGET].gather(1, at), bad.gather(1, at) > 0
+        words = (finalize(keys[:, 1 + attempt, None] + (2 * at + end) * GOLDEN) for end in (1, 2))
+        first, second = (word >> 1 & 0x3FFFFFFFFFFFFFFF for word in words)
+        first, second = first % nodes, second % count
+        if kind == "tail":
+            first, second = source, pool.gather(1, second).clamp(min=0)
+        if kind == "turns":
+            turned = head.gather(1, at)
+            first, second = torch.where(turned, first, source), torch.where(turned, target, second)
+        source, target = torch.where(again, first, source), torch.where(again, second, target)
+        code = (relation.gather(1, at) * nodes + source) * nodes + target
+        there = torch.searchsorted(known, code).clamp(max=known.shape[1] - 1)
+        link = (known.gather(1, there) == code) | (source == target)
+        ends.scatter_(2, at[:, None].expand(-1, 2, -1), torch.stack([source, target], 1))
+        bad.scatter_(1, at, (link & again).long())
+    return torch.cat([ends, bad[:, None]], 1)
+
+
+_DRAWS = {kind: together(partial(_drawn, kind)) for kind in ("both", "turns", "tail")}

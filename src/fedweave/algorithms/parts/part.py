@@ -33,6 +33,8 @@ OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 OptimizerState = Literal["kept", "fresh"]
 ClassWeights = Literal["none", "balanced"] | tuple[NonNegative, ...] | dict[str, NonNegative]
 
+WEIGHT_DECAY = 5e-4  # the default where the examples are no links
+
 # The names of parts whose downloads the local training reads.
 COUNTS = "ClassCounts"  # sends "classes", the number of training examples of each class at all clients together
 RATE = "RateSchedule"  # sends "rate", the factor of lr in this round
@@ -96,7 +98,10 @@ class Training:
     def of(cls, algorithm: Algorithm, model: Model) -> "Training":
         """The training settings of an algorithm, which has fields of the same names."""
         names = [entry.name for entry in fields(cls) if entry.name not in ("model", "loss")]
-        return cls(model, loss=weighing(algorithm), **{name: getattr(algorithm, name) for name in names})
+        settings = {name: getattr(algorithm, name) for name in names}
+        if settings["weight_decay"] is None:
+            settings["weight_decay"] = 0.0 if models.example(model) == "link" else WEIGHT_DECAY
+        return cls(model, loss=weighing(algorithm), **settings)
 
     @cached_property
     def update_rule(self) -> Optimizer:
