@@ -19,10 +19,10 @@ from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.federation import Client, Declaration, Lasting, Step, StepInfo, step_info
+from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, step_info
 from fedweave.core.graph import DTYPES
 from fedweave.core.mechanism import Mechanism, release_of
-from fedweave.core.tree import Tree, check, decode, encode, leaves, to
+from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.accounts import CallLog
@@ -94,11 +94,10 @@ from fedweave.deploy.flare.requests import (
 from fedweave.deploy.flare.scores import models_scored
 from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
 from fedweave.deploy.flare.sums import data, tensor
-from fedweave.engines.calls import Watched, check_declared, check_permanent, check_way, find_step, of_client
-from fedweave.engines.data import taken
+from fedweave.engines.calls import carry_out, check_declared, check_permanent, check_way, find_step, of_client
 from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.messages import INFO, fingerprint
-from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed, raised_at
+from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
 from fedweave.ops import hashing
 
@@ -108,44 +107,13 @@ from fedweave.ops import hashing
 # with its own privacy noise. Noise that is drawn once for good stays the same.
 
 
-def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
+def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
     """The client that a step sees, on the device where the site's steps run. The rest of a job stays on the host."""
     labels, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
     if labels is not None:
-        labels = labels._replace(key=labels.key.to(device), places=labels.places.to(device))
-    tensors = to(state, device), key.to(device), noise_key(secret_file).to(device)
-    return Client(job.graph_on(device), *tensors, None if test is None else test.to(device), lasting=labels)
-
-
-def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
-    """Run a step and return its reply.
-
-    Raises:
-        StepFailed: the step failed on the data and the message. CallRefused: the step wrote into the data.
-    """
-    watched = Watched(client.graph, client.test)
-    try:
-        reply = step(client, message)
-    except FedweaveError:
-        raise
-    except Exception as error:
-        raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
-    watched.refuse_changes(
-        name, "this site", CallRefused
-    )  # the server gets this reason: it reveals nothing about the data
-    return reply
-
-
-def model_judged(name: str, step: Step, client: Client, message: Tree) -> Tree | None:
-    """The model that an evaluation step scores, from a call whose message asks it to keep the model; nothing is sent.
-
-    Raises:
-        StepFailed, CallRefused: see `carry_out`.
-    """
-    with torch.no_grad():
-        carry_out(name, step, client, message)
-    w: Tree | None = to(client.state, CPU).get("model")
-    return w
+        labels = labels._replace(key=labels.key.to(job.device), places=labels.places.to(job.device))
+    tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
+    return Client(job.graph_on_device, *tensors, None if test is None else test.to(job.device), lasting=labels)
 
 
 def read_received(
@@ -343,7 +311,7 @@ class Member:
         self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
-        self._device, self._flags = torch.device(CPU), read_flags({})
+        self._flags = read_flags({})
         self._calls = CallLog(name, submitter)
         self._log = self._calls.log
 
@@ -430,7 +398,7 @@ class Member:
         check_versions(request.versions, {})  # another release's document could mean something else
         policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
-        self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
+        device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, request.document)
         check_versions(request.versions, request.document)  # the policy allows reading these files
         if config.engine.name != "flare":
@@ -448,7 +416,7 @@ class Member:
             else hold(data, self._folder, config, noted)
         )
         who = data.random_id or self._name, self._name, self._submitter
-        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, *who)
+        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, device, *who)
         self._warn(job)
         self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
@@ -537,16 +505,14 @@ class Member:
         call = job.keys.step(request.step, request.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         state = job.memory.begun(info)
-        client = client_on(self._device, job, state, key, self._folder / SECRET)
-        again = replace(client, state=to(job.memory.begun(info), self._device)) if job.ends_with(step) else None
+        client = client_on(job, state, key, self._folder / SECRET)
+        again = replace(client, state=to(job.memory.begun(info), job.device)) if job.ends_with(step) else None
         received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
-        with torch.no_grad():
-            reply = carry_out(request.step, step, client, to(message | received, self._device))
-            graph = taken(reply, info)
-            check(reply, f"the reply of {request.step}")
-            check(client.state, f"the state that {request.step} keeps")
+        # The server gets the reason of a CallRefused, and that a step wrote into the data reveals nothing about it.
+        run = partial(carry_out, step, request.step, info, whose="this site", known=FedweaveError, written=CallRefused)
+        reply, graph = run(client, to(message | received, job.device))
         reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(request)}: where a finished run's models predict, nothing is sent")
@@ -563,9 +529,9 @@ class Member:
             sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
-        if again is not None:  # the same step once more, for the site alone
-            whole = to(message | received | {KEEP: 1}, self._device)
-            keep_model(job, self._name, partial(model_judged, request.step, step, again, whole), self._log)
+        if again is not None:  # the same step once more, for the site alone: nothing of it is sent
+            run_again = partial(run, again, to(message | received | {KEEP: 1}, job.device))
+            keep_model(job, self._name, run_again, again, self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 
