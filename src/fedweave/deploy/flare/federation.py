@@ -11,9 +11,9 @@ import torch
 from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
 from fedweave.core.ledger import Entry, Ledger, line
-from fedweave.core.replies import Replies, ReplyBatch, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, PREDICTION, SETUP, Kind, Record, Values
 from fedweave.datasets.base import EXCHANGE
 from fedweave.datasets.check import refuse
@@ -521,9 +521,8 @@ class Flare(ServerEngine):
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
         self._calls += 1
         self._count(missing, refused)
-        batches = [ReplyBatch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
-        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
-        return replies, {site: answers[site].note for site in here}
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return Replies.of({site: good[site] for site in here}, ordered), {site: answers[site].note for site in here}
 
     def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
         self._faults.note(self.round, missing, refused)

@@ -20,7 +20,6 @@ from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, step_info
-from fedweave.core.graph import DTYPES
 from fedweave.core.mechanism import Mechanism, release_of
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
@@ -225,7 +224,7 @@ def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
         raise CallRefused("entities: sites number them once, right after they have joined")
     data = job.entities.numbered(message, job.run_folder / NUMBERED, log)
     job.entities = None
-    graph = graph_of(data, data.features, DTYPES[job.config.engine.values["dtype"]])
+    graph = graph_of(data, data.features, job.dtype)
     job.begin(replace(holdings, graph=graph, data=data), data.features)
     reply = kept_back(site_lengths(job.needed), withheld(job.rules))
     return describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules)) | reply
@@ -248,14 +247,14 @@ def _exchange(job: Participation) -> Exchange:
 
 def _take(job: Participation, message: Tree) -> None:
     """Take the columns that other sites sent for the site's nodes into its data."""
-    holdings, dtype, exchange = job.found, DTYPES[job.config.engine.values["dtype"]], _exchange(job)
+    holdings, exchange = job.found, _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
     raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
     note_form(job.asked, exchange.site, job.folder, raw)
     dataset = replace(raw, x=exchange.scaled(raw.x))
     job.exchange = None
-    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, dtype), data=dataset, whole=None))
+    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
 
 
 def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
@@ -284,7 +283,7 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
         raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
     if party.meeting is not None:
         check_aligned(job.rules, len(message["common"]))
-    holdings = party.align(message, DTYPES[job.config.engine.values["dtype"]])
+    holdings = party.align(message, job.dtype)
     if party.data.ids:
         with job.accounts.open(job.ledger):
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
@@ -451,7 +450,7 @@ class Member:
             job.entities = entities
             return self._tell(request.round, JOIN, entities.greeting(), COUNTING)
         job.entities, listed = None, entities.as_noted(job.run_folder / NUMBERED)
-        graph = graph_of(listed, listed.features, DTYPES[job.config.engine.values["dtype"]])
+        graph = graph_of(listed, listed.features, job.dtype)
         job.begin(replace(holdings, graph=graph, data=listed), listed.features)
         reply = describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules))
         reply |= kept_back(site_lengths(job.needed), withheld(job.rules))

@@ -14,9 +14,8 @@ from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.operators import Precomputed
-from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree
-from fedweave.core.types import EVALUATION, Record
+from fedweave.core.types import CLASS, EVALUATION, Record
 from fedweave.deploy.flare.accounts import CROWD, Accounts
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -93,6 +92,7 @@ class Participation:
         submitter: str = "",
     ) -> None:
         engine, run_folder = config.engine.values, folder / RUNS / request.run
+        self.dtype = DTYPES[engine["dtype"]]
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
         self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of the server's timeout, so that an unreachable peer does not make its senders late.
@@ -313,8 +313,8 @@ class Participation:
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
-        sizes, dtype = checked(message, self.needed), DTYPES[self.config.engine.values["dtype"]]
-        graph = graph_of(holdings.data, holdings.features, dtype, extra=extra.padded(sizes))
+        sizes = checked(message, self.needed)
+        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.padded(sizes))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
 
