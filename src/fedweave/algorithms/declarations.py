@@ -9,11 +9,13 @@ from fedweave.algorithms.scoring import HISTOGRAM, MEAN
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import Step, StepInfo, is_step, step_info
 from fedweave.errors import ConfigError
-from fedweave.metrics import classification, groups
+from fedweave.metrics import classification, groups, labels, numbers
+from fedweave.metrics.selection import OF_RANKS
 from fedweave.models import GCN, MODELS
 
-# What is below a model's scores; some have no declaration of their own.
-BELOW_SCORES = (*classification.COUNTED, *groups.COUNTED, MEAN, HISTOGRAM)
+# What is below a model's scores, of classes, numbers, labels and links; some have no declaration of their own.
+_COUNTED = (*classification.COUNTED, *groups.COUNTED, *numbers.COUNTED, *labels.ALWAYS, *OF_RANKS, MEAN, HISTOGRAM)
+BELOW_SCORES = tuple(dict.fromkeys(_COUNTED))
 
 
 @cache
