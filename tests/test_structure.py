@@ -36,7 +36,10 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 # Words that say nothing of a value: no function, class, parameter or variable is called so.
-BANNED = ("anew", "found", "given", "kept", "made", "nobody", "own", "said", "told", "whatever", "whoever")
+BANNED = (
+    *("anew", "carried", "carries", "found", "given", "judged", "kept", "made", "nobody", "normalise", "own", "said"),
+    *("sens", "tells", "told", "until", "whatever", "whoever"),
+)
 PARTICIPLES: dict[str, int] = json.loads((Path(__file__).parent / "frozen" / "participles.json").read_text())
 # Classes that share a name: parts and mechanisms are named in ledgers and random keys.
 TWINS = {"Part", "SecureSum"}

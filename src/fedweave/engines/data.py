@@ -130,13 +130,13 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old, columns), ""):
         refuse(where, fault, _REMEDY)
-    values, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
+    values, edges, y, masks, sensitive, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
     x = values.astype(np.float32)
-    dataset = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, edge_attrs=attributes)
+    dataset = Dataset(where, x, edges, y, classes, sensitive, masks, graph_of=graph_of, edge_attrs=attributes)
     check(dataset, where, labelled=False)
     sizes = new.x.dtype, new.nodes, graph_of, len(new.y)
     more = {"edge_attrs": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
-    return make_graph(values, edges, y, masks, sens, *sizes, **more).to(old.device)  # type: ignore[arg-type]
+    return make_graph(values, edges, y, masks, sensitive, *sizes, **more).to(old.device)  # type: ignore[arg-type]
 
 
 def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
         "x": (rows, old.x.shape[1] + columns),
         "y": (examples, *old.y.shape[1:]),
         "masks": (3, examples),
-        "sens": (examples,),
+        "sensitive": (examples,),
     }
     shapes["graph_of"] = (rows,)
     for name, shape in shapes.items():
@@ -169,7 +169,7 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
         "x": (0, real),
         "y": (gap, current),
         "masks": (0, current),
-        "sens": (-1, current),
+        "sensitive": (-1, current),
         "graph_of": (-1, real),
     }
     for name, (value, count) in padding.items():

@@ -160,8 +160,8 @@ class ServerEngine(Engine):
         name, info, clients = call.name, call.info, call.clients
         again = self._keys.occurrence(name)
         check_way(name, info, call.way)
-        if clients is None and self.judged and self.ledger.purpose == EVALUATION:
-            clients = self.judged
+        if clients is None and self.evaluated_clients and self.ledger.purpose == EVALUATION:
+            clients = self.evaluated_clients
         chosen = called(name, receivers(name, clients, call.received), self.place, call.quorum)
         peers = call.received.open() if isinstance(call.received, DeliveredReplies) else None
         messages = Messages(name, call.shared, call.each, chosen, self.clients, peers, self.device)

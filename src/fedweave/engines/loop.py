@@ -31,7 +31,7 @@ class Loop:
     graphs: {client: its graph}, in client order. classes: number of classes in all graphs. test: the global test graph
             or None.
     members: for a single client that pools the members' data, {member: int64, the numbers of its examples}.
-    own:    {client: its own algorithm}, for clients whose model differs from the others' model.
+    member_algorithms: {client: its own algorithm}, for clients whose model differs from the others' model.
     device: where steps run; by default the device of the graphs. Graphs on another device are copied when they are
             first called, and the originals stay.
     """
@@ -43,13 +43,13 @@ class Loop:
         classes: int,
         test: Graph | None = None,
         members: Mapping[str, Tensor] | None = None,
-        own: Mapping[str, object] | None = None,
+        member_algorithms: Mapping[str, object] | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.device = next(iter(graphs.values())).device if device is None else device
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes, self.device)
-        self._states, self._own = States(self.device), own or {}
+        self._states, self._member_algorithms = States(self.device), member_algorithms or {}
         _, rows = by_size(members or {})
         self._members = tuple(row.to(self.device) for row in rows)
 
@@ -77,7 +77,7 @@ class Loop:
 
     def _of(self, work: Work, client: str) -> Work:
         """The work as the client does it: with the step of its own algorithm, if it has one."""
-        algorithm = self._own.get(client)
+        algorithm = self._member_algorithms.get(client)
         return work if algorithm is None else replace(work, step=find_step(algorithm, work.name))
 
     def _run_client(self, work: Work, group: Group) -> Tree:

@@ -28,7 +28,7 @@ _PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")
 
 
 def counts(
-    outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sens: Tensor | None = None, whole: bool = True
+    outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sensitive: Tensor | None = None, whole: bool = True
 ) -> Tree:
     """One client's additive counts for every metric, for S sets of examples.
 
@@ -66,8 +66,8 @@ def counts(
         "moments": torch.stack([total(values) for values in (y, p, y * y, p * p, y * p)], 1),
         "spearman": _spearman(y, p, known.mT, many),
     }
-    if sens is not None:
-        group = (sens[:, None] == torch.arange(2, device=sens.device))[None, :, :, None] & known[:, :, None]
+    if sensitive is not None:
+        group = (sensitive[:, None] == torch.arange(2, device=sensitive.device))[None, :, :, None] & known[:, :, None]
         apart = (p - y)[:, None]
         sums = [torch.where(group, values, 0.0).sum(1) for values in (apart.abs(), apart, torch.ones_like(apart))]
         pairs["group_errors"] = torch.stack(sums, 1)

@@ -75,7 +75,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
         ConfigError: the parts do not divide the nodes of one graph. DataError: two members hold one id.
     """
     holder = holders_of(data, partition)
-    every = _every(data, [part.until for part in partition.parts])
+    every = _every(data, [part.split_times for part in partition.parts])
     known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
     ends = ends_at(every, known)
     columns, more = summary(data.nodes, every, known, ends)
@@ -113,7 +113,7 @@ def check_inside(data: Dataset) -> None:
 def member_data(data: Dataset, how: str) -> Dataset:
     """A member's own data, with columns derived from its edges to nodes that it does not have; columns from an exchange
     are 0."""
-    ends = [None if data.edge_attrs is None else data.edge_attrs.until]
+    ends = [None if data.edge_attrs is None else data.edge_attrs.split_times]
     none = Outside(_both(data).taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
     outside = before(data.outside or none, data.nodes, _last(ends))
     every = _every(replace(data, outside=outside), ends)
@@ -209,7 +209,7 @@ def means(total: np.ndarray, many: int) -> np.ndarray:
 
 def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
     """For each part, the edges between its nodes and all others, as its own files would name them."""
-    every = _every(data, [part.until for part in parts])
+    every = _every(data, [part.split_times for part in parts])
     called = (*named(data).called, *(() if data.outside is None else data.outside.names))
     place = np.full(len(called), -1)
     for part in parts:
@@ -254,7 +254,7 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
         )
     tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
-    if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
+    if partition.evaluation_part is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
         raise ConfigError(
             "data.external: members share nodes here, so no edge leads to another member. Leave it out.",
             code="config.external",
@@ -265,22 +265,24 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     return holder
 
 
-def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
-    """All edges: edges between the data's nodes, and edges to others, which have the numbers from n on; if `until` ends
-    a training at a time (`Part.until`), only edges up to the first such time."""
-    every, limit = _both(data), _last(until)
+def _every(data: Dataset, split_times: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
+    """All edges: edges between the data's nodes, and edges to others, which have the numbers from n on; if
+    `split_times` ends a training at a time (`Part.split_times`), only edges up to the first such time."""
+    every, limit = _both(data), _last(split_times)
     return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
 
 
-def _last(until: Sequence[tuple[float, float] | None]) -> float:
+def _last(split_times: Sequence[tuple[float, float] | None]) -> float:
     """The first of the times at which training ends; infinity if none is set."""
-    return min((ends[0] for ends in until if ends is not None), default=np.inf)
+    return min((ends[0] for ends in split_times if ends is not None), default=np.inf)
 
 
 def _both(data: Dataset) -> EdgeAttributes:
     attributes = data.edge_attrs
     inside = (
-        bare(data.edges) if attributes is None else attributes._replace(y=None, split=None, until=None, examples=False)
+        bare(data.edges)
+        if attributes is None
+        else attributes._replace(y=None, split=None, split_times=None, examples=False)
     )
     if data.outside is None:
         return inside

@@ -265,7 +265,7 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
     )
 
 
-def unjudged(
+def check_planned_evaluations(
     rules: Rules, spent: Spent, algorithm: Algorithm, calls: Calls, general: General, sites: int, done: int = -1
 ) -> None:
     """Refuse a run with more evaluations than the policy still allows. Each model that is scored or tried counts as
@@ -304,7 +304,7 @@ def conditions(
     """
     most, left = targeted(algorithm, calls), config.general.rounds - max(done, 0)
     return (
-        partial(unjudged, rules, spent, algorithm, calls, config.general, sites, done),
+        partial(check_planned_evaluations, rules, spent, algorithm, calls, config.general, sites, done),
         partial(check_target, rules, most, replied, left),
     )
 
@@ -386,7 +386,7 @@ def suited(
     """
     site_config = config.of_member(name, sites)
     facts = ExperimentFacts.of_config(site_config)
-    facts = facts.more(data=data, members=sites, member_models=config.own, normalize=scaling)
+    facts = facts.more(data=data, members=sites, member_models=config.member_models, normalize=scaling)
     facts = facts.more(at_site=True, predicts=predicts).check()
     attributes = None if facts.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
     model = model_for(site_config.model.make(), attributes, width, data.outputs, data.links, config.decoder)

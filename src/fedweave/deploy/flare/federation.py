@@ -325,8 +325,10 @@ class Flare(ServerEngine):
         self._pin, self._sums.run = pin(document, sites), run
         exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
         unites = document.get("data", {}).get("features") == "learned" and after < 0 and not predict
-        tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else COUNTING if unites else JOINING
-        replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, {} if flags is None else flags._asdict()))
+        declaration = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else COUNTING if unites else JOINING
+        replies = self._arrive(
+            JOIN, declaration, request, dict.fromkeys(here, {} if flags is None else flags._asdict())
+        )
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
@@ -345,10 +347,10 @@ class Flare(ServerEngine):
         }
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
-    def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        info = StepInfo.of(tells, True, hears=HEARD | LISTED | FLAGS)
+    def _arrive(self, name: str, declaration: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
+        info = StepInfo.of(declaration, True, hears=HEARD | LISTED | FLAGS)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
-        if "split" in tells:
+        if "split" in declaration:
             replies = self._left_out(replies, misshapen(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies

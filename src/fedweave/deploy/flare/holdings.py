@@ -41,7 +41,7 @@ from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import knowledge_graph, learned, read_triples
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
-from fedweave.experiment.build import scaled_until
+from fedweave.experiment.build import scaled_to
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm
@@ -289,8 +289,8 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
         return data
     by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
-    timed = None if data.edge_attrs is None else data.edge_attrs._replace(until=part.until)
-    return scaled_until(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.until)
+    timed = None if data.edge_attrs is None else data.edge_attrs._replace(split_times=part.split_times)
+    return scaled_to(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.split_times)
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -377,7 +377,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public
     attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
-    more = data.sens, dtype, None, data.graph_of
+    more = data.sensitive, dtype, None, data.graph_of
     return make_graph(data.x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
 
 
@@ -447,7 +447,9 @@ def _marks_before(path: Path) -> Record:
 
 SIZES = "sizes"
 LENGTH = Whole(-1, 1 << 17)  # every site pads its list to that length. -1: kept back
-TELLS = Sends("how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH)
+REVEALS_SIZES = Sends(
+    "how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH
+)
 
 
 def site_lengths(needed: Mapping[str, int]) -> Tree:
@@ -512,7 +514,7 @@ JOINING: Declaration = {
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
     "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
     "labels": Sends("how many examples of each class it has", within=Whole()),
-    SIZES: TELLS,
+    SIZES: REVEALS_SIZES,
 }
 OF_EDGES = {
     "edge_features": "features",

@@ -108,7 +108,7 @@ from fedweave.ops import hashing
 
 def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
     """The client that a step sees, on the device where the site's steps run. The rest of a job stays on the host."""
-    labels, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
+    labels, test = lasting(secret_file, job.labels), job.holdings.test if isinstance(job.holdings, Holdings) else None
     if labels is not None:
         labels = labels._replace(key=labels.key.to(job.device), places=labels.places.to(job.device))
     tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
@@ -219,7 +219,7 @@ def added(job: Participation, request: Add, message: Tree) -> Tree:
 
 def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     """Take the common numbers of the entities (`entities.Entities`) into the site's data."""
-    holdings = job.found
+    holdings = job.holdings
     if job.entities is None or not isinstance(holdings, Holdings):
         raise CallRefused("entities: sites number them once, right after they have joined")
     data = job.entities.numbered(message, job.run_folder / NUMBERED, log)
@@ -227,7 +227,7 @@ def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     graph = graph_of(data, data.features, job.dtype)
     job.begin(replace(holdings, graph=graph, data=data), data.features)
     reply = kept_back(site_lengths(job.needed), withheld(job.rules))
-    return describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules)) | reply
+    return describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, withheld(job.rules)) | reply
 
 
 def check_begun(job: Participation, request: Add | Blind | Settle) -> None:
@@ -247,7 +247,7 @@ def _exchange(job: Participation) -> Exchange:
 
 def _take(job: Participation, message: Tree) -> None:
     """Take the columns that other sites sent for the site's nodes into its data."""
-    holdings, exchange = job.found, _exchange(job)
+    holdings, exchange = job.holdings, _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
     raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
@@ -260,7 +260,7 @@ def _take(job: Participation, message: Tree) -> None:
 def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
     """Blind another site's ids (`privacy.intersection`). The journal notes the lengths of all lists, and the policy may
     bound them."""
-    owner = job.found if isinstance(job.found, PartyData) else job.exchange
+    owner = job.holdings if isinstance(job.holdings, PartyData) else job.exchange
     meeting = None if owner is None else owner.meeting
     if meeting is None or "ids" in job.rules.deny:
         raise CallRefused("alignment: only a site that sends ids blinds others'")
@@ -278,7 +278,7 @@ def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
 
 def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     """Restrict a party's data to the nodes that all parties have."""
-    party = job.found
+    party = job.holdings
     if not isinstance(party, PartyData):
         raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
     if party.meeting is not None:
@@ -452,7 +452,7 @@ class Member:
         job.entities, listed = None, entities.as_noted(job.run_folder / NUMBERED)
         graph = graph_of(listed, listed.features, job.dtype)
         job.begin(replace(holdings, graph=graph, data=listed), listed.features)
-        reply = describe(job.found if isinstance(job.found, Holdings) else holdings, withheld(job.rules))
+        reply = describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, withheld(job.rules))
         reply |= kept_back(site_lengths(job.needed), withheld(job.rules))
         if request.predict:
             reply = {key: reply[key] for key in FORM if key in reply}
@@ -491,7 +491,7 @@ class Member:
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""
         job = self._job
-        if job is None or not job.ready or not isinstance(job.found, Holdings):
+        if job is None or not job.ready or not isinstance(job.holdings, Holdings):
             raise CallRefused(f"{described(request)} was asked for before the site had joined the job")
         step = find_step(job.algorithm, request.step)
         info = step_info(step)

@@ -65,7 +65,7 @@ class Participation:
     """A site's part in one job of a run: data, state, ledger and progress.
 
     policy: the policy file, whose state was noted before `rules` were read from it. device: where steps run.
-    found: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
+    holdings: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
     every request must have (`requests.pin`). limit: the largest size in bytes of a peer's parcel, and of a message with
     its sparse leaves filled in.
     """
@@ -101,7 +101,7 @@ class Participation:
             config,
             config.of_member(name, request.sites),
         )  # all members' configuration, and the site's
-        self.found, self.rules, self.random_id = holdings, rules, random_id
+        self.holdings, self.rules, self.random_id = holdings, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites)
         self.accounts, self.folder, self.device = Accounts(folder, rules.lost), folder, device
         self._policy, self._name = policy, name
@@ -154,7 +154,7 @@ class Participation:
         self.downloads.tighten(self.rules.max_change)
         self.masking.members = now.members or self.masking.members
         if self._calls is not None:
-            labels = bool(self.found.data.labeled.any())
+            labels = bool(self.holdings.data.labeled.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
             if not self.asked.predict:
                 check_declared(self.rules, self._calls, labels, len(self.asked.sites))
@@ -256,7 +256,7 @@ class Participation:
         general = self.config.general
         most = partial(models_tried, algorithm, len(self.asked.sites))
         self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
-        self.found = holdings
+        self.holdings = holdings
         finders = () if self.asked.predict else algorithm.finders
         if finders:
             self._waiting = (
@@ -320,7 +320,7 @@ class Participation:
 
     def take_up(self, holdings: Holdings) -> None:
         """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
-        self.found, self.ready = holdings, True
+        self.holdings, self.ready = holdings, True
         self._data = ClientData({self.random_id: holdings.graph}, holdings.classes, self.device)
         if self._replaced.tree and not self.asked.predict:
             self._data.load({self.random_id: self._replaced.tree})
@@ -384,13 +384,13 @@ class Participation:
     @property
     def labels(self) -> LabelVersion | None:
         """The version of the site's present labels, which a step may have changed."""
-        version = self.found.version if isinstance(self.found, Holdings) else None
+        version = self.holdings.version if isinstance(self.holdings, Holdings) else None
         return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else version
 
     @property
     def classes(self) -> int:
         """The number of classes of the whole federation."""
-        return self.found.data.classes
+        return self.holdings.data.classes
 
     @property
     def graph(self) -> Graph:

@@ -97,7 +97,7 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
         probs = probabilities(deployable(job.algorithm).net, model, job.graph)
     if probs is None:
         return False
-    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
+    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.holdings.data
     used = None if data.public is None else np.asarray(data.public) & data.labeled  # only labeled examples
     if data.links is not None:
         return _leave_links(job, site, probs, model, log)
@@ -105,7 +105,7 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     flagging = flags or flagged(job.config.evaluation, data, probs)
     named = data.ids, data.labels, data.example
     write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
-    apart = job.found.apart if isinstance(job.found, Holdings) else 0
+    apart = job.holdings.apart if isinstance(job.holdings, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
     if model is not None:
@@ -117,7 +117,7 @@ def keep_model(job: Participation, site: str, score: Callable[[], object], clien
     """Write a scorer with the model of a run's last evaluation for the owner, so that the site can score on its own.
     `score` leaves the model in the state of `client`. The threshold is from the site's own validation examples. If no
     scorer can be written, the log states why and the run goes on."""
-    data = job.found.data
+    data = job.holdings.data
     if data.links is not None:
         return
     try:
@@ -144,14 +144,14 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:
     """Write the predictions for a site's links, and for its owner's table of pairs."""
-    folder, data = job.folder / RUNS / job.run, job.found.data
+    folder, data = job.folder / RUNS / job.run, job.holdings.data
     called = np.array(data.node_ids)
     table = links_table(site, probability, job.graph, called)
     write_table(folder / PREDICTIONS, table)
     log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS)
-    if w is None or data.links is None or not isinstance(job.found, Holdings) or job.found.pairs is None:
+    if w is None or data.links is None or not isinstance(job.holdings, Holdings) or job.holdings.pairs is None:
         return True
-    pairs = read_pairs(job.found.pairs, data.links)
+    pairs = read_pairs(job.holdings.pairs, data.links)
     at, numbers = pairs.among(called)
     scores = scored(site, deployable(job.algorithm).net, w, job.graph, called, data.links, numbers)
     absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)

@@ -53,7 +53,7 @@ from fedweave.deploy.flare.scores import scoring_of, scoring_steps
 from fedweave.deploy.flare.server import federation
 from fedweave.deploy.flare.sitefile import FINE, SECRET, SITE_FILE, Measure, Rules, SiteData, read_ids_key, read_secret
 from fedweave.deploy.sites.certificates import ROOT, certificate, check_startup, fingerprint
-from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
+from fedweave.deploy.sites.experiments import check_experiment, for_sites, positive_by_number
 from fedweave.deploy.sites.project import (
     Closed,
     NoHost,
@@ -200,8 +200,8 @@ def _holder(
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
-    until = None if dataset.edge_attrs is None else dataset.edge_attrs.until
-    times = odd_times(dataset, until, {name: np.arange(dataset.nodes)})
+    split_times = None if dataset.edge_attrs is None else dataset.edge_attrs.split_times
+    times = odd_times(dataset, split_times, {name: np.arange(dataset.nodes)})
     odd = (*odd_features(dataset), *odd_data(dataset), *times)
     findings.notes.extend((name, note) for note in (*(() if test_in_data else dataset.notes), *odd))
     findings.forms[name] |= {
@@ -303,7 +303,7 @@ def _rehearse(
     if labels:
         sums = any(step_info(step).sums for step in scoring_steps(calls))
         measures = scoring_of(rules, calls, labels).leaving(sums)
-        findings.forms[name] |= {"measures": measures, "in sums": sums, "groups": dataset.sens is not None}
+        findings.forms[name] |= {"measures": measures, "in sums": sums, "groups": dataset.sensitive is not None}
     senders: dict[tuple[str, bool], list[str]] = {}
     for why, sender, certain in refusals(rules, calls, labels, len(sites)):
         senders.setdefault((why, certain), []).append(sender)
@@ -337,15 +337,15 @@ def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> 
     least = max([math.ceil(quorum * sites), *(one.needed(sites) for one in sums)])
     if needs_all(config, algorithm):
         least = sites
-    until = f"the run waits up to {wait / 60:.0f} min and then ends" if wait else "the run ends"
+    outcome = f"the run waits up to {wait / 60:.0f} min and then ends" if wait else "the run ends"
     if least < sites:
-        return f"a round needs {least} of {sites} sites and goes on without the others; while more are away, {until}"
+        return f"a round needs {least} of {sites} sites and goes on without the others; while more are away, {outcome}"
     some = SecureSum(everyone=False, accomplices=1).needed(sites) if sums else 1
-    parts = " and everyone = false in the part secure_sum" if any(one.everyone for one in sums) else ""
+    parts = " and require_all = false in the part secure_sum" if any(one.everyone for one in sums) else ""
     remedy = f"; [engine] quorum below 1{parts} lets a round do with {some}" if some < sites else ""
     if capabilities(config.algorithm.kind).vertical:
         remedy = ""
-    return f"a round needs all {sites} sites; while one is away, {until} ([engine] wait){remedy}"
+    return f"a round needs all {sites} sites; while one is away, {outcome} ([engine] wait){remedy}"
 
 
 def _unprotected(calls: Calls) -> Iterator[str]:
@@ -469,7 +469,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         findings.attempt("experiment", partial(check_experiment, config, project.sites))
         of_all = {what for whose, what in findings.faults if whose == "experiment"}  # each site has found them, too
         findings.faults = [one for one in findings.faults if one[0] == "experiment" or one[1] not in of_all]
-        config = findings.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
+        config = findings.attempt("experiment", partial(positive_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
             findings.attempt("server", partial(_begin, directory / "server", project, config, findings))
     named = {name: form["columns"] for name, form in findings.forms.items() if "columns" in form}

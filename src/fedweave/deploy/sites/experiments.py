@@ -218,7 +218,7 @@ def begun_from(config: Config, earlier: Path | None) -> Config:
     return replace(config, general=replace(config.general, init_from=number_of(where)))
 
 
-def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Config:
+def positive_by_number(config: Config, project: Path, sites: Sequence[str]) -> Config:
     """The experiment with the number of its positive class instead of the name, from the class names of the `sites`
     whose folders are here. The server gets only fingerprints of names. If the experiment's [data] has labels, the
     server compares these with the fingerprints, and the experiment stays as it is.
