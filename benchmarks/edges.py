@@ -165,7 +165,7 @@ def ours(built: Built, rounds: int) -> Iterator[list[Tensor]]:
         w = built.algorithm.global_model(reached.state)  # type: ignore[attr-defined]
         with torch.no_grad():
             graphs = [graph.to(device_of(w)) for graph in built.fed.graphs.values()]  # type: ignore[attr-defined]
-            logits = [models.judged(built.algorithm.net, w, graph) for graph in graphs]  # type: ignore[attr-defined]
+            logits = [models.infer(built.algorithm.net, w, graph) for graph in graphs]  # type: ignore[attr-defined]
         yield [own[: len(part.examples)] for own, part in zip(logits, built.partition.parts, strict=True)]
 
 

@@ -71,7 +71,7 @@ class Agent:
 
     def __init__(self, graph: Graph, classes: int) -> None:
         self.data, kept = batch(graph, TRAIN)
-        numbers, having = graph.found(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
+        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         has = torch.from_numpy(having.toarray()[real][:, kept]).float()

@@ -102,7 +102,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
             if isinstance(asked, Open)
             else masking.agree(asked, step_info(Mirror().words), told)
         ),
-        found=Holdings(graph=None, test=None, data=None),  # type: ignore[arg-type]
+        holdings=Holdings(graph=None, test=None, data=None),  # type: ignore[arg-type]
     )
 
 

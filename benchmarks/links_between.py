@@ -161,7 +161,7 @@ def trained(built: Built, method: str) -> Iterator[tuple[int, dict[str, Any], di
             state = algorithm.round(state, fed)
         if number % EVERY == 0:
             each = {client: {"w": w} for client, w in apart.items()}
-            scores = fed.map(algorithm.score, *(({}, each) if apart else algorithm.told(state, fed)))
+            scores = fed.map(algorithm.score, *(({}, each) if apart else algorithm.evaluation_message(state, fed)))
             yield number, *(of_everyone(list(scores), key) for key in ("crossing", "own"))
 
 

@@ -54,7 +54,7 @@ def numbers(example: Example = "node", count: int = 90, targets: int = 1, seed: 
         targets=names,
         target_scale=scale_of(y[split[0]]),
         target_scaling="all",
-        sens=(rng.random(count) < 0.4).astype(np.int64),
+        sensitive=(rng.random(count) < 0.4).astype(np.int64),
     )
 
 

@@ -30,7 +30,7 @@ PATH = Dataset(
     edges=np.array([[0, 1, 1, 1, 2, 2, 3, 3, 4, 4], [1, 0, 2, 4, 1, 3, 2, 4, 1, 3]]),
     y=np.array([0, 1, -1, 0, 1]),
     classes=2,
-    sens=np.array([1, 0, -1, 1, 0]),
+    sensitive=np.array([1, 0, -1, 1, 0]),
 )
 
 
@@ -46,7 +46,7 @@ def test_clients_are_induced_subgraphs_and_may_share_nodes() -> None:
     assert other.edges.members[0].index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
     assert one.x[:3].tolist() == [[0, 1], [2, 3], [8, 9]]
     assert one.y[:3].tolist() == [0, 1, 1]
-    assert one.sens[:3].tolist() == [1, 0, 0]
+    assert one.sensitive[:3].tolist() == [1, 0, 0]
     assert one.masks[:, :3].tolist() == [[True, False, False], [False] * 3, [False, True, True]]
     test = cast(Any, build.global_test_graph(PATH, cut, torch.float64))
     assert test.x.dtype == torch.float64
@@ -168,7 +168,7 @@ def test_vertical_clients_by_hand(sparse: bool) -> None:
     ]
 
 
-GRAPHS = replace(PATH, graph_of=np.array([0, 0, 1, 2, 2]), y=np.array([0, 1, 0]), sens=None)
+GRAPHS = replace(PATH, graph_of=np.array([0, 0, 1, 2, 2]), y=np.array([0, 1, 0]), sensitive=None)
 SHARED = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3]), part([2, 4], val=[2])))
 OF_GRAPHS = Partition(tuple(Part.of(GRAPHS, np.array(own), np.ones((3, len(own)), bool)) for own in ([0], [1, 2], [2])))
 

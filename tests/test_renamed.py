@@ -9,7 +9,9 @@ import torch
 
 from fedweave import datasets, models, partition
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.parts import Part, SecureSum
 from fedweave.core.algorithm import give_defaults
+from fedweave.core.mechanism import Applied
 from fedweave.core.renamed import OLD_NAMES, RENAMED, current, current_path
 from fedweave.datasets import Folder, from_pyg
 from fedweave.deploy.flare.sitefile import read_site_file
@@ -124,3 +126,21 @@ def test_what_a_plain_class_sets_hides_the_defaults_of_algorithms() -> None:
 
     give_defaults(Plain)
     assert (Plain().net, Plain().notes, Plain().most_rounds) == ("mine", ["one"], None)
+
+
+def test_parts_take_old_names_and_ledgers_keep_theirs() -> None:
+    old, new = ({"name": "secure_sum", **names} for names in ({"everyone": False, "least": 3}, {}))
+    new |= {"require_all": False, "minimum": 3}
+    one, other = (
+        resolve({"data": {"name": "cora"}, "algorithm": {"name": "fedavg", "parts": [part]}}).plain()
+        for part in (old, new)
+    )
+    assert one == other
+    part = SecureSum(everyone=False, least=3)  # type: ignore[call-arg]
+    assert part == SecureSum(require_all=False, minimum=3)
+    assert '"everyone": false' in str(Applied("n", (part.masked,)).text())
+
+
+def test_a_method_by_an_old_name_is_an_error() -> None:
+    with refusal("config.renamed-method", "Mine.judged", "personalize"):
+        type("Mine", (Part,), {"judged": lambda self, ctx: ctx.start})

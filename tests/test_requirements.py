@@ -204,7 +204,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     root = tmp_path_factory.mktemp("places")
     people = numbers(count=60)
     two = {"y": (people.y[:, 0] > 10).astype(np.int64), "classes": 2, "target_scale": None, "targets": ()}
-    odd = replace(people, **two, sens=np.arange(60) % 3, target_scaling="none")
+    odd = replace(people, **two, sensitive=np.arange(60) % 3, target_scaling="none")
     files: dict[str, Dataset] = {
         "numbers": numbers(count=60),
         "labels": several_labels(count=60),
@@ -235,9 +235,9 @@ def in_python(config: Config) -> object:
     ids = client_ids(len(cut.parts), cut.names)
     models = {}
     for at, name in enumerate(ids):
-        if (own := config.own.of(name, at)) is not None:
+        if (own := config.member_models.of(name, at)) is not None:
             models[name] = own.make().build(data.features, data.outputs)
-    for name in config.own.members.keys() - set(ids):
+    for name in config.member_models.members.keys() - set(ids):
         models[name] = net
     engine = {key: config.engine.values[key] for key in ("mode", "chunk")}
     return fedweave.federation(data, cut, config.algorithm.make(net), members=models, **engine)

@@ -256,13 +256,13 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
     whole, some = (build(resolve(document | more)) for more in ({}, {"evaluation": {"clients": 3}}))
     everyone, sample = ([*train(own.algorithm, own.fed, 2)] for own in (whole, some))
     assert torch.equal(everyone[-1].state["w"]["0"]["weight"], sample[-1].state["w"]["0"]["weight"])
-    assert len(some.fed.judged) == 3
+    assert len(some.fed.evaluated_clients) == 3
     for before, after in zip(everyone, sample, strict=True):
         scores = after.of_clients("accuracy")
-        assert scores == {client: before.of_clients("accuracy")[client] for client in some.fed.judged}
+        assert scores == {client: before.of_clients("accuracy")[client] for client in some.fed.evaluated_clients}
         assert (after.summary["scores/sampled"], after.summary["scores/clients"]) == (3, 8)
         assert "scores/sampled" not in before.summary
     assert "3 of 8 clients" in notes(sample[-1].summary)["sampled"]
     assert covered({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
     rows = some.fed.ledger.table().filter(pc.field("purpose") == "evaluation")
-    assert {*rows["client"].to_pylist()} == {*some.fed.judged}
+    assert {*rows["client"].to_pylist()} == {*some.fed.evaluated_clients}

@@ -156,7 +156,7 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
         "clip": [0.0, -1.0, 1e-250, 1e-309, 1e300, math.inf, math.nan], "sigma": [-1.0, math.inf], "delta": [1.0],
     },
     "part dynamic_regularisation": {"alpha": [0.0]},
-    "part nearest_prototype": {"least": [0]},
+    "part nearest_prototype": {"minimum": [0]},
     "part missing_neighbours": {"slots": [0], "exchanges": [10**6], "hide": [0.0], "hidden": [(0,)], "peers": [-1]},
     "part meta_gradient": {"examples": [0]},
     "part mixed_model": {"mix": [1.5]},

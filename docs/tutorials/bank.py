@@ -26,7 +26,7 @@ data = fedweave.datasets.load(
     sens_homophily=0.8,
     sens_feature_shift=1.0,
 )
-paid = [data.y[data.sens == group].mean() for group in (0, 1)]
+paid = [data.y[data.sensitive == group].mean() for group in (0, 1)]
 print(f"{data.nodes:,} customers; of group 0 {paid[0]:.0%} paid back, of group 1 {paid[1]:.0%}")
 
 # %% [markdown]

@@ -7,7 +7,7 @@
 # server's, and more so the further a shop's range is from everybody's.
 #
 # How can the server train layers without products? Shops send **mashed ego-graphs**: the average over at least
-# `least` products' neighborhoods, as embeddings. The products are generated; nothing is downloaded.
+# `minimum` products' neighborhoods, as embeddings. The products are generated; nothing is downloaded.
 
 # %%
 import numpy as np
@@ -96,5 +96,5 @@ for key in dict.fromkeys(row["key"] for row in rows if row["round"] == 1 and row
     print(f"{key:15} {sum(row['bytes'] for row in own) / 1e6:5.2f} MB  {own[0]['reveals']}")
 
 # %% [markdown]
-# Averages of few products, seen often enough, can be unmixed: `least` and `batch` say how many are mixed, and `sigma`
+# Averages of few products, seen often enough, can be unmixed: `minimum` and `batch` say how many are mixed, and `sigma`
 # adds noise. [What to know before real data is behind it](../fedego.md#what-leaves-a-client)

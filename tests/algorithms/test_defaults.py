@@ -62,7 +62,7 @@ def test_an_experiment_keeps_its_pace_where_both_algorithms_have_the_same_alone(
     now = document["algorithm"]
     assert {key: now.get(key) for key in pace} == {key: table[key] if alike else None for key in pace}
     assert ("local_steps" in now) == ("local_steps" in own)
-    assert set(exchanged.own) == (set() if alike else set(pace))
+    assert set(exchanged.replaced) == (set() if alike else set(pace))
 
 
 def test_what_a_server_learns_by_is_its_own() -> None:

@@ -34,9 +34,9 @@ class Person:
     """One of the contract's clients as dense arrays, and a 2-layer GCN written out."""
 
     def __init__(self, nodes: int, seed: int) -> None:
-        x, self.edges, self.y, masks, self.sens = people(nodes, seed)
+        x, self.edges, self.y, masks, self.sensitive = people(nodes, seed)
         self.train = masks[0]
-        self.known = self.train & (self.sens >= 0)
+        self.known = self.train & (self.sensitive >= 0)
         looped = sp.coo_matrix((np.ones(self.edges.shape[1]), tuple(self.edges)), (nodes, nodes)).toarray() + np.eye(
             nodes
         )
@@ -65,7 +65,7 @@ class Person:
         loss = torch.nn.functional.cross_entropy(z[self.train], y[self.train])
         p = torch.softmax(z, -1)[:, 1]
         for among in (self.known, self.known & (self.y == 1)):
-            one, zero = among & (self.sens == 1), among & (self.sens == 0)
+            one, zero = among & (self.sensitive == 1), among & (self.sensitive == 0)
             if one.any() and zero.any():
                 loss = loss + alpha * (p[one].mean() - p[zero].mean()).abs()
         return torch.autograd.grad(loss, flat)[0].numpy()
@@ -111,8 +111,8 @@ def test_f2gnn_rounds(oracles: Any, persons: list[Person], js: str, prefer: str)
             ended.append(oracles.sgd(begun, lambda v, person=person: person.gradient(v, alpha), STEPS, LR))
             p = person.probabilities(ended[-1])[:, 1]
             both = (
-                oracles.parity_gap(p[person.known], person.sens[person.known]),
-                oracles.opportunity_gap(p[person.known], person.y[person.known], person.sens[person.known]),
+                oracles.parity_gap(p[person.known], person.sensitive[person.known]),
+                oracles.opportunity_gap(p[person.known], person.y[person.known], person.sensitive[person.known]),
             )
             found.append(d)
             gaps.append(float(np.abs(np.nan_to_num(both)).sum()))
@@ -128,8 +128,8 @@ def test_f2gnn_rounds(oracles: Any, persons: list[Person], js: str, prefer: str)
 
 def _balance(oracles: Any, person: Person) -> float:
     """Over edges between people of known groups."""
-    known = (person.sens[person.edges] >= 0).all(0)
-    return float(oracles.balance(person.edges[:, known], person.sens))
+    known = (person.sensitive[person.edges] >= 0).all(0)
+    return float(oracles.balance(person.edges[:, known], person.sensitive))
 
 
 @pytest.mark.often("eo")
@@ -140,11 +140,15 @@ def test_fairfed_rounds(oracles: Any, persons: list[Person], gap: str) -> None:
     w, omega = start(), sizes / sizes.sum()
 
     def of(among: list[Person], w: np.ndarray) -> tuple[float, float]:
-        predicted, y, sens = (
+        predicted, y, sensitive = (
             np.concatenate([part[person.known] for person, part in zip(among, parts, strict=True)])
-            for parts in ([p.predicted(w) for p in among], [p.y for p in among], [p.sens for p in among])
+            for parts in ([p.predicted(w) for p in among], [p.y for p in among], [p.sensitive for p in among])
         )
-        signed = oracles.parity_gap(predicted, sens) if gap == "sp" else oracles.opportunity_gap(predicted, y, sens)
+        signed = (
+            oracles.parity_gap(predicted, sensitive)
+            if gap == "sp"
+            else oracles.opportunity_gap(predicted, y, sensitive)
+        )
         right = np.concatenate([(p.predicted(w) == p.y)[p.train] for p in among])  # of unknown group, too
         return signed, float(right.mean())
 
@@ -165,11 +169,11 @@ def test_fairfed_counts_a_client_that_knows_no_group_by_its_accuracy() -> None:
     """Δ of eq. 6 is then of accuracies on all its training examples, not of none."""
     held = graphs(name=NAME, dtype=torch.float64)
     silent = held["site-3"]
-    assert silent.sens is not None
+    assert silent.sensitive is not None
     fed = federation(
         name=NAME,
         dtype=torch.float64,
-        clients=held | {"site-3": silent._replace(sens=torch.full_like(silent.sens, -1))},
+        clients=held | {"site-3": silent._replace(sensitive=torch.full_like(silent.sensitive, -1))},
     )
     made = ALGORITHMS["fairfed"](model(0.0, classes=2), **SGD)
     *_, last = train(made, fed, 1, eval_every=0)
@@ -201,7 +205,7 @@ def test_nothing_speaks_for_a_model_that_was_trained_on_nobody() -> None:
         masks = torch.stack([trains, graph.masks[1], graph.masks[2]])
         w: Tree = {}
         client = Client(graph._replace(masks=masks), {}, random.key(1), random.key(2))
-        logits = torch.stack([torch.zeros(len(graph.y)), graph.sens.to(graph.x.dtype)], 1)  # type: ignore[union-attr]
+        logits = torch.stack([torch.zeros(len(graph.y)), graph.sensitive.to(graph.x.dtype)], 1)  # type: ignore[union-attr]
         known = ByObject[torch.Tensor]()
         known[w] = logits
         ctx = Context(client, None, {}, "GroupWeights", trained=w, known=known)  # type: ignore[arg-type]
@@ -228,8 +232,8 @@ class Parting(Part):
     """From the second round on no edge joins the groups."""
 
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
-        assert data.sens is not None
-        began, ends = "began" in ctx.memory, data.sens[data.edges]
+        assert data.sensitive is not None
+        began, ends = "began" in ctx.memory, data.sensitive[data.edges]
         ctx.keep({"began": torch.ones(())})
         stays = (ends[0] == ends[1]) | (not began)
         return data._replace(edges=data.edges[:, stays]), np.full(len(data.y), began)
@@ -378,15 +382,15 @@ def heard(
 
 def regrouped(graph: Graph) -> Graph:
     """Everybody whose group is known is of the other one."""
-    assert graph.sens is not None
-    return graph._replace(sens=torch.where(graph.sens < 0, -1, 1 - graph.sens))
+    assert graph.sensitive is not None
+    return graph._replace(sensitive=torch.where(graph.sensitive < 0, -1, 1 - graph.sensitive))
 
 
 def shuffled(graph: Graph) -> Graph:
     """Groups at random."""
-    assert graph.sens is not None
-    draw = torch.from_numpy(np.random.default_rng(0).integers(0, 2, len(graph.sens)))
-    return graph._replace(sens=torch.where(graph.sens < 0, -1, draw))
+    assert graph.sensitive is not None
+    draw = torch.from_numpy(np.random.default_rng(0).integers(0, 2, len(graph.sensitive)))
+    return graph._replace(sensitive=torch.where(graph.sensitive < 0, -1, draw))
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
@@ -436,7 +440,7 @@ class Smuggler(GroupWeights):
     """A part that a dishonest server would like clients to have."""
 
     def report(self, ctx: Any) -> Tree:
-        return super().report(ctx) | {"people": ctx.client.graph.sens}
+        return super().report(ctx) | {"people": ctx.client.graph.sensitive}
 
 
 def test_a_part_that_sends_the_attribute_without_declaring_it_is_refused() -> None:
@@ -447,8 +451,8 @@ def test_a_part_that_sends_the_attribute_without_declaring_it_is_refused() -> No
 
 def test_every_part_that_reads_the_attribute_says_so() -> None:
     for part in (FairPenalty(), GroupWeights(), FairFedWeights()):
-        assert part.needs.sens
-        assert FedAvg(model(classes=2), parts=(part,)).needs.sens
-    assert Local(model(classes=2), parts=(FairPenalty(),)).needs.sens
-    assert not Part().needs.sens
-    assert not FedAvg(model(classes=2), parts=(DivergenceStart(),)).needs.sens
+        assert part.needs.sensitive
+        assert FedAvg(model(classes=2), parts=(part,)).needs.sensitive
+    assert Local(model(classes=2), parts=(FairPenalty(),)).needs.sensitive
+    assert not Part().needs.sensitive
+    assert not FedAvg(model(classes=2), parts=(DivergenceStart(),)).needs.sensitive

@@ -31,11 +31,11 @@ SENS = np.array([0, 0, 0, 1, 1, -1])
 STEPS = 4000
 
 
-def small(pairs: np.ndarray = PAIRS, sens: np.ndarray = SENS) -> Graph:
+def small(pairs: np.ndarray = PAIRS, sensitive: np.ndarray = SENS) -> Graph:
     x = np.array([[1, 2, 0], [3, 2, 0], [2, 2, 0], [0, 2, 1], [0, 2, 0], [9, 9, 9]], float)
     edges = np.concatenate([pairs, pairs[::-1]], 1)
     edges = edges[:, np.lexsort(edges[::-1])]
-    return make_graph(x, edges, np.array([0, 1, 0, 1, 0, 1]), np.ones((3, 6), bool), sens, torch.float64)
+    return make_graph(x, edges, np.array([0, 1, 0, 1, 0, 1]), np.ones((3, 6), bool), sensitive, torch.float64)
 
 
 def keys(steps: int = STEPS) -> torch.Tensor:
@@ -80,7 +80,7 @@ def test_edges_stay_with_probabilities_that_balance_them() -> None:
 
 def test_a_client_of_one_group_keeps_its_edges() -> None:
     """By the formula 0.9 · 0 / (2 · 6): it would train without any edge. 4-5, whose end 5 is of no group, stays too."""
-    alone = small(sens=np.array([1, 1, 1, 1, 1, -1]))
+    alone = small(sensitive=np.array([1, 1, 1, 1, 1, -1]))
     pairs = [(0, 1), (1, 2), (0, 2), (3, 4), (0, 3), (2, 4), (4, 5)]
     assert chances(0.9, graph=alone) == pytest.approx(dict.fromkeys(pairs, 1.0))
     part = FairAugmented(mask=0.5, keep=0.9)
@@ -122,10 +122,10 @@ def test_as_many_nodes_of_either_group_are_drawn() -> None:
 @pytest.mark.parametrize("rare", [0, 2, 9, 20])
 def test_a_copy_trains_on_no_fewer_nodes_than_is_said(rare: int) -> None:
     """Of 40 nodes `rare` are of one group; two thirds train."""
-    x, sens = np.ones((40, 2)), (np.arange(40) < rare).astype(np.int64)
+    x, sensitive = np.ones((40, 2)), (np.arange(40) < rare).astype(np.int64)
     train = np.arange(40) % 3 > 0
     masks = np.stack([train, ~train, np.zeros(40, bool)])
-    graph = make_graph(x, np.zeros((2, 0), np.int64), np.arange(40) % 2, masks, sens=sens)
+    graph = make_graph(x, np.zeros((2, 0), np.int64), np.arange(40) % 2, masks, sensitive=sensitive)
     left = (balanced_nodes(groups_of(graph), graph.real, keys()) & graph.masks[TRAIN]).sum(1)
     least = FairAugmented().least_examples(graph, 1)
     assert max(1, least) <= int(left[left > 0].min()) <= least + 6

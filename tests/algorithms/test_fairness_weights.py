@@ -21,23 +21,23 @@ NAN = float("nan")
 
 def people(seed: int, nodes: int = 100) -> tuple[torch.Tensor, ...]:
     rng = np.random.default_rng(seed)
-    p, y, sens = rng.random(nodes), rng.integers(0, 2, nodes), rng.integers(-1, 2, nodes)
-    return tuple(torch.from_numpy(part) for part in (p, y, sens, rng.random(nodes) < 0.6))
+    p, y, sensitive = rng.random(nodes), rng.integers(0, 2, nodes), rng.integers(-1, 2, nodes)
+    return tuple(torch.from_numpy(part) for part in (p, y, sensitive, rng.random(nodes) < 0.6))
 
 
 def test_soft_gaps_are_the_formulas_written_apart(oracles: Any) -> None:
     for seed in range(5):
-        p, y, sens, nodes = people(seed)
-        gaps = soft_gaps(p, shares(y, sens, nodes, p.dtype))
-        chosen = [part[nodes].numpy() for part in (p, y, sens)]
+        p, y, sensitive, nodes = people(seed)
+        gaps = soft_gaps(p, shares(y, sensitive, nodes, p.dtype))
+        chosen = [part[nodes].numpy() for part in (p, y, sensitive)]
         assert gaps.sp.item() == pytest.approx(oracles.parity_gap(chosen[0], chosen[2]), abs=1e-12)
         assert gaps.eo.item() == pytest.approx(oracles.opportunity_gap(*chosen), abs=1e-12)
 
 
 def test_a_gap_with_an_empty_group_is_zero_without_gradient() -> None:
-    p, y, sens, nodes = people(0)
+    p, y, sensitive, nodes = people(0)
     for emptied in (0, 1):
-        own = torch.where(sens == emptied, -1, sens)
+        own = torch.where(sensitive == emptied, -1, sensitive)
 
         def penalty(p: torch.Tensor, own: torch.Tensor = own) -> torch.Tensor:
             return total_gap(p, shares(y, own, nodes, p.dtype))
@@ -49,18 +49,18 @@ def test_a_gap_with_an_empty_group_is_zero_without_gradient() -> None:
 
 def test_the_gradient_moves_the_groups_apart() -> None:
     """d sp / dp is 1 / n_1 at group 1, -1 / n_0 at group 0, and 0 elsewhere."""
-    p, y, sens, nodes = people(1)
-    grad = torch.func.grad(lambda p: soft_gaps(p, shares(y, sens, nodes, p.dtype)).sp)(p)
-    sizes = [(nodes & (sens == s)).sum() for s in (0, 1)]
-    wanted = torch.where(sens == 1, 1 / sizes[1], -1 / sizes[0]) * (nodes & (sens >= 0))
+    p, y, sensitive, nodes = people(1)
+    grad = torch.func.grad(lambda p: soft_gaps(p, shares(y, sensitive, nodes, p.dtype)).sp)(p)
+    sizes = [(nodes & (sensitive == s)).sum() for s in (0, 1)]
+    wanted = torch.where(sensitive == 1, 1 / sizes[1], -1 / sizes[0]) * (nodes & (sensitive >= 0))
     torch.testing.assert_close(grad, wanted.double())
 
 
 def test_soft_gaps_of_stacked_clients() -> None:
     clients = [people(seed) for seed in range(4)]
 
-    def found(p: torch.Tensor, y: torch.Tensor, sens: torch.Tensor, nodes: torch.Tensor) -> SoftGaps:
-        return soft_gaps(p, shares(y, sens, nodes, p.dtype))
+    def found(p: torch.Tensor, y: torch.Tensor, sensitive: torch.Tensor, nodes: torch.Tensor) -> SoftGaps:
+        return soft_gaps(p, shares(y, sensitive, nodes, p.dtype))
 
     stacked = torch.func.vmap(found)(*(torch.stack(part) for part in zip(*clients, strict=True)))
     for place, client in enumerate(clients):

@@ -123,8 +123,8 @@ def test_mending_by_hand(kind: Any) -> None:
     assert after.y.tolist() == [1, 0, 1, -1, -1, -1]
     assert (after.masks[:, :3] == before.masks).all()
     assert not after.masks[:, 3:].any()
-    assert after.sens is not None
-    assert after.sens.tolist() == [0, 1, -1, -1, -1, -1]
+    assert after.sensitive is not None
+    assert after.sensitive.tolist() == [0, 1, -1, -1, -1, -1]
 
 
 def test_the_mended_classifier_is_graphsage_on_the_mended_graph() -> None:

@@ -46,7 +46,7 @@ class Small(Part):
         return {"factor": state["factor"]}, {}
 
     def objective(self, outputs: Any) -> Any:
-        return outputs.given["factor"] * outputs.logits.square().mean()
+        return outputs.inputs["factor"] * outputs.logits.square().mean()
 
 
 class Signs(Part):

@@ -21,22 +21,22 @@ from tests.contract.federations import FEATURES, arrays, distance
 SIZES = (40, 70, 33)
 
 
-def people(seed: int, nodes: int, sens: bool = True) -> Graph:
+def people(seed: int, nodes: int, sensitive: bool = True) -> Graph:
     """Two classes, of which group 1 is in the first more often."""
     x, edges, y, masks = arrays(nodes, seed)
     rng = np.random.default_rng(seed)
     group = (rng.random(nodes) < 0.3 + 0.4 * (y == 0)).astype(int)
     known = np.where(rng.random(nodes) < 0.05, -1, group)
-    return make_graph(x, edges, (y > 0).astype(int), masks, known if sens else None, torch.float64)
+    return make_graph(x, edges, (y > 0).astype(int), masks, known if sensitive else None, torch.float64)
 
 
 def net(classes: int = 2) -> Any:
     return MODELS["gcn"](hidden=8, dropout=0.0).build(FEATURES, classes)
 
 
-def federation(sens: bool = True, held: bool = False, **options: Any) -> Simulation:
-    test = people(99, 60, sens) if held else None
-    clients = {f"site-{i}": people(i, nodes, sens) for i, nodes in enumerate(SIZES)}
+def federation(sensitive: bool = True, held: bool = False, **options: Any) -> Simulation:
+    test = people(99, 60, sensitive) if held else None
+    clients = {f"site-{i}": people(i, nodes, sensitive) for i, nodes in enumerate(SIZES)}
     return Simulation(clients, classes=2, test=test, **options)
 
 
@@ -50,9 +50,9 @@ def judged(graphs: list[Graph], w: Any) -> tuple[np.ndarray, ...]:
     found = []
     for graph in graphs:
         logits = models.apply(net(), w, graph)
-        at = graph.masks[TEST] & (graph.sens >= 0)
+        at = graph.masks[TEST] & (graph.sensitive >= 0)
         margin = logits[:, 1] - logits[:, 0]
-        found.append([part[at].numpy() for part in (graph.y, (margin > 0).long(), graph.sens, margin)])
+        found.append([part[at].numpy() for part in (graph.y, (margin > 0).long(), graph.sensitive, margin)])
     return tuple(np.concatenate(part) for part in zip(*found, strict=True))
 
 
@@ -68,8 +68,8 @@ def test_gaps_of_the_global_model_are_those_of_all_predictions_together(held: bo
     fed = federation(held=held)
     step = last(fed)
     graphs = [fed.test] if held else [fed.graphs[client] for client in fed.clients]
-    y, predicted, sens, margin = judged(graphs, step.state["w"])  # type: ignore[arg-type]
-    given = {"sensitive_features": sens}
+    y, predicted, sensitive, margin = judged(graphs, step.state["w"])  # type: ignore[arg-type]
+    given = {"sensitive_features": sensitive}
     wanted = {
         "sp": demographic_parity_difference(y, predicted, **given),
         "eo": equal_opportunity_difference(y, predicted, **given),
@@ -82,7 +82,7 @@ def test_gaps_of_the_global_model_are_those_of_all_predictions_together(held: bo
         assert found[f"groups/{name}"] == pytest.approx(value)
     if held:  # else the pairs are those within a client
         for s in (0, 1):
-            area = roc_auc_score(y[sens == s], margin[sens == s])
+            area = roc_auc_score(y[sensitive == s], margin[sensitive == s])
             assert step.summary[f"groups/global/auc_group{s}"] == pytest.approx(area)
     accuracy = step.summary["global/accuracy"]
     assert found["groups/tradeoff_accuracy"] == pytest.approx(accuracy / (wanted["sp"] + wanted["eo"]))
@@ -92,12 +92,12 @@ def test_gaps_of_every_client_and_their_median() -> None:
     fed = federation()
     step, own = last(fed), []
     for client in fed.clients:
-        y, predicted, sens, margin = judged([fed.graphs[client]], step.state["w"])
+        y, predicted, sensitive, margin = judged([fed.graphs[client]], step.state["w"])
         found = rows(step, client)
-        own.append(demographic_parity_difference(y, predicted, sensitive_features=sens))
+        own.append(demographic_parity_difference(y, predicted, sensitive_features=sensitive))
         assert found["groups/sp"] == pytest.approx(own[-1])
         assert abs(found["groups/sp_signed"]) == found["groups/sp"]
-        assert found["groups/auc_group1"] == pytest.approx(roc_auc_score(y[sens == 1], margin[sens == 1]))
+        assert found["groups/auc_group1"] == pytest.approx(roc_auc_score(y[sensitive == 1], margin[sensitive == 1]))
     assert step.summary["groups/median/sp"] == pytest.approx(np.median(own))
     assert step.summary["groups/median/sp_undefined"] == 0
 
@@ -114,7 +114,7 @@ def test_where_clients_have_models_of_their_own_all_is_the_mean_over_them(name: 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_without_a_sensitive_attribute_nothing_changes(mode: str) -> None:
     """Same weights, and the same messages but for the counts of groups, which are declared."""
-    with_, without = federation(mode=mode), federation(sens=False, mode=mode)
+    with_, without = federation(mode=mode), federation(sensitive=False, mode=mode)
     ends = [last(fed) for fed in (with_, without)]
     assert distance(ends[0].state, ends[1].state) == 0
     assert not [name for name in ends[1].summary if "groups" in name or "fair/" in name]

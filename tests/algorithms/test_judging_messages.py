@@ -29,7 +29,7 @@ class Control(Part):
         return {"all": torch.ones(3, dtype=torch.float64)}, {"own": at.double()}
 
     def objective(self, outputs: Outputs) -> Tensor:
-        return outputs.given["own"] * outputs.given["all"].sum() * outputs.logits.square().mean()
+        return outputs.inputs["own"] * outputs.inputs["all"].sum() * outputs.logits.square().mean()
 
 
 class Shifted(Control):
@@ -38,13 +38,13 @@ class Shifted(Control):
     objective = Part.objective
 
     def start(self, ctx: Context) -> Tree:
-        return map_leaves(lambda leaf: leaf + ctx.given["own"], ctx.received)
+        return map_leaves(lambda leaf: leaf + ctx.downloaded["own"], ctx.received)
 
 
 class ShiftedModel(Shifted):
     """The same for use."""
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         return self.start(ctx)
 
 

@@ -189,10 +189,10 @@ class Shift(Part):
         return {"scale": torch.tensor(0.1, dtype=torch.float64)}, {"by": at.double()}
 
     def start(self, ctx: Context) -> Tree:
-        return map_leaves(lambda w: w + ctx.given["scale"] * ctx.given["by"], ctx.received)
+        return map_leaves(lambda w: w + ctx.downloaded["scale"] * ctx.downloaded["by"], ctx.received)
 
     def report(self, ctx: Context) -> Tree:
-        ctx.keep({"by": ctx.given["by"], "calls": ctx.memory.get("calls", torch.tensor(0)) + 1})
+        ctx.keep({"by": ctx.downloaded["by"], "calls": ctx.memory.get("calls", torch.tensor(0)) + 1})
         return {}
 
 
@@ -322,7 +322,7 @@ class Pulled(Part):
         return 0.5 * given["mu"] * squared_distance(w, received)
 
     def objective(self, outputs: Outputs) -> Tensor:
-        return 0.1 * outputs.given["mu"] * sum((leaf**2).sum() for _, leaf in leaves(outputs.w))
+        return 0.1 * outputs.inputs["mu"] * sum((leaf**2).sum() for _, leaf in leaves(outputs.w))
 
 
 @pytest.mark.often("ditto")

@@ -38,7 +38,7 @@ def stepped(w: Tree, graph: Any, steps: int, moves: str = "") -> Tree:
 
 def used(made: Any, fed: Any, state: Tree, name: str) -> Tree:
     """The weights that a client uses, as evaluation finds them."""
-    shared, each = made.told(state, fed)
+    shared, each = made.evaluation_message(state, fed)
     assert each is None
     return made.used(Client(fed.graphs[name], fed.snapshot()[name], torch.tensor(0), torch.tensor(0), None), shared)
 

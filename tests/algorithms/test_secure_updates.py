@@ -123,7 +123,7 @@ class Remembering(Part):
 @pytest.mark.parametrize(
     ("settings", "parts", "said"),
     [
-        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) uses earlier ones; change that, or set everyone"),
+        ({}, (), r"optimizer_state = 'kept' \(take 'fresh'\) uses earlier ones; change that, or set require_all"),
         ({"optimizer": "sgd", "share": ("0/*",)}, (), r"what clients keep of their own model \(share"),
         (SGD, (MixedStart(0.5),), "mixed_start lets clients train from more than the present message"),
         (SGD, (Drift(0.1),), "drift lets clients train from more than the present message"),
@@ -162,7 +162,7 @@ def test_where_clients_may_be_missing_a_step_finds_no_state(mode: str) -> None:
 
 def test_a_sum_of_everyone_is_of_no_sample() -> None:
     with pytest.raises(
-        ValueError, match=r"secure_sum with everyone = true needs all clients, and participation is 0.5"
+        ValueError, match=r"secure_sum with require_all = true needs all clients, and participation is 0.5"
     ):
         FedAvg(model(), participation=0.5, parts=(SecureSum(),))
 
@@ -279,6 +279,6 @@ def test_words_that_could_overflow_are_refused() -> None:
     made = FedAvg(model(), parts=(SecureSum(bound=64.0),), **SGD)
     with refusal("user.overflow", "secure_sum:", "64 of 5"):
         made.init(federation())
-    for odd in ({"bound": 0.0}, {"bits": 16}, {"fraction": 31}, {"least": 1}):
+    for odd in ({"bound": 0.0}, {"bits": 16}, {"fraction": 31}, {"minimum": 1}):
         with pytest.raises(ValueError, match=next(iter(odd))):
             replace(SecureSum(), **odd)

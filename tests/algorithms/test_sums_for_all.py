@@ -182,8 +182,8 @@ def test_the_longest_pass_is_found_up_to_a_power_of_two(counts: list[int]) -> No
     [
         ("scaffold", {}, SecureSum(weights="equal"), ("weights = 'equal'", "uniform_trained", "scaffold itself")),
         ("scaffold", {"option": 1}, Clip(1.0), ("clip",)),
-        ("fedgcn", {}, SecureSum(everyone=False), ("everyone = false", "fedgcn itself")),
-        ("fedrep", {"optimizer": "sgd"}, SecureSum(everyone=False), ("everyone = false", "their own model")),
+        ("fedgcn", {}, SecureSum(everyone=False), ("require_all = false", "fedgcn itself")),
+        ("fedrep", {"optimizer": "sgd"}, SecureSum(everyone=False), ("require_all = false", "their own model")),
         ("fedsage_plus", {}, SecureSum(), ("changes clients' data", "fedsage_plus itself")),
     ],
 )

@@ -29,7 +29,7 @@ from fedweave.partition.client_data import Precompute
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}
-    for what in ("vertical", "graph_level", "sens")
+    for what in ("vertical", "graph_level", "sensitive")
 )
 
 # With which the registered algorithms say that they are to be tried.

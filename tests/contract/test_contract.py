@@ -95,7 +95,7 @@ def test_without_its_penalty_f2gnn_is_ordinary_training_of_one_client() -> None:
 
 
 def test_an_algorithm_that_declares_nothing_needs_nothing() -> None:
-    needs = ("pooled", "vertical", "ids", "sens", "graph_level", "predicts")
+    needs = ("pooled", "vertical", "ids", "sensitive", "graph_level", "predicts")
     assert not any(getattr(capabilities(object()), need) for need in needs)
 
 

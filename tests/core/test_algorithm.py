@@ -69,7 +69,7 @@ def test_three_functions_are_an_algorithm(at: int) -> None:
     assert [field.name for field in fields(kind)] == ["model"]
     assert capabilities(kind) == made.needs == Capabilities()
     assert (made.finders, made.composed, made.paced, made.notes, made.calls(2)) == ((), {}, (), (), None)
-    assert (made.participation, made.quorum, made.batch, made.most_rounds, made.judges_received) == (
+    assert (made.participation, made.quorum, made.batch, made.most_rounds, made.evaluates_received) == (
         1,
         1,
         0,

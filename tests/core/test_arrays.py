@@ -12,10 +12,10 @@ from tests.random_graphs import random_graph
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
 
 
-def some(sens: bool = False, sparse: bool = False, rows: int | None = None) -> Graph:
+def some(sensitive: bool = False, sparse: bool = False, rows: int | None = None) -> Graph:
     x, y, masks = np.arange(6.0).reshape(3, 2), np.array([0, -1, 2]), np.array([[1, 0, 0], [0, 0, 0], [0, 0, 1]], bool)
     features = sp.csr_matrix(x) if sparse else x
-    return make_graph(features, PATH, y, masks, np.array([1, 0, -1]) if sens else None, rows=rows)
+    return make_graph(features, PATH, y, masks, np.array([1, 0, -1]) if sensitive else None, rows=rows)
 
 
 def same(one: Graph, other: Graph) -> bool:
@@ -27,24 +27,24 @@ def same(one: Graph, other: Graph) -> bool:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_arrays_are_those_of_the_real_nodes(sparse: bool) -> None:
-    x, edges, y, masks, sens, *others = graph_arrays(some(sens=True, sparse=sparse, rows=64))
+    x, edges, y, masks, sensitive, *others = graph_arrays(some(sensitive=True, sparse=sparse, rows=64))
     assert sp.issparse(x) == sparse
     assert np.asarray(x.todense() if sparse else x).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert edges.tolist() == PATH.tolist()
     assert y.tolist() == [0, -1, 2]
     assert masks.tolist() == [[True, False, False], [False] * 3, [False, False, True]]
-    assert sens is not None
+    assert sensitive is not None
     assert set(others) == {None}
-    assert sens.tolist() == [1, 0, -1]
+    assert sensitive.tolist() == [1, 0, -1]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_arrays_are_copies(sparse: bool) -> None:
-    graph = some(sens=True, sparse=sparse)
+    graph = some(sensitive=True, sparse=sparse)
     arrays = graph_arrays(graph)
     for array in (arrays.x.data if sparse else arrays.x, *arrays[1:5]):
         array[...] = 1
-    assert same(graph, some(sens=True, sparse=sparse))
+    assert same(graph, some(sensitive=True, sparse=sparse))
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -101,7 +101,7 @@ def test_small_graphs_survive_their_arrays_and_their_bytes() -> None:
     graph = small_graphs(rows=96, examples=64)
     arrays = graph_arrays(graph)
     assert arrays.graph_of is not None
-    assert (arrays.graph_of.tolist(), arrays.y.tolist(), arrays.sens.tolist()) == (
+    assert (arrays.graph_of.tolist(), arrays.y.tolist(), arrays.sensitive.tolist()) == (
         [0, 0, 0, 1, 2, 2],
         [1, 0, 1],
         [0, 1, -1],

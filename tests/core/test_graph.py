@@ -73,7 +73,7 @@ def test_padding(n: int, rows: int, sparse: bool) -> None:
         np.zeros((2, 0), int),
         np.zeros(n, int),
         np.ones((3, n), bool),
-        sens=np.ones(n, int),
+        sensitive=np.ones(n, int),
     )
     values = graph.x @ torch.eye(2) if sparse else graph.x
     assert values.shape == (rows, 2)  # type: ignore[union-attr]
@@ -82,8 +82,8 @@ def test_padding(n: int, rows: int, sparse: bool) -> None:
     assert graph.real.tolist() == [True] * n + [False] * (rows - n)
     assert (graph.y[:n] == 0).all()
     assert (graph.y[n:] == -1).all()
-    assert graph.sens is not None
-    assert (graph.sens[n:] == -1).all()
+    assert graph.sensitive is not None
+    assert (graph.sensitive[n:] == -1).all()
     assert torch.equal(graph.masks, graph.real.expand(3, -1))
     assert graph.edges.nodes == rows
 
@@ -110,12 +110,12 @@ def test_features_and_operators_share_the_dtype(dtype: torch.dtype, sparse: bool
 
 def test_a_graph_does_not_follow_its_arrays() -> None:
     n = BLOCK  # no padding, hence no copy made by it
-    x, y, sens = np.zeros((n, 2), np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    graph = make_graph(x, np.zeros((2, 0), np.int64), y, np.zeros((3, n), bool), sens)
+    x, y, sensitive = np.zeros((n, 2), np.float32), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    graph = make_graph(x, np.zeros((2, 0), np.int64), y, np.zeros((3, n), bool), sensitive)
     x += 1
     y += 1
-    sens += 1
-    assert (graph.x.sum(), graph.y.sum(), graph.sens.sum()) == (0, 0, 0)  # type: ignore[union-attr]
+    sensitive += 1
+    assert (graph.x.sum(), graph.y.sum(), graph.sensitive.sum()) == (0, 0, 0)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -142,13 +142,13 @@ def test_stacked_clients_equal_each_alone(make_graphs: Callable[..., dict[str, G
 
 
 def test_stacking_keeps_what_all_have() -> None:
-    sens = np.array([0, 1, 1])
-    joined = stack([small(sens=sens)._replace(graph_of=torch.full((BLOCK,), i)) for i in range(2)])
-    assert joined.sens is not None
+    sensitive = np.array([0, 1, 1])
+    joined = stack([small(sensitive=sensitive)._replace(graph_of=torch.full((BLOCK,), i)) for i in range(2)])
+    assert joined.sensitive is not None
     assert joined.graph_of is not None
-    assert joined.sens[:, :4].tolist() == [[0, 1, 1, -1]] * 2
+    assert joined.sensitive[:, :4].tolist() == [[0, 1, 1, -1]] * 2
     assert joined.graph_of[:, 0].tolist() == [0, 1]
-    assert stack([small(), small()]).sens is None
+    assert stack([small(), small()]).sensitive is None
 
 
 def test_only_graphs_of_one_size_can_be_stacked() -> None:
@@ -275,9 +275,9 @@ def test_what_was_looked_for_is_padded_like_what_it_is_along_and_stacked() -> No
     found = Precomputed({"place": np.array([7, 5, 9]), "pair": np.array([[0, 4], [2, 8]])}, along=along)
     assert found.lists == {"pairs": 2}
     graph = make_graph(x, edges, y, masks, extra=found.padded({"pairs": 32}))
-    assert graph.found("place")[:4].tolist() == [7, 5, 9, -1]
-    assert graph.found("pair").shape == (32, 2)
-    assert graph.found("pair")[1:3].tolist() == [[2, 8], [-1, -1]]
-    assert stack([graph, graph]).found("pair").shape == (2, 32, 2)
+    assert graph.precomputed("place")[:4].tolist() == [7, 5, 9, -1]
+    assert graph.precomputed("pair").shape == (32, 2)
+    assert graph.precomputed("pair")[1:3].tolist() == [[2, 8], [-1, -1]]
+    assert stack([graph, graph]).precomputed("pair").shape == (2, 32, 2)
     with pytest.raises(ValueError, match="was not precomputed"):
-        stack([graph, graph_like(graph, graph_arrays(graph))]).found("place")
+        stack([graph, graph_like(graph, graph_arrays(graph))]).precomputed("place")

@@ -26,14 +26,14 @@ def test_pieces_give_what_the_whole_graph_gives(name, until, monkeypatch):
         model = net.build(D, 2)
         w = models.init(model, random.key(1), torch.float64)
         with torch.no_grad():
-            whole = models.judged(model, w, own)[: m if own is graph else 20]
+            whole = models.infer(model, w, own)[: m if own is graph else 20]
             with monkeypatch.context() as small:
                 small.setattr(piecewise, "MANY", 10)
                 small.setattr(piecewise, "AT_ONCE", 7)
-                pieces = models.judged(model, w, own)
+                pieces = models.infer(model, w, own)
                 batch = stack([own])
                 dims = tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
-                batched = vmap(lambda w, own, model=model: models.judged(model, w, own), (0, dims))
+                batched = vmap(lambda w, own, model=model: models.infer(model, w, own), (0, dims))
                 of_batch = batched(map_leaves(lambda leaf: leaf[None], w), batch)[0]
         for found in (pieces, of_batch):
             torch.testing.assert_close(found[: len(whole)], whole, rtol=0, atol=1e-12)

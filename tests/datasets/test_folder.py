@@ -27,7 +27,7 @@ def folder(path: Path, nodes: str | bytes = NODES, edges: str | bytes = EDGES) -
 
 def same(a: Dataset, b: Dataset) -> None:
     assert (a.classes, type(a.x)) == (b.classes, type(b.x))
-    for key in ("x", "edges", "y", "sens", "public"):
+    for key in ("x", "edges", "y", "sensitive", "public"):
         left, right = getattr(a, key), getattr(b, key)
         assert left.dtype == right.dtype
         assert left.tobytes() == right.tobytes()
@@ -39,7 +39,7 @@ def test_a_folder_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.x, np.array([[0.5, 2], [10, -3.25], [7, 0.125]], np.float32))
     np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
     np.testing.assert_array_equal(data.y, [1, 0, -1])  # default < repaid
-    np.testing.assert_array_equal(data.sens, [0, 1, -1])
+    np.testing.assert_array_equal(data.sensitive, [0, 1, -1])
     np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
 
 
@@ -50,15 +50,15 @@ def test_parquet_equals_csv(tmp_path: Path, kind: str) -> None:
     number = kind in ("floats with gaps", "whole numbers")
     ids = [10, 7, 30] if number else ["x", "y", "z"]
     labels: list[int | str | None] = [1, 0, None] if number else ["q", "p", None]
-    sens, feature = [1, None, 0], [0.5, 1.25, -3.0]
-    blank = [["" if value is None else value for value in column] for column in (ids, labels, sens, feature)]
+    sensitive, feature = [1, None, 0], [0.5, 1.25, -3.0]
+    blank = [["" if value is None else value for value in column] for column in (ids, labels, sensitive, feature)]
     rows = "".join("{},{},{},{}\n".format(*row) for row in zip(*blank, strict=True))
     folder(tmp_path / "a", f"id,label,sens,f\n{rows}", f"source,target\n{ids[2]},{ids[0]}\n{ids[1]},{ids[2]}\n")
     floats = kind == "floats with gaps"
     columns = {
         "id": pa.array(ids),
         "label": pa.array(labels, pa.float64()) if floats else pa.array(labels),
-        "sens": pa.array(sens, pa.float64() if floats else pa.int8()),
+        "sens": pa.array(sensitive, pa.float64() if floats else pa.int8()),
         "f": pa.array(feature),
     }
     if kind == "categories":
@@ -68,9 +68,9 @@ def test_parquet_equals_csv(tmp_path: Path, kind: str) -> None:
     pq.write_table(ends, tmp_path / "b" / "edges.parquet")
     a, b = load("folder", str(tmp_path / "a")), load("folder", str(tmp_path / "b"))
     np.testing.assert_array_equal(a.y, [1, 0, -1])
-    np.testing.assert_array_equal(a.sens, [1, -1, 0])
+    np.testing.assert_array_equal(a.sensitive, [1, -1, 0])
     np.testing.assert_array_equal(a.edges, [[0, 1, 2, 2], [2, 2, 0, 1]])
-    for key in ("x", "edges", "y", "sens"):
+    for key in ("x", "edges", "y", "sensitive"):
         assert getattr(a, key).tobytes() == getattr(b, key).tobytes()
 
 

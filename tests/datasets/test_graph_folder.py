@@ -43,7 +43,7 @@ def test_graphs_worked_by_hand(tmp_path: Path) -> None:
     assert (data.name, data.examples, data.nodes, data.classes) == (tmp_path.name, 3, 6, 2)
     np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1, 2])  # O H1 H2, Na Cl, N
     np.testing.assert_array_equal(data.y, [1, 0, -1])  # dry < wet
-    np.testing.assert_array_equal(data.sens, [0, 1, -1])
+    np.testing.assert_array_equal(data.sensitive, [0, 1, -1])
     np.testing.assert_array_equal(data.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(data.node_labels, [0, 0, -1, 1, 0, 0])  # gas < metal
     np.testing.assert_array_equal(data.edges, [[0, 0, 1, 2, 3, 4], [1, 2, 0, 0, 4, 3]])
@@ -156,7 +156,7 @@ def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:
     read = load("graphs", str(folder(tmp_path)))
     frames = [pd.read_csv(tmp_path / f"{name}.csv") for name in ("graphs", "nodes", "edges")]
     made = from_graph_frames(frames[0], *map(pa.Table.from_pandas, frames[1:]))
-    for name in ("y", "edges", "graph_of", "sens", "public", "node_labels", "edge_labels"):
+    for name in ("y", "edges", "graph_of", "sensitive", "public", "node_labels", "edge_labels"):
         np.testing.assert_array_equal(getattr(made, name), getattr(read, name))
     np.testing.assert_array_equal(dense(made.x), dense(read.x))
     assert (made.ids, made.labels, made.columns, made.name) == (read.ids, read.labels, read.columns, "frames")

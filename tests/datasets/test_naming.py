@@ -33,7 +33,7 @@ def folder(path: Path, nodes: str, edges: str) -> Path:
 
 
 def same(one: Any, other: Any) -> None:
-    for name in ("x", "edges", "y", "sens"):
+    for name in ("x", "edges", "y", "sensitive"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert (one.ids, one.labels, one.groups, one.columns) == (other.ids, other.labels, other.groups, other.columns)
 

@@ -27,7 +27,7 @@ def path_graph() -> Dataset:
         edges=np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]]),
         y=np.array([0, 1, 1, -1]),
         classes=2,
-        sens=np.array([0, 1, -1, 0]),
+        sensitive=np.array([0, 1, -1, 0]),
         public=np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], bool),
     )
 
@@ -42,7 +42,7 @@ def test_round_trip_keeps_everything(file: Path) -> None:
     data, back = path_graph(), npz.read(file, "path")
     assert (back.name, back.classes, back.nodes, back.features) == ("path", 2, 4, 2)
     np.testing.assert_array_equal(sp.csr_matrix(back.x).toarray(), sp.csr_matrix(data.x).toarray())
-    for key in ("edges", "y", "sens", "public"):
+    for key in ("edges", "y", "sensitive", "public"):
         np.testing.assert_array_equal(getattr(back, key), getattr(data, key))
         assert getattr(back, key).dtype == getattr(data, key).dtype
 

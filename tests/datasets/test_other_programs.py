@@ -241,7 +241,7 @@ def test_what_is_said_of_examples_holds_for_their_table(tmp_path: Path) -> None:
 def test_groups_of_small_graphs_may_be_text() -> None:
     path = str(CASES / "graphs-sens-text/data")
     data = load("graphs", path)
-    assert (data.groups, data.sens[:4].tolist()) == (("f", "m"), [0, 1, 0, 1])
-    assert load("graphs", path, groups=("m", "f")).sens[:4].tolist() == [1, 0, 1, 0]
+    assert (data.groups, data.sensitive[:4].tolist()) == (("f", "m"), [0, 1, 0, 1])
+    assert load("graphs", path, groups=("m", "f")).sensitive[:4].tolist() == [1, 0, 1, 0]
     site = SiteData(path="data", classes=2, groups=("m", "f"))
     assert read_graph(Path(path), site).groups == ("m", "f")

@@ -33,11 +33,11 @@ def test_text_becomes_columns_groups_and_owners_by_hand(tmp_path: Path) -> None:
     data = load("folder", str(folder(tmp_path, NODES, EDGES)), **OPTIONS)
     assert data.columns == ("job = clerk", "job = nurse", "age")
     np.testing.assert_array_equal(data.x, [[1, 0, 30], [0, 1, 40], [0, 0, 50], [1, 0, 60]])
-    np.testing.assert_array_equal(data.sens, [0, 1, 0, -1])
+    np.testing.assert_array_equal(data.sensitive, [0, 1, 0, -1])
     assert data.owners == ("north", "south")
     np.testing.assert_array_equal(data.owner, [0, 1, 0, 1])
     other = load("folder", str(tmp_path), groups=("m", "f"), **OPTIONS)
-    np.testing.assert_array_equal(other.sens, [1, 0, 1, -1])
+    np.testing.assert_array_equal(other.sensitive, [1, 0, 1, -1])
 
 
 @pytest.mark.parametrize("gap", ["nan", "None", "N/A"])
@@ -51,7 +51,7 @@ def test_a_class_and_a_group_may_be_called_none_where_they_are_declared(tmp_path
     nodes = NODES.replace(",a,f,", ",None,none,")
     options = OPTIONS | {"labels": ("None", "b"), "groups": ("none", "m")}
     data = load("folder", str(folder(tmp_path, nodes, EDGES)), **options)
-    assert (data.y.tolist(), data.sens.tolist()) == ([0, 1, 0, 1], [0, 1, 0, -1])
+    assert (data.y.tolist(), data.sensitive.tolist()) == ([0, 1, 0, 1], [0, 1, 0, -1])
 
 
 def test_a_column_says_who_holds_what(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_folder_for_each_member(tmp_path: Path) -> None:
     assert (data.owners, data.owner.tolist()) == (("north", "south"), [0, 0, 1, 1])
     np.testing.assert_array_equal(data.edges, [[0, 1, 2, 3], [1, 0, 3, 2]])
     np.testing.assert_array_equal(data.y, [0, 0, 1, 1])  # a < b over all members, of whom each has one
-    np.testing.assert_array_equal(data.sens, [0, 0, 1, -1])
+    np.testing.assert_array_equal(data.sensitive, [0, 0, 1, -1])
     cut = partition.Folders(train=0.5, val=0.0, test=0.5).cut(data, 0)
     assert (cut.names, [part.nodes.tolist() for part in cut.parts]) == (("north", "south"), [[0, 1], [2, 3]])
     folder(tmp_path / "north", "id,label,job,age\n1,a,clerk,30\n1,a,clerk,40\n", "source,target\n1,9\n")
@@ -465,7 +465,7 @@ def test_a_data_of_pytorch_geometric() -> None:
     masks["sens"] = torch.tensor([0.0, 1.0, -1.0])
     data = datasets.from_pyg(Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 1]), **masks))
     assert data.public.tolist() == [[True, False, False], [False] * 3, [False, False, True]]
-    assert data.sens.tolist() == [0, 1, -1]
+    assert data.sensitive.tolist() == [0, 1, -1]
     with pytest.raises(DataError, match=r"the data has no x, y"):
         datasets.from_pyg(Data(edge_index=ends))
 

@@ -236,11 +236,11 @@ def test_text_and_groups_of_parties_worked_by_hand(tmp_path: Path) -> None:
         ("job = clerk", "job = nurse"),
         ("spent", "job = clerk", "job = nurse"),
     ]
-    np.testing.assert_array_equal(data.sens, [1, 0, 1])
+    np.testing.assert_array_equal(data.sensitive, [1, 0, 1])
     alone, names = read_party(root / "bank", Folder(labels=("bad", "good"), **given))  # type: ignore[arg-type]
     assert names == ("job = clerk", "job = nurse")
     np.testing.assert_array_equal(alone.x, [[0, 1], [1, 0], [0, 0]])
-    np.testing.assert_array_equal(alone.sens, [0, 1, 1])
+    np.testing.assert_array_equal(alone.sensitive, [0, 1, 1])
     with refusal("data.column-named", "'jobs'", "[data] categories"):
         loaded(root, categories=given["categories"] | {"jobs": ("clerk",)})
 
@@ -276,5 +276,5 @@ def test_a_party_knows_the_groups_of_its_own_tables_alone(tmp_path: Path) -> Non
     assert [party.groups for party in data.parties or ()] == [False, True]
     cut = Parties(use_dataset_split=True).cut(data, 0)
     bank, shop = shares(data, cut.parts)
-    assert bank.sens.tolist() == [-1, -1, -1]
-    assert shop.sens.tolist() == [0, 1, 1]
+    assert bank.sensitive.tolist() == [-1, -1, -1]
+    assert shop.sensitive.tolist() == [0, 1, 1]

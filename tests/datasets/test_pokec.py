@@ -35,7 +35,7 @@ def test_tables_worked_by_hand(name: str, stem: str, tmp_path: Path) -> None:
     x = data.x.toarray() if sp.issparse(data.x) else data.x
     np.testing.assert_array_equal(x, [[1, 0, 20, 0], [1, 1, 31, 0], [0, 1, 44, 1], [1, 0, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(data.y, [-1, 0, 1, 1, 0])
-    np.testing.assert_array_equal(data.sens, [0, 1, 0, 1, -1])
+    np.testing.assert_array_equal(data.sensitive, [0, 1, 0, 1, -1])
     np.testing.assert_array_equal(data.edges, [[0, 1, 2, 3, 3, 4], [1, 0, 3, 2, 4, 3]])  # 12 with itself is left out
     assert data.columns == ("public", "gender", "AGE", "hobby")
     assert data.ids == ("30", "7", "1600001", "12", "8")

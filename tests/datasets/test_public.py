@@ -90,14 +90,14 @@ def tiny(name: str = "cora") -> Dataset:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_of_the_real_files(name: str) -> None:
-    nodes, edges, features, classes, sens, split = COUNTS[name]
+    nodes, edges, features, classes, sensitive, split = COUNTS[name]
     data = check(load(name, real(name)), name)
     assert (data.name, data.nodes, data.edges.shape) == (name, nodes, (2, 2 * edges))
     assert data.features == features - (name in REPEATS_SENS)
     counts = np.bincount(data.y[data.y >= 0])
     assert data.classes == len(counts) == (classes if isinstance(classes, int) else len(classes))
     assert isinstance(classes, int) or counts.tolist() == classes
-    assert (None if data.sens is None else np.bincount(data.sens).tolist()) == sens
+    assert (None if data.sensitive is None else np.bincount(data.sensitive).tolist()) == sensitive
     assert (None if data.public is None else data.public.sum(1).tolist()) == split
     assert f"{nodes:,} nodes, {edges:,} edges, {data.features:,} features, {data.classes} classes" in describe(name)
 
@@ -113,12 +113,14 @@ def test_same_file_same_bytes(name: str) -> None:
 def test_the_sensitive_attribute_is_no_feature_and_the_others_are_unchanged(name: str) -> None:
     data = load(name, real(name), normalize="none")
     x = dense(data.x)
-    assert data.sens is not None
-    assert not any(np.array_equal(column, data.sens) or np.array_equal(column, 1 - data.sens) for column in x.T)
+    assert data.sensitive is not None
+    assert not any(
+        np.array_equal(column, data.sensitive) or np.array_equal(column, 1 - data.sensitive) for column in x.T
+    )
     whole = npz.read(DATA / name / f"{name}.npz", name).x
     if name in REPEATS_SENS:
-        np.testing.assert_array_equal(dense(whole)[:, REPEATS_SENS[name]], data.sens)
-        np.testing.assert_array_equal(np.insert(x, REPEATS_SENS[name], data.sens, 1), dense(whole))
+        np.testing.assert_array_equal(dense(whole)[:, REPEATS_SENS[name]], data.sensitive)
+        np.testing.assert_array_equal(np.insert(x, REPEATS_SENS[name], data.sensitive, 1), dense(whole))
     else:
         np.testing.assert_array_equal(x, dense(whole))
 
@@ -319,7 +321,7 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(
 ) -> None:
     monkeypatch.setattr(DATASETS["german"], "facts", TINY._replace(sens_column=0))
     data = tiny("german")
-    npz.write(Dataset("german", data.x, data.edges, data.y, 2, sens=np.array([1, 1])), tmp_path / "german.npz")
+    npz.write(Dataset("german", data.x, data.edges, data.y, 2, sensitive=np.array([1, 1])), tmp_path / "german.npz")
     with refusal("data.sens-repeated", "german.npz", "column 0"):
         load("german", str(tmp_path))
     npz.write(data, tmp_path / "german.npz")

@@ -87,8 +87,8 @@ def test_true_and_false_are_classes_and_groups(door: Callable[..., Dataset], tmp
     data = door(tmp_path, columns)
     np.testing.assert_array_equal(np.asarray(data.x)[:, 1], [0, 1, 1, 1])
     assert (data.y.tolist(), data.labels) == ([1, 0, 1, 1], ("False", "True"))
-    assert data.sens is not None
-    assert (data.sens.tolist(), data.groups) == ([0, 0, 1, 0], ("False", "True"))
+    assert data.sensitive is not None
+    assert (data.sensitive.tolist(), data.groups) == ([0, 0, 1, 0], ("False", "True"))
 
 
 def test_true_and_false_of_pytorch_geometric_are_the_same_classes() -> None:

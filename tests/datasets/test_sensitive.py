@@ -61,7 +61,7 @@ def test_own_tables_are_refused_unless_asked_for(tmp_path: Path) -> None:
         load("folder", str(folder))
     asked = load("folder", str(folder), sens_feature=True)
     assert asked.features == 2
-    np.testing.assert_array_equal(asked.sens, SENS)
+    np.testing.assert_array_equal(asked.sensitive, SENS)
 
 
 def test_no_door_takes_the_attribute_for_a_feature_unless_asked_to(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> 
 @pytest.mark.parametrize(("name", "column"), [("german", 0), ("bail", 0), ("credit", 1)])
 def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: int, data_root: Path) -> None:
     plain, asked = (load(name, str(data_root), sens_feature=keep, normalize="none") for keep in (False, True))
-    assert plain.sens is not None
-    assert repeated(np.asarray(plain.x), plain.sens).tolist() == []
-    assert repeated(np.asarray(asked.x), plain.sens).tolist() == [column]
+    assert plain.sensitive is not None
+    assert repeated(np.asarray(plain.x), plain.sensitive).tolist() == []
+    assert repeated(np.asarray(asked.x), plain.sensitive).tolist() == [column]
     np.testing.assert_array_equal(np.delete(asked.x, column, 1), plain.x)
     standard = np.asarray(load(name, str(data_root), normalize="standard").x)
     np.testing.assert_allclose(standard.mean(0), 0, atol=1e-4)
@@ -117,8 +117,8 @@ def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: 
 
 def test_nba_has_no_such_column(data_root: Path) -> None:
     data = npz.read(data_root / "nba" / "nba.npz", "nba")
-    assert data.sens is not None
-    assert repeated(data.x.toarray(), data.sens).tolist() == []
+    assert data.sensitive is not None
+    assert repeated(data.x.toarray(), data.sensitive).tolist() == []
     with refusal("config.unknown-key", "sens_feature"):
         load("nba", str(data_root), sens_feature=True)
 

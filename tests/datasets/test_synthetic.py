@@ -16,7 +16,7 @@ def same(values: np.ndarray | None, edges: np.ndarray) -> float:
 
 
 def as_bytes(data: Dataset) -> tuple[bytes, ...]:
-    return tuple(np.asarray(part).tobytes() for part in (data.x, data.edges, data.y, data.sens))
+    return tuple(np.asarray(part).tobytes() for part in (data.x, data.edges, data.y, data.sensitive))
 
 
 @pytest.mark.parametrize(
@@ -35,24 +35,24 @@ def test_sensitive_homophily_and_class_homophily_hold_together() -> None:
     asked: dict[str, Any] = {"homophily": 0.7, "sens_homophily": 0.9, "sens_label_correlation": 0.6}
     data = check(load("synthetic", nodes=3000, classes=3, sensitive=True, **asked), "synthetic")
     assert same(data.y, data.edges) == pytest.approx(0.7, abs=1e-3)
-    assert same(data.sens, data.edges) == pytest.approx(0.9, abs=1e-3)
+    assert same(data.sensitive, data.edges) == pytest.approx(0.9, abs=1e-3)
 
 
 def test_edges_ignore_the_sensitive_attribute_unless_told() -> None:
     data = load("synthetic", nodes=20000, sensitive=True)
-    assert same(data.sens, data.edges) == pytest.approx(0.5, abs=0.01)  # std of the share is below 0.002
+    assert same(data.sensitive, data.edges) == pytest.approx(0.5, abs=0.01)  # std of the share is below 0.002
 
 
 @pytest.mark.parametrize(("classes", "correlation"), [(2, 0.0), (2, 0.5), (5, 0.7), (4, 1.0)])
 def test_sensitive_attribute_correlates_with_the_upper_classes(classes: int, correlation: float) -> None:
     data = load("synthetic", nodes=20000, classes=classes, sensitive=True, sens_label_correlation=correlation)
     upper = data.y >= (classes + 1) // 2
-    assert np.corrcoef(np.asarray(data.sens), upper)[0, 1] == pytest.approx(correlation, abs=0.03)
+    assert np.corrcoef(np.asarray(data.sensitive), upper)[0, 1] == pytest.approx(correlation, abs=0.03)
 
 
 def test_features_are_unit_noise_around_means_signal_apart() -> None:
     data = load("synthetic", nodes=40000, classes=4, features=6, signal=3.0, sensitive=True, sens_feature_shift=2.0)
-    low = data.sens == 0
+    low = data.sensitive == 0
     means = np.stack([data.x[low & (data.y == c)].mean(0) for c in range(4)])
     for a in range(4):
         for b in range(a):

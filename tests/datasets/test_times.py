@@ -136,7 +136,7 @@ def test_one_unit_and_early_edges_are_asked_for(
 ) -> None:
     data = load("folder", str(folder(tmp_path, opened, when)), **TIMED)
     [part] = Column(split="time").divided(data, [np.arange(10)], 0)
-    told = list(odd_times(data, part.until, {"all": part.nodes}))
+    told = list(odd_times(data, part.split_times, {"all": part.nodes}))
     assert len(told) == len(said)
     assert all(fact in one for fact, one in zip(said, told, strict=True))
     assert not list(odd_times(data, None, {"all": part.nodes}))

@@ -32,7 +32,7 @@ from fedweave.deploy.sites import project as processes
 from fedweave.deploy.sites import status
 from fedweave.deploy.sites.certificates import renew
 from fedweave.deploy.sites.checking import examine
-from fedweave.deploy.sites.experiments import hand_out, judged_by_number, split, unknown_to_server, with_engine
+from fedweave.deploy.sites.experiments import hand_out, positive_by_number, split, unknown_to_server, with_engine
 from fedweave.deploy.sites.project import (
     Project,
     SiteProcess,
@@ -696,9 +696,9 @@ def test_a_positive_class_is_found_by_what_the_sites_here_call_it(
     config = resolve({**experiment().plain(), "evaluation": {"positive": positive}})
     if found is None:
         with refusal("config.no-class", "evaluation.positive"):
-            judged_by_number(config, tmp_path, SITES)
+            positive_by_number(config, tmp_path, SITES)
     else:
-        assert judged_by_number(config, tmp_path, SITES).evaluation.positive == found
+        assert positive_by_number(config, tmp_path, SITES).evaluation.positive == found
 
 
 @pytest.mark.parametrize("positive", ["fraud", 10])

@@ -128,7 +128,7 @@ def tables(project: Path, ages: Any = AGES, external: str = "exchange", **policy
 def heard(link: Any, site: str) -> dict[str, dict[str, float]]:
     """{column: {node: what the site knows of it}}."""
     job = link.members[site]._job
-    data = job.found.data
+    data = job.holdings.data
     ids = [name.removeprefix("iban-") for name in data.ids]
     return {name: dict(zip(ids, own, strict=True)) for name, own in zip(data.columns, dense(data.x).T, strict=True)}
 

@@ -139,9 +139,9 @@ def test_a_site_learns_the_longest_list_alone_and_none_but_blocks(project: Path,
     config = of_graphs("fairgraphfl", whole)
     _, _, link = joined(cut_again(project, config), config)
     graphs = [link.members[site]._job.graph for site in SITES]  # type: ignore[union-attr]
-    own = [int((graph.found(MOTIFS) >= 0).sum()) for graph in graphs]
+    own = [int((graph.precomputed(MOTIFS) >= 0).sum()) for graph in graphs]
     assert len(set(own)) > 1
-    assert {len(graph.found(MOTIFS)) for graph in graphs} == {-(-max(own) // 32) * 32}
+    assert {len(graph.precomputed(MOTIFS)) for graph in graphs} == {-(-max(own) // 32) * 32}
 
 
 @pytest.mark.parametrize("told", [{"motifs": 32}, {"motifs": 1 << 18}, {"motifs": 200}, {"other": 64}, {}])

@@ -135,7 +135,7 @@ def test_a_site_that_stands_still_is_waited_for(running: Path, tmp_path: Path, t
         (
             5,
             {"algorithm_settings": {"parts": ["secure_sum"]}},
-            "everyone = false in the part secure_sum lets",
+            "require_all = false in the part secure_sum lets",
         ),
     ],
 )

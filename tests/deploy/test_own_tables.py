@@ -43,8 +43,8 @@ def with_text(project: Path, jobs: str = '"clerk", "nurse"', of: Sequence[str] =
         (folder / "nodes.csv").write_text("\n".join(["id,job,sens,label,split", *people]))
         (folder / "edges.csv").write_text("source,target\n" + "\n".join(f"{i},{i + 2}" for i in range(50)))
         named = jobs if site in of else '"clerk", "nurse"'
-        sens = "sens_feature = true\n"  # the job says the same as the group
-        (project / site / SITE_FILE).write_text("[data]\n" + TEXT.format(jobs=named) + sens)
+        sensitive = "sens_feature = true\n"  # the job says the same as the group
+        (project / site / SITE_FILE).write_text("[data]\n" + TEXT.format(jobs=named) + sensitive)
 
 
 def test_text_at_sites_is_what_all_of_them_declare(project: Path) -> None:
@@ -52,7 +52,7 @@ def test_text_at_sites_is_what_all_of_them_declare(project: Path) -> None:
     with_text(project)
     (project / "server/test.npz").unlink()  # of other data
     fed, algorithm, link = joined(project, config)
-    assert next(iter(link.members.values()))._job.found.data.columns == ("job = clerk", "job = nurse")  # type: ignore[union-attr]
+    assert next(iter(link.members.values()))._job.holdings.data.columns == ("job = clerk", "job = nurse")  # type: ignore[union-attr]
     *_, last = train(algorithm, fed, 20)
     assert last.summary["local/accuracy"] == 1.0
 
@@ -144,8 +144,8 @@ def test_names_of_an_npz_are_compared_with_those_of_tables(project: Path) -> Non
 
 
 def test_names_of_classes_and_groups_of_an_npz_are_those_of_the_data(project: Path) -> None:
-    sens = np.arange(60) // 2 % 2
-    with_names(project, [("age", "income")] * 3, labels=("no", "yes"), groups=("f", "m"), sens=sens)
+    sensitive = np.arange(60) // 2 % 2
+    with_names(project, [("age", "income")] * 3, labels=("no", "yes"), groups=("f", "m"), sensitive=sensitive)
     about, _ = read_site_file(project / SITES[-1] / SITE_FILE)
     folder = project / SITES[-1]
     told = describe(hold(about, folder, experiment()), ())
@@ -189,9 +189,9 @@ def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(p
     config = experiment("fedavg", data={"name": "synthetic"})
     data, partition = split(config, SITES)
     x = np.concatenate([sp.csr_matrix(data.x).toarray(), np.ones((data.nodes, 1), np.float32)], 1)
-    sens = np.arange(data.nodes) % 2
-    x[:, -1] = 1 - sens
-    hand_out(replace(data, x=x, sens=sens), partition, project, SITES)
+    sensitive = np.arange(data.nodes) % 2
+    x[:, -1] = 1 - sensitive
+    hand_out(replace(data, x=x, sensitive=sensitive), partition, project, SITES)
     site = project / "bank-b" / SITE_FILE
     about, _ = read_site_file(site)
     assert own_graph(about, site.parent).features == data.features + 1

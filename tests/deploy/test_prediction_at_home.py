@@ -117,7 +117,7 @@ def test_a_step_that_scores_instead_is_refused(project: Path) -> None:
     fed.restore({"round": ROUNDS})
     fed.begin(ROUNDS)
     with refusal("clients-missing", "run's"):
-        fed.map(algorithm.score, *algorithm.told(state, fed))
+        fed.map(algorithm.score, *algorithm.evaluation_message(state, fed))
     assert not (project / "bank-a/runs/r1/predictions.parquet").exists()
     sent = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up"]
     assert not any(str(row["key"]).startswith("own/") for row in sent)

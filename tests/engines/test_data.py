@@ -28,10 +28,10 @@ Make = Callable[..., Simulation]
 
 @pytest.fixture(params=MODES)
 def make(request: pytest.FixtureRequest, make_graphs: Callable[..., dict[str, Graph]]) -> Make:
-    def made(sizes: Any = SIZES, *, sparse: bool = False, sens: bool = False, **options: Any) -> Simulation:
+    def made(sizes: Any = SIZES, *, sparse: bool = False, sensitive: bool = False, **options: Any) -> Simulation:
         graphs = make_graphs(sizes, sparse=sparse)
-        if sens:
-            graphs = {client: g._replace(sens=torch.where(g.real, 0, -1)) for client, g in graphs.items()}
+        if sensitive:
+            graphs = {client: g._replace(sensitive=torch.where(g.real, 0, -1)) for client, g in graphs.items()}
         return Simulation(graphs, **{"classes": 3, "mode": request.param} | options)
 
     return made
@@ -61,7 +61,7 @@ WRITES: dict[str, tuple[str, Callable[[Client], Any]]] = {
     "some": ("graph.y", lambda client: client.graph.y[1:3].mul_(2)),
     "one": ("graph.y", lambda client: client.graph.y.__setitem__(0, 1)),
     "splits": ("graph.masks", lambda client: client.graph.masks[0].logical_or_(client.graph.masks[2])),
-    "groups": ("graph.sens", lambda client: client.graph.sens.add_(1)),  # type: ignore[union-attr]
+    "groups": ("graph.sensitive", lambda client: client.graph.sensitive.add_(1)),  # type: ignore[union-attr]
     "features": ("graph.x", lambda client: client.graph.x.mul_(2)),  # type: ignore[union-attr]
     "a test set": ("test.y", lambda client: client.test.y.zero_()),  # type: ignore[union-attr]
 }
@@ -80,7 +80,7 @@ def test_a_step_that_writes_into_its_clients_data_is_refused(
         write(client)
         return {"x": client.graph.y.sum()}
 
-    fed = make(sens=True, record=record, test=make_graphs([9])["site0"])
+    fed = make(sensitive=True, record=record, test=make_graphs([9])["site0"])
     fed.map(look)
     with pytest.raises(
         StepFailed, match=rf"writes changed client\.{name} of client.* 'site0'.* in place.*replaces_data"
@@ -248,7 +248,7 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "rows": (broken(y=lambda g: g.y[:31]), r"y is dense int64 \[31\], not dense int64 \[32\]"),
     "classes of another type": (broken(y=lambda g: g.y.int()), "y is dense int32"),
     "masks": (broken(masks=lambda g: g.masks[:2]), r"masks is dense bool \[2, 32\], not dense bool \[3, 32\]"),
-    "sens gone": (broken(sens=lambda g: None), "sens is absent, unlike before"),
+    "sens gone": (broken(sensitive=lambda g: None), "sensitive is absent, unlike before"),
     "real": (at("real", 3, False), "its real nodes are not the first of whole blocks"),
     "padding has features": (at("x", (31, 0), 1.0), "x does not end with 0 after its 20 real nodes"),
     "padding has labels": (at("y", 31, 0), "y does not end with -1"),
@@ -257,7 +257,7 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "label": (at("y", 4, 3), r"y, row 4: label 3 is not in 0\.\.2"),
     "unlabeled in a split": (at("y", 0, -1), "the split, row 0: the node has no label"),
     "two splits": (at("masks", (1, 0), True), "the split, row 0: the node is in two of train, val and test"),
-    "sens": (at("sens", 1, -2), "sens, row 1: -2 is below 0"),
+    "sens": (at("sensitive", 1, -2), "sens, row 1: -2 is below 0"),
     "edge out of range": (edge_list((0, 20), (20, 0)), "edge 0 -> 20 names a node that is not in 0..19"),
     "one direction": (edge_list((0, 1)), "edge 0 -> 1 lacks its reverse"),
     "self loop": (edge_list((3, 3)), "edge 3 -> 3 is a self loop"),
@@ -277,7 +277,7 @@ def test_a_broken_graph_is_refused_with_client_and_fault(make: Make, fault: str)
     def spoil(client: Client, message: Tree) -> Tree:
         return {DATA: change(client.graph)} if int(client.graph.real.sum()) == 20 else {}
 
-    fed = make(sens=True)
+    fed = make(sensitive=True)
     with pytest.raises(DataError, match=rf"the graph that spoil made for 'site2': .*{said}"):
         fed.replace_data(spoil)
     assert nodes(fed.map(look)) == SIZES

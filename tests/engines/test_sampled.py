@@ -95,13 +95,13 @@ def test_graphs_of_absent_clients_are_not_made_and_the_oldest_are_made_again(mon
     assert made[first].x.equal(whole)
 
 
-def small(sparse: bool, sens: bool, shared: bool) -> tuple[Dataset, Partition]:
+def small(sparse: bool, sensitive: bool, shared: bool) -> tuple[Dataset, Partition]:
     """Clients of 5, 20, 0 and 9 of 40 nodes, which may be `shared`; one sees no labels, and a node has none."""
     rng = np.random.default_rng(3)
     whole = np.triu(rng.random((40, 40)) < 0.3, 1)
     x, y = rng.random((40, 6)).astype(np.float32), rng.integers(0, 3, 40)
     x[x < 0.7], y[4] = 0, -1
-    people = rng.integers(-1, 2, 40) if sens else None
+    people = rng.integers(-1, 2, 40) if sensitive else None
     data = Dataset("made", sp.csr_matrix(x) if sparse else x, np.stack((whole | whole.T).nonzero()), y, 3, people)
     parts, dealt = [], np.split(rng.permutation(40), (5, 25, 25, 34))
     for size, own in zip((5, 20, 0, 9), dealt[:4], strict=True):
@@ -112,18 +112,18 @@ def small(sparse: bool, sens: bool, shared: bool) -> tuple[Dataset, Partition]:
 
 
 @pytest.mark.parametrize(
-    ("sparse", "sens", "dtype", "shared"),
+    ("sparse", "sensitive", "dtype", "shared"),
     [(False, True, torch.float64, True), (True, False, torch.float32, True), (False, False, torch.float32, False)],
 )
 def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
-    sparse: bool, sens: bool, dtype: torch.dtype, shared: bool
+    sparse: bool, sensitive: bool, dtype: torch.dtype, shared: bool
 ) -> None:
-    made: Any = client_graphs(*small(sparse, sens, shared), dtype)
+    made: Any = client_graphs(*small(sparse, sensitive, shared), dtype)
     names = [*made, "client-1"]  # the last fills up
     assert (made._slots is None) == shared
     ours, theirs = made.stacked(names), stack([made[name] for name in names])
     assert {made.rows(name) for name in names} == {(32, 32)}
-    pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sens", "x")]
+    pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sensitive", "x")]
     pairs += [(ours.edges.operator(kind), theirs.edges.operator(kind)) for kind in ("gcn", "mean", "two_hops")]
     pairs += [*zip(ours.own_edges.cache.neighbors(), theirs.own_edges.cache.neighbors(), strict=True)]
     for one, other in pairs:

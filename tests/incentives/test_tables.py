@@ -85,7 +85,7 @@ def test_the_mean_over_graphs_that_have_a_motif() -> None:
     (graph,) = client_graphs(data, partition, finders=[ALL]).values()
     operator = graph.edges.operator(MOTIF_MEAN)
     assert operator.shape == (32, 32)
-    at = graph.found(MOTIFS).tolist().index(numbers([BOND])[0])
+    at = graph.precomputed(MOTIFS).tolist().index(numbers([BOND])[0])
     embedded = torch.arange(32.0)[:, None]
     assert (operator @ embedded)[at] == 1  # graphs 0 and 2
     assert (operator @ embedded)[3:].abs().max() == 0
@@ -110,7 +110,7 @@ def proteins(data_root: Path) -> Dataset:
 
 def known(data: Dataset, partition: object) -> list[set[int]]:
     clients = client_graphs(data, partition, finders=[Vocabulary()])  # type: ignore[arg-type]
-    return [set(graph.found(MOTIFS).tolist()) - {-1} for graph in clients.values()]
+    return [set(graph.precomputed(MOTIFS).tolist()) - {-1} for graph in clients.values()]
 
 
 def test_agents_on_proteins_share_most_of_their_motifs(proteins: Dataset) -> None:

@@ -14,14 +14,14 @@ from fedweave.datasets import load
 MEANS = torch.tensor([0.7, -0.4], dtype=torch.float64)
 
 
-def graph_of(edges: np.ndarray, sens: np.ndarray) -> Graph:
-    n = len(sens)
-    return make_graph(np.ones((n, 1)), edges, np.zeros(n, int), np.ones((3, n), bool), sens, torch.float64)
+def graph_of(edges: np.ndarray, sensitive: np.ndarray) -> Graph:
+    n = len(sensitive)
+    return make_graph(np.ones((n, 1)), edges, np.zeros(n, int), np.ones((3, n), bool), sensitive, torch.float64)
 
 
 def groups_of(graph: Graph) -> tuple[torch.Tensor, torch.Tensor]:
-    assert graph.sens is not None
-    return graph.sens == 0, graph.sens == 1
+    assert graph.sensitive is not None
+    return graph.sensitive == 0, graph.sensitive == 1
 
 
 def group_gap(graph: Graph, h: torch.Tensor) -> float:
@@ -45,9 +45,9 @@ def mixed(
     data = load(
         "synthetic", seed=seed, sensitive=True, sens_homophily=sens_homophily, sens_feature_shift=shift, **asked
     )
-    assert data.sens is not None
+    assert data.sensitive is not None
     assert np.bincount(data.edges[0], minlength=data.nodes).min() > 0
-    graph = graph_of(data.edges, data.sens)
+    graph = graph_of(data.edges, data.sensitive)
     return graph, torch.from_numpy(np.asarray(data.x)[:, -1].astype(np.float64))  # 4,000 rows need no padding
 
 
@@ -55,8 +55,8 @@ def mixed(
 def test_one_layer_multiplies_the_difference_of_means(sens_homophily: float | None, oracles: Any) -> None:
     """Where a group's features are its mean, exactly, whatever the graph."""
     graph, _ = mixed(sens_homophily)
-    assert graph.sens is not None
-    h = graph.edges.operator("mean") @ MEANS[graph.sens.clamp(min=0)][:, None]
+    assert graph.sensitive is not None
+    h = graph.edges.operator("mean") @ MEANS[graph.sensitive.clamp(min=0)][:, None]
     wanted = oracles.one_layer_gap(*same_group_shares(graph), *MEANS.tolist())
     assert group_gap(graph, h[:, 0]) == pytest.approx(wanted, abs=1e-12)
 
@@ -75,12 +75,12 @@ def test_self_loops_leave_a_share_of_the_difference_at_balance(reach: int) -> No
     """A ring of alternating groups, each node joined with `reach` neighbors of either group on either side: without
     self-loops the difference vanishes; with them 1 / (degree + 1) of it is left."""
     nodes = 32 * 4
-    sens = np.arange(nodes) % 2
+    sensitive = np.arange(nodes) % 2
     steps = np.arange(1, 2 * reach + 1)
     far = np.concatenate([steps, -steps])
     edges = np.stack([np.repeat(np.arange(nodes), len(far)), (np.arange(nodes)[:, None] + far).ravel() % nodes])
-    graph, degree = graph_of(edges, sens), len(far)
-    x = MEANS[torch.from_numpy(sens)][:, None]
+    graph, degree = graph_of(edges, sensitive), len(far)
+    x = MEANS[torch.from_numpy(sensitive)][:, None]
     assert balance(group_edges(graph)).score.item() == 1
     assert group_gap(graph, (graph.edges.operator("mean") @ x)[:, 0]) == pytest.approx(0, abs=1e-12)
     left = group_gap(graph, (graph.edges.operator("gcn") @ x)[:, 0])
@@ -94,8 +94,8 @@ def test_theorem_4(kinds: tuple[float, ...]) -> None:
     for kind in kinds:
         graph, x = mixed(kind)
         h = (graph.edges.operator("mean") @ x[:, None])[:, 0]
-        assert graph.sens is not None
-        found.append(abs(np.corrcoef(h[graph.real], graph.sens[graph.real])[0, 1]))
+        assert graph.sensitive is not None
+        found.append(abs(np.corrcoef(h[graph.real], graph.sensitive[graph.real])[0, 1]))
         balances.append(balance(group_edges(graph)).score.item())
     assert balances == pytest.approx([1 - abs(2 * kind - 1) for kind in kinds], abs=1e-3)
     assert found[0] < 0.05
@@ -117,14 +117,14 @@ def test_unequal_groups_lose_their_difference_by_mixing_and_not_by_balanced_edge
     """A tenth against nine tenths. Edges that ignore the groups have h_0 + h_1 = 1 and leave nothing of the difference,
     yet B is .36; as many edges within groups as between them, B = 1, hand a third of it on, turned around."""
     rng = np.random.default_rng(0)
-    sens = (np.arange(3200) % 10 == 0).astype(int)
+    sensitive = (np.arange(3200) % 10 == 0).astype(int)
     pairs = rng.integers(0, 3200, (2, 200000))
     pairs = pairs[:, pairs[0] != pairs[1]]
-    apart = sens[pairs[0]] != sens[pairs[1]]
+    apart = sensitive[pairs[0]] != sensitive[pairs[1]]
     even = np.concatenate([pairs[:, apart], pairs[:, ~apart][:, : apart.sum()]], 1)
     for drawn, score, wanted in ((pairs, 0.36, 0.0), (even, 1.0, -0.32)):
-        graph = graph_of(np.unique(np.concatenate([drawn, drawn[::-1]], 1), axis=1), sens)
-        gap = group_gap(graph, (graph.edges.operator("mean") @ MEANS[torch.from_numpy(sens)][:, None])[:, 0])
+        graph = graph_of(np.unique(np.concatenate([drawn, drawn[::-1]], 1), axis=1), sensitive)
+        gap = group_gap(graph, (graph.edges.operator("mean") @ MEANS[torch.from_numpy(sensitive)][:, None])[:, 0])
         assert balance(group_edges(graph)).score.item() == pytest.approx(score, abs=0.02)
         assert gap == pytest.approx(oracles.one_layer_gap(*same_group_shares(graph), *MEANS.tolist()), abs=1e-12)
         assert gap / float(MEANS[0] - MEANS[1]) == pytest.approx(wanted, abs=0.03)

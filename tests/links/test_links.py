@@ -135,9 +135,9 @@ def test_messages_of_a_test_link_may_go_along_those_of_validation() -> None:
     assert train == val < test
     net = models.links.OnPairs(models.SAGE(hidden=4, dropout=0.0)).build(5)
     w = model.init(net, random.key(0))
-    judged = model.judged(net, w, graph)
+    judged = model.infer(net, w, graph)
     for split in (VAL, TEST):
-        alone = model.judged_as_seen(net, w, graph.at(split))
+        alone = model.infer_as_seen(net, w, graph.at(split))
         at = graph.masks[split]
         assert torch.equal(judged[at], alone[at])
         assert graph.ranks is not None

@@ -493,7 +493,7 @@ def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tm
     own, graph = run.built.partition.parts[0].nodes, run.built.fed.graphs[client]
     memory = run.built.fed.snapshot()[client]["ForeignEnds"]
     judged = with_foreign(ForeignEnds(neighbors=neighbors), run.net_of(client), w, graph, memory)
-    scores = core_models.judged(run.net_of(client), w, judged).softmax(1)[:, 1]
+    scores = core_models.infer(run.net_of(client), w, judged).softmax(1)[:, 1]
     hashes = name_hashes(run.built.data, run.built.data.links).tolist()
     names = np.array(run.built.data.node_ids)
     called = [*names[own], *[""] * (graph.nodes - len(own))]

@@ -13,10 +13,10 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets import load
 
 
-def grouped(pairs: list[tuple[int, int]], sens: list[int], dtype: torch.dtype = torch.float32) -> Graph:
+def grouped(pairs: list[tuple[int, int]], sensitive: list[int], dtype: torch.dtype = torch.float32) -> Graph:
     edges = np.array(pairs, np.int64).reshape(-1, 2).T
-    n, both = len(sens), np.concatenate([edges, edges[::-1]], 1)
-    return make_graph(np.ones((n, 1)), both, np.zeros(n, int), np.ones((3, n), bool), np.array(sens), dtype)
+    n, both = len(sensitive), np.concatenate([edges, edges[::-1]], 1)
+    return make_graph(np.ones((n, 1)), both, np.zeros(n, int), np.ones((3, n), bool), np.array(sensitive), dtype)
 
 
 def random_groups(seed: int, nodes: int = 50, dtype: torch.dtype = torch.float32) -> Graph:
@@ -34,9 +34,9 @@ def test_by_hand() -> None:
     assert defined.item() is True
 
 
-@pytest.mark.parametrize(("pairs", "sens"), [([], [0, 1]), ([(0, 1)], [-1, 1])])
-def test_without_edges_the_score_is_zero_and_says_so(pairs: list[tuple[int, int]], sens: list[int]) -> None:
-    score, defined = balance(group_edges(grouped(pairs, sens)))
+@pytest.mark.parametrize(("pairs", "sensitive"), [([], [0, 1]), ([(0, 1)], [-1, 1])])
+def test_without_edges_the_score_is_zero_and_says_so(pairs: list[tuple[int, int]], sensitive: list[int]) -> None:
+    score, defined = balance(group_edges(grouped(pairs, sensitive)))
     assert (score.item(), defined.item()) == (0.0, False)
 
 
@@ -44,18 +44,18 @@ def test_without_edges_the_score_is_zero_and_says_so(pairs: list[tuple[int, int]
 def test_the_formula_written_apart_agrees(oracles: Any, dtype: torch.dtype) -> None:
     for seed in range(5):
         graph = random_groups(seed, dtype=dtype)
-        assert graph.sens is not None
-        sens, index = graph.sens.numpy(), graph.edges.members[0].index
-        known = index[:, (sens[index] >= 0).all(0)]
-        assert balance(group_edges(graph)).score.item() == pytest.approx(oracles.balance(known, sens), abs=1e-12)
+        assert graph.sensitive is not None
+        sensitive, index = graph.sensitive.numpy(), graph.edges.members[0].index
+        known = index[:, (sensitive[index] >= 0).all(0)]
+        assert balance(group_edges(graph)).score.item() == pytest.approx(oracles.balance(known, sensitive), abs=1e-12)
 
 
 def test_swapping_groups_changes_nothing_and_stacked_clients_equal_each_alone() -> None:
     graphs = [random_groups(seed, nodes) for seed, nodes in enumerate((50, 35, 64))]  # of one padded size
     own = [group_edges(graph) for graph in graphs]
     for graph, edges in zip(graphs, own, strict=True):
-        assert graph.sens is not None
-        swapped = graph._replace(sens=torch.where(graph.sens < 0, -1, 1 - graph.sens))
+        assert graph.sensitive is not None
+        swapped = graph._replace(sensitive=torch.where(graph.sensitive < 0, -1, 1 - graph.sensitive))
         assert torch.equal(group_edges(swapped), edges)
     whole = stack(graphs)
     axes = Graph(*(None if field is None else 0 for field in whole))
@@ -69,12 +69,12 @@ def test_unequal_groups_that_mix_at_random_are_not_balanced(data_root: Path) -> 
     are the most by far, and would be if people met at random."""
     data = load("credit", str(data_root), normalize="none")
     masks = np.zeros((3, data.nodes), bool)
-    graph = make_graph(np.ones((data.nodes, 1)), data.edges, data.y, masks, data.sens)
+    graph = make_graph(np.ones((data.nodes, 1)), data.edges, data.y, masks, data.sensitive)
     within, every = group_edges(graph).tolist()
-    assert data.sens is not None
-    assert (within, every) == ((data.sens[data.edges[0]] == data.sens[data.edges[1]]).sum() / 2, 137377)
+    assert data.sensitive is not None
+    assert (within, every) == ((data.sensitive[data.edges[0]] == data.sensitive[data.edges[1]]).sum() / 2, 137377)
     assert within / every == pytest.approx(0.879, abs=5e-4)
-    share = np.bincount(data.sens) / data.nodes
+    share = np.bincount(data.sensitive) / data.nodes
     mixed = share @ share  # of edges that join any two people with equal chance
     assert mixed == pytest.approx(0.837, abs=5e-4)
     assert balance(torch.tensor([mixed, 1.0])).score.item() == pytest.approx(0.33, abs=5e-3)
@@ -83,7 +83,7 @@ def test_unequal_groups_that_mix_at_random_are_not_balanced(data_root: Path) -> 
 
 def test_no_groups_no_balance() -> None:
     with pytest.raises(ValueError, match="no sensitive attribute"):
-        group_edges(grouped([(0, 1)], [0, 1])._replace(sens=None))
+        group_edges(grouped([(0, 1)], [0, 1])._replace(sensitive=None))
 
 
 def two_models(seed: int, nodes: int = 30) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

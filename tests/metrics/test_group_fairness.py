@@ -34,27 +34,27 @@ class People:
         shift = rng.standard_normal(nodes)
         self.logits = torch.from_numpy(np.stack([shift, shift + margin], 1))
         self.margin = (self.logits[:, 1] - self.logits[:, 0]).numpy()
-        self.y, self.sens = (np.where(rng.random(nodes) < 0.1, -1, rng.integers(0, 2, nodes)) for _ in range(2))
+        self.y, self.sensitive = (np.where(rng.random(nodes) < 0.1, -1, rng.integers(0, 2, nodes)) for _ in range(2))
         role = rng.integers(0, 3, nodes)
         self.masks = (role == np.arange(3)[:, None]) & (self.y >= 0)
 
     def counts(self, **options: bool) -> Any:
-        tensors = (torch.from_numpy(array) for array in (self.y, self.sens, self.masks))
+        tensors = (torch.from_numpy(array) for array in (self.y, self.sensitive, self.masks))
         return counts(self.logits, *tensors, **options)
 
     def judged(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Labels, predictions, groups and margins of a set's nodes whose group is known."""
-        at = self.masks[row] & (self.sens >= 0)
-        return self.y[at], (self.margin > 0)[at].astype(int), self.sens[at], self.margin[at]
+        at = self.masks[row] & (self.sensitive >= 0)
+        return self.y[at], (self.margin > 0)[at].astype(int), self.sensitive[at], self.margin[at]
 
 
 def by_hand() -> Any:
     """Group 0: labels 1 1 0 0, predicted 1 0 1 0. Group 1: labels 1 1 1 0, predicted 1 1 0 0. One node of neither."""
     y = torch.tensor([1, 1, 0, 0, 1, 1, 1, 0, 1])
     predicted = torch.tensor([1, 0, 1, 0, 1, 1, 0, 0, 1])
-    sens = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, -1])
+    sensitive = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, -1])
     logits = torch.stack([1.0 - predicted, 2.0 * predicted], 1)
-    return counts(logits, y, sens, torch.ones(1, 9, dtype=torch.bool))
+    return counts(logits, y, sensitive, torch.ones(1, 9, dtype=torch.bool))
 
 
 def test_by_hand() -> None:
@@ -83,18 +83,18 @@ def test_by_hand() -> None:
 @settings(deadline=None, max_examples=8)
 def test_fairlearn_and_scikit_learn_agree(seed: int, row: int) -> None:
     people = People(seed)
-    y, predicted, sens, margin = people.judged(row)
+    y, predicted, sensitive, margin = people.judged(row)
     found = {name: value[row] for name, value in values(people.counts()).items()}
     for s in (0, 1):
-        mine = sens == s
+        mine = sensitive == s
         if mine.any():
             assert found[f"accuracy_group{s}"] == pytest.approx(accuracy_score(y[mine], predicted[mine]))
         if len(np.unique(y[mine])) == 2:
             assert found[f"auc_group{s}"] == pytest.approx(roc_auc_score(y[mine], margin[mine]))
-    cells = {(s, label) for s, label in zip(sens, y, strict=True)}
+    cells = {(s, label) for s, label in zip(sensitive, y, strict=True)}
     if len(cells) < 4:
         return  # fairlearn takes 0 for the rate of an empty group
-    given_ = {"sensitive_features": sens}
+    given_ = {"sensitive_features": sensitive}
     assert found["sp"] == pytest.approx(demographic_parity_difference(y, predicted, **given_))
     assert found["eo"] == pytest.approx(equal_opportunity_difference(y, predicted, **given_))
     assert found["equalised_odds"] == pytest.approx(equalized_odds_difference(y, predicted, **given_))
@@ -109,8 +109,8 @@ def test_the_formulas_written_apart_agree(oracles: Any, seed: int, nodes: int) -
     people = People(seed, nodes)
     found = values(people.counts())
     for row in range(3):
-        y, predicted, sens, _ = people.judged(row)
-        sp, eo = oracles.parity_gap(predicted, sens), oracles.opportunity_gap(predicted, y, sens)
+        y, predicted, sensitive, _ = people.judged(row)
+        sp, eo = oracles.parity_gap(predicted, sensitive), oracles.opportunity_gap(predicted, y, sensitive)
         assert found["sp_signed"][row] == pytest.approx(sp, abs=1e-12, nan_ok=True)
         assert found["eo_signed"][row] == pytest.approx(eo, abs=1e-12, nan_ok=True)
 
@@ -120,7 +120,7 @@ def test_the_formulas_written_apart_agree(oracles: Any, seed: int, nodes: int) -
 def test_swapping_the_groups_turns_the_signs(seed: int) -> None:
     people = People(seed)
     before = values(people.counts())
-    people.sens = np.where(people.sens < 0, -1, 1 - people.sens)
+    people.sensitive = np.where(people.sensitive < 0, -1, 1 - people.sensitive)
     after = values(people.counts())
     for name in GAPS:
         np.testing.assert_array_equal(after[name], before[name])
@@ -135,7 +135,9 @@ def test_counts_add_up_to_those_of_all_nodes_together() -> None:
     merged = merge([people.counts(auc=False) for people in clients])
     whole = People(0)
     whole.logits = torch.cat([people.logits for people in clients])
-    whole.y, whole.sens = (np.concatenate([getattr(people, key) for people in clients]) for key in ("y", "sens"))
+    whole.y, whole.sensitive = (
+        np.concatenate([getattr(people, key) for people in clients]) for key in ("y", "sensitive")
+    )
     whole.masks = np.concatenate([people.masks for people in clients], 1)
     assert torch.equal(merged["groups"], whole.counts(auc=False)["groups"])
     for name, value in values(merged).items():
@@ -144,7 +146,7 @@ def test_counts_add_up_to_those_of_all_nodes_together() -> None:
 
 def test_stacked_clients_give_the_same_counts_as_each_alone() -> None:
     clients = [People(seed) for seed in range(4)]
-    columns = (torch.from_numpy(np.stack([getattr(c, key) for c in clients])) for key in ("y", "sens", "masks"))
+    columns = (torch.from_numpy(np.stack([getattr(c, key) for c in clients])) for key in ("y", "sensitive", "masks"))
     stacked = torch.func.vmap(counts)(torch.stack([c.logits for c in clients]), *columns)
     for place, client in enumerate(clients):
         for name, pair in client.counts().items():
@@ -153,7 +155,7 @@ def test_stacked_clients_give_the_same_counts_as_each_alone() -> None:
 
 def test_an_empty_group_has_no_gap() -> None:
     people = People(0)
-    people.sens[:] = 1
+    people.sensitive[:] = 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = values(people.counts())

@@ -36,8 +36,8 @@ def test_a_classifier_that_ignores_the_group_shows_the_floor_on_average() -> Non
     predicted = np.where(y == 1, rng.random(250) < 0.7, rng.random(250) < 0.3).astype(int)
     drawn: list[dict[str, Any]] = []
     for _ in range(1500):
-        sens = rng.permutation(np.repeat([0, 1], [170, 80]))
-        table = np.bincount(4 * sens + 2 * y + predicted, minlength=8).reshape(2, 2, 2)
+        sensitive = rng.permutation(np.repeat([0, 1], [170, 80]))
+        table = np.bincount(4 * sensitive + 2 * y + predicted, minlength=8).reshape(2, 2, 2)
         pairs = {"groups": table.astype(float)}
         drawn.append(values(pairs) | noise_floor(pairs))
     mean = {name: np.mean([each[name] for each in drawn]) for name in drawn[0]}
@@ -72,11 +72,11 @@ def test_floors_of_the_public_sets(name: str, data_root: Path) -> None:
     """On the quarter of the labeled nodes that tests. nba and bail with the labels' own share of class 1; classifiers
     of german and credit predict it more often than it occurs (.70 and .78)."""
     data, rng, found = load(name, str(data_root)), np.random.default_rng(0), []
-    assert data.sens is not None
+    assert data.sensitive is not None
     for _ in range(50):
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         test = labelled[len(labelled) * 3 // 4 :]
         rate = FLOORS[name][0] or data.y[test].mean()
-        groups, favored = np.bincount(data.sens[test]), np.bincount(data.sens[test], data.y[test])
+        groups, favored = np.bincount(data.sensitive[test]), np.bincount(data.sensitive[test], data.y[test])
         found.append([100 * expected_gap(*n, round(rate * n.sum())) for n in (groups, favored)])
     assert np.mean(found, 0) == pytest.approx(FLOORS[name][1:], rel=0.04)

@@ -94,8 +94,8 @@ def test_the_training_mean_is_what_predictions_are_compared_with():
 def test_groups_are_compared_by_their_mean_errors():
     y = torch.zeros(4, 1, dtype=torch.float64)
     outputs = torch.tensor([[1.0], [-3.0], [2.0], [7.0]])
-    masks, sens = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 0, 1, -1])
-    pairs = {k: v.numpy() for k, v in numbers.counts(outputs, y, masks, None, sens).items()}
+    masks, sensitive = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 0, 1, -1])
+    pairs = {k: v.numpy() for k, v in numbers.counts(outputs, y, masks, None, sensitive).items()}
     gaps = {name: float(value[0]) for name, value in numbers.between_groups(pairs).items()}
     assert gaps == {
         "groups/mae_group0": 2.0,
@@ -134,10 +134,10 @@ def test_clients_at_once_are_judged_as_one_by_one(target):
     ys = torch.stack([y, y.roll(1, 0), y.flip(0)])
     if target == "labels":
         ys, scale = torch.where(ys.isnan(), -1, (ys > 100).long()), None
-    sens = torch.arange(60) % 3 - 1
+    sensitive = torch.arange(60) % 3 - 1
 
     def one(o, truth):
-        return pairs_of(o, truth, masks, sens, scale=scale)
+        return pairs_of(o, truth, masks, sensitive, scale=scale)
 
     together = vmap(one)(many, ys)
     for at in range(3):

@@ -32,7 +32,7 @@ from fedweave.metrics.ranking import (
     scores,
     threshold,
 )
-from fedweave.metrics.selection import Judging, flagging, judged_by, near_constant, positive_of
+from fedweave.metrics.selection import Judging, flagging, near_constant, positive_of, selection_metric_of
 from fedweave.models import MODELS
 from tests.refusals import refusal
 
@@ -200,7 +200,7 @@ def test_rare_of_two_classes_judges_average_precision_of_the_rarer() -> None:
     assert Judging().verdict(7, 0.01, 3) == {"judged/macro_f1": -1.0}
     assert Judging().verdict(2, math.nan, 1) == {}
     assert Judging("accuracy").verdict(2, 0.01, 1) == {"judged/accuracy": -1.0}
-    assert judged_by({}) == judged_by({"judged/accuracy": -1.0}) == "accuracy"
+    assert selection_metric_of({}) == selection_metric_of({"judged/accuracy": -1.0}) == "accuracy"
     assert positive_of({"judged/average_precision": 0.0}) == 0
     assert positive_of({"judged/macro_f1": -1.0}) is None
 

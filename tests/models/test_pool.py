@@ -29,8 +29,8 @@ def test_models_of_small_graphs_pool_unless_the_document_says_how(model: str) ->
 def test_members_models_of_small_graphs_pool_each_as_its_kind_does() -> None:
     own = {"each": [{"name": "gin"}, {"name": "sage"}], "members": {"x": {"name": "gcn", "pool": "sum"}}}
     made = config.resolve({"data": {"name": "proteins"}, "algorithm": {"name": "local"}, "model": own})
-    assert [choice.values["pool"] for choice in made.own.each] == ["sum", "mean"]
-    assert made.own.members["x"].values["pool"] == "sum"
+    assert [choice.values["pool"] for choice in made.member_models.each] == ["sum", "mean"]
+    assert made.member_models.members["x"].values["pool"] == "sum"
     assert config.resolve(made.plain()) == made
 
 

@@ -87,7 +87,7 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
 
 def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
     edge_attrs = one_hot()
-    edge_attrs = edge_attrs._replace(time=np.arange(M, dtype=np.float64), until=(200.0, 300.0), examples=True)
+    edge_attrs = edge_attrs._replace(time=np.arange(M, dtype=np.float64), split_times=(200.0, 300.0), examples=True)
     net, w = MODELS["edges"].build(D, 2), None
     found = []
     for _ in range(2):

@@ -128,7 +128,7 @@ def test_a_split_by_time_and_the_datas_own():
         times = whole.edge_attrs.time[part.examples]
         assert part.masks[TRAIN].tolist() == (times <= 2).tolist()
         assert part.masks[VAL].tolist() == ((times > 2) & (times <= 4)).tolist()
-        assert part.until == (2.0, 4.0)
+        assert part.split_times == (2.0, 4.0)
     own = replace(whole, public=np.arange(7) % 3 == np.arange(3)[:, None])
     published = cut(EdgeGroups(clients=2, use_dataset_split=True), own, 0)
     assert all((part.masks == own.public[:, part.examples]).all() for part in published.parts)

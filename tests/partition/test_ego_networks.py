@@ -17,17 +17,17 @@ from fedweave.partition.client_data import pooled
 from tests.refusals import refusal
 
 
-def dataset(pairs: np.ndarray, nodes: int, y: np.ndarray, sens: np.ndarray | None = None) -> Dataset:
+def dataset(pairs: np.ndarray, nodes: int, y: np.ndarray, sensitive: np.ndarray | None = None) -> Dataset:
     edges = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1).astype(np.int64)
-    return Dataset("egos", np.arange(nodes, dtype=np.float32)[:, None], edges, y, 2, sens)
+    return Dataset("egos", np.arange(nodes, dtype=np.float32)[:, None], edges, y, 2, sensitive)
 
 
 def people(seed: int = 0, nodes: int = 120) -> Dataset:
     """A sparse random graph, some of it apart, with a tenth of labels and attributes unknown."""
     rng = np.random.default_rng(seed)
     pairs = rng.integers(0, nodes, (2, nodes))
-    y, sens = (np.where(rng.random(nodes) < 0.1, -1, rng.integers(0, 2, nodes)) for _ in range(2))
-    return dataset(pairs[:, pairs[0] != pairs[1]], nodes, y, sens)
+    y, sensitive = (np.where(rng.random(nodes) < 0.1, -1, rng.integers(0, 2, nodes)) for _ in range(2))
+    return dataset(pairs[:, pairs[0] != pairs[1]], nodes, y, sensitive)
 
 
 def roles(partition: Partition, nodes: int) -> np.ndarray:
@@ -43,8 +43,8 @@ def test_a_path_by_hand() -> None:
     path = np.stack([np.arange(19), np.arange(1, 20)])
     data = dataset(path, 20, np.arange(20) % 2)
     cut = EgoNetworks(hops=2, clients=10).cut(data, 0)
-    assert cut.judged is not None
-    centers = np.flatnonzero(cut.judged.masks[TRAIN])
+    assert cut.evaluation_part is not None
+    centers = np.flatnonzero(cut.evaluation_part.masks[TRAIN])
     wanted = {tuple(range(max(0, c - 2), min(19, c + 2) + 1)) for c in centers}
     assert {tuple(part.nodes) for part in cut.parts} == wanted  # ten train nodes, ten clients
 
@@ -54,16 +54,16 @@ def test_a_path_by_hand() -> None:
 def test_laws(hops: int, incomplete: Any) -> None:
     data = people()
     cut = EgoNetworks(hops=hops, clients=12, incomplete=incomplete).cut(data, 3)
-    known = (data.y >= 0) & (np.asarray(data.sens) >= 0)
+    known = (data.y >= 0) & (np.asarray(data.sensitive) >= 0)
     held = np.flatnonzero(known) if incomplete == "drop" else np.arange(data.nodes)
     graph = nx.Graph(data.edges.T.tolist()).subgraph(held.tolist())
     largest = max(nx.connected_components(graph), key=len)
-    assert cut.judged is not None
-    assert np.array_equal(cut.judged.nodes, held)
+    assert cut.evaluation_part is not None
+    assert np.array_equal(cut.evaluation_part.nodes, held)
     assert cut.test is not None
-    assert np.array_equal(cut.test, held[cut.judged.masks[TEST]])
+    assert np.array_equal(cut.test, held[cut.evaluation_part.masks[TEST]])
     whole = np.zeros((3, data.nodes), bool)
-    whole[:, held] = cut.judged.masks
+    whole[:, held] = cut.evaluation_part.masks
     assert len(cut.parts) == 12
     for part in cut.parts:
         assert part.nodes.dtype == np.int64
@@ -75,10 +75,10 @@ def test_laws(hops: int, incomplete: Any) -> None:
 
 
 def test_ratios_are_those_of_the_whole_graph() -> None:
-    data = replace(people(), y=np.arange(120) % 2, sens=None)
+    data = replace(people(), y=np.arange(120) % 2, sensitive=None)
     cut = EgoNetworks(hops=1, clients=5).cut(data, 0)
-    assert cut.judged is not None
-    assert cut.judged.masks.sum(1).tolist() == [60, 30, 30]
+    assert cut.evaluation_part is not None
+    assert cut.evaluation_part.masks.sum(1).tolist() == [60, 30, 30]
 
 
 def test_same_seed_same_cut_other_seed_other_cut() -> None:
@@ -94,8 +94,8 @@ def test_graphs_of_clients_and_server() -> None:
     cut = EgoNetworks(hops=1, clients=6, incomplete="keep").cut(data, 0)
     for part, graph in zip(cut.parts, client_graphs(data, cut).values(), strict=True):
         assert graph.edges.members[0].index.shape[1] == np.isin(data.edges, part.nodes).all(0).sum()
-        assert graph.sens is not None
-        assert np.array_equal(graph.sens[: len(part.nodes)], np.asarray(data.sens)[part.nodes])
+        assert graph.sensitive is not None
+        assert np.array_equal(graph.sensitive[: len(part.nodes)], np.asarray(data.sensitive)[part.nodes])
     for held in (cut, pooled(cut)):
         judged = global_test_graph(data, held)
         assert judged is not None
@@ -121,9 +121,9 @@ def test_statistics_count_groups_by_hand() -> None:
     }
     data.y[2] = 0
     assert totals(data, cut)["without_eo"] == 1
-    data.sens[[0, 2]] = 0  # type: ignore[index]
+    data.sensitive[[0, 2]] = 0  # type: ignore[index]
     assert totals(data, cut)["without_sp"] == 1
-    data.sens[[0, 1, 2]] = [2, 0, 1]  # type: ignore[index]
+    data.sensitive[[0, 1, 2]] = [2, 0, 1]  # type: ignore[index]
     assert totals(data, cut)["without_sp"] == 0, "gaps compare groups 0 and 1 alone"
 
 

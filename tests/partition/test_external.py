@@ -105,7 +105,9 @@ def test_without_members_all_columns_are_nothing() -> None:
 
 
 def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -> None:
-    split = replace(cut([0, 1], [2, 3]), parts=tuple(replace(p, until=(3.0, 9.0)) for p in cut([0, 1], [2, 3]).parts))
+    split = replace(
+        cut([0, 1], [2, 3]), parts=tuple(replace(p, split_times=(3.0, 9.0)) for p in cut([0, 1], [2, 3]).parts)
+    )
     early = TIME <= 3
     edge_attrs = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
     known = replace(graph(), edge_attrs=edge_attrs, edges=skeleton(ENDS[:, early], 5))

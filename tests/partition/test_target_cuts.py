@@ -185,7 +185,7 @@ def test_tables_say_mean_and_deviation_or_how_many_are_1() -> None:
 
 def test_people_of_whom_numbers_are_predicted_have_no_class_1() -> None:
     data, found = by_hand("own")
-    columns = statistics(replace(data, sens=np.array([0, 1] * 4)), found)
+    columns = statistics(replace(data, sensitive=np.array([0, 1] * 4)), found)
     assert columns["groups"][0] == [2, 2]
     assert "test_groups_class1" not in columns
 

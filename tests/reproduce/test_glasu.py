@@ -227,8 +227,8 @@ LEDGER = [
 
 def test_durations_by_hand() -> None:
     assert duration(ledger(LEDGER)) == Duration(2 * (0.5 + 1.0 + 0.25 + 0.25 + 1.5), 5)
-    assert duration(ledger(LEDGER), until=1) == Duration(3.0, 2)
-    assert duration(ledger(LEDGER), until=1).delayed(0.05) == pytest.approx(3.1)
+    assert duration(ledger(LEDGER), last_round=1) == Duration(3.0, 2)
+    assert duration(ledger(LEDGER), last_round=1).delayed(0.05) == pytest.approx(3.1)
     assert duration(ledger([])) == Duration(0.0, 0)
 
 

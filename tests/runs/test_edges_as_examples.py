@@ -172,10 +172,10 @@ def test_each_split_is_judged_with_the_edges_until_its_end(tmp_path):
     built, state, _ = trained(tables(tmp_path))
     model, graph = built.algorithm.net, next(iter(built.fed.graphs.values()))
     with torch.no_grad():
-        whole = models.judged(model, state["w"], graph)
+        whole = models.infer(model, state["w"], graph)
         for split in (TRAIN, VAL, TEST):
             seen = graph.own_edges.members[0].seen(split)
-            assert seen.edge_attrs.time.max() <= (*graph.own_edges.members[0].edge_attrs.until, 60.0)[split]
+            assert seen.edge_attrs.time.max() <= (*graph.own_edges.members[0].edge_attrs.split_times, 60.0)[split]
             own = models.apply(model, state["w"], graph.at(split))
             assert torch.equal(whole[graph.masks[split]], own[graph.masks[split]])
             assert split == TRAIN or not torch.equal(whole[graph.masks[TRAIN]], own[graph.masks[TRAIN]])
@@ -192,7 +192,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
 
     with torch.no_grad():
         found = scoring.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
-        assert found == [right(models.judged(net, w, graph)) for w in each]
+        assert found == [right(models.infer(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
 
@@ -202,7 +202,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighborho
     first, *others = (models.init(net, random.key(seed), graphs[0].x.dtype) for seed in range(3))
 
     def right(w, graph):
-        return int(((models.judged(net, w, graph).argmax(1) == graph.y) & graph.masks[TEST]).sum())
+        return int(((models.infer(net, w, graph).argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
         client = Client(graphs[0], {}, random.key(0), random.key(0))
@@ -303,7 +303,7 @@ def test_nodes_are_split_by_their_own_times_too(tmp_path):
     own = {"name": "folder", "path": str(folder), "directed": True, "edge_time": "day", "node_time": "opened"}
     own |= {"ignore": ["edges.id", "edges.label", "edges.sens", "amount"], "loops": "keep", "owner": "bank"}
     built = build(resolve(document(folder, data=own, model={"name": "gcn", "hidden": 8})))
-    until = built.partition.parts[0].until
+    until = built.partition.parts[0].split_times
     assert until == (29.0, 45.0)
     for part in built.partition.parts:
         assert np.array_equal(part.masks, np.searchsorted(until, part.nodes) == np.arange(3)[:, None])
@@ -345,7 +345,7 @@ def test_doors_give_the_same_edges(tmp_path):
         assert other.ids == own.ids
         assert other.node_ids == own.node_ids
         assert np.array_equal(other.y, own.y)
-        assert np.array_equal(other.sens, own.sens)
+        assert np.array_equal(other.sensitive, own.sensitive)
         assert np.array_equal(other.edge_attrs.ends, own.edge_attrs.ends)
         assert other.labels == own.labels
         assert np.array_equal(other.edge_attrs.features, own.edge_attrs.features)

@@ -68,7 +68,7 @@ def test_one_model_for_all_gives_the_numbers_without_a_table(name: str) -> None:
     plain, of_plain = ended(config(name, GCN))
     for table in ({"each": [GCN]}, GCN | {"members": {"client-1": {}, "client-3": GCN}}):
         same, of_same = ended(config(name, table))
-        assert not of_same.own
+        assert not of_same.member_algorithms
         assert distance(same.state, plain.state) == 0
         assert distance(of_same.fed.snapshot(), of_plain.fed.snapshot()) == 0
         assert same.summary == pytest.approx(plain.summary, abs=0, nan_ok=True)
@@ -85,7 +85,7 @@ def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) 
         mode=mode,
         seed=3,
         test=built.fed.test,
-        own={"client-2": ALGORITHMS["fedproto"](built.algorithm.model, local_steps=1)},
+        member_algorithms={"client-2": ALGORITHMS["fedproto"](built.algorithm.model, local_steps=1)},
     )
     *_, last = train(built.algorithm, fed, 3)
     assert distance(last.state, plain.state) == 0
@@ -188,7 +188,7 @@ def test_from_python_it_is_the_run_of_the_file_and_can_be_begun_from(name: str, 
     nets = [len(deployable(kept.built.algorithm_of(client)).net) for client in kept.built.fed.clients]
     assert nets == [2, 2, 3, 2, 2]
     again, made = in_python(name)
-    assert begin(again, made, again.origin.data, tmp_path / "feb", again.origin.own).notes == ()
+    assert begin(again, made, again.origin.data, tmp_path / "feb", again.origin.member_algorithms).notes == ()
     for client, state in again.snapshot().items():  # and nothing else of what they kept
         assert distance(state, {"w": fed.snapshot()[client]["w"]}) == 0
     again, made = in_python(name)

@@ -353,7 +353,7 @@ def test_a_run_says_the_same_of_itself_after_predicting(trained: Path) -> None:
 @pytest.mark.often("x-features")
 @pytest.mark.parametrize(
     ("changed", "what"),
-    [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sens", "sensitive attribute")],
+    [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sensitive", "sensitive attribute")],
 )
 def test_a_run_goes_on_with_its_own_data_alone(tmp_path: Path, changed: str, what: str) -> None:
     """Else half of its rounds would be of one graph, and test nodes of now might have trained before."""
@@ -366,7 +366,7 @@ def test_a_run_goes_on_with_its_own_data_alone(tmp_path: Path, changed: str, wha
         "x": whole.x * np.where(np.arange(whole.features) == 3, 1.5, 1.0).astype(np.float32),
         "edges": whole.edges[:, (whole.edges != 0).all(0)],
         "y": np.roll(whole.y, 1),
-        "sens": None if whole.sens is None else 1 - whole.sens,
+        "sensitive": None if whole.sensitive is None else 1 - whole.sensitive,
     }
     npz.write(replace(whole, **{changed: other[changed]}), path)
     for again in (lambda: made(out, fedavg, own, 3, resume=True), lambda: models.trained(out, finished(out), "")):

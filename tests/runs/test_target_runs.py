@@ -78,7 +78,7 @@ def test_clients_dealt_to_several_executors_have_the_same_numbers(make, example)
 def test_a_sum_of_scores_tells_what_scores_of_each_do(size):
     data = numbers("node", targets=2)
     scale = data.target_scale * np.array([[size], [size], [1.0]])
-    data = replace(data, y=data.y * size, target_scale=scale, sens=None)
+    data = replace(data, y=data.y * size, target_scale=scale, sensitive=None)
     each, total = (summary_of(data, scores=scores, judging=JUDGING) for scores in ("each", "sum"))
     alike = [f"{kind}/{name}" for kind in ("global", "local") for name in ("rmse", "mae", "r2", "pearson", "nrmse")]
     assert {name: total[name] for name in alike} == pytest.approx({name: each[name] for name in alike}, rel=1e-9)
@@ -141,7 +141,7 @@ def test_a_high_quantile_lies_above_most_numbers():
     for client in fed.clients:
         graph = fed.graphs[client]
         with torch.no_grad():
-            above = models.judged(algorithm.net, last.state["w"], graph) > graph.truth
+            above = models.infer(algorithm.net, last.state["w"], graph) > graph.truth
         shares.append(above[graph.masks[0]].double().mean().item())
     assert np.mean(shares) > 0.8
 
@@ -157,7 +157,7 @@ def test_a_label_with_few_positives_counts_by_its_weight():
 
 @pytest.mark.parametrize(("make", "example"), [CASES[1], CASES[3]])
 def test_a_run_that_is_resumed_ends_as_one_that_was_not(make, example, tmp_path):
-    data = replace(make(example), sens=None)
+    data = replace(make(example), sensitive=None)
     algorithm, judging = algorithm_on(data), JUDGING if make is numbers else None
 
     def run(out, rounds, resume=False):
@@ -208,7 +208,7 @@ def test_the_round_of_lowest_error_is_the_best():
 
 @pytest.mark.parametrize(("make", "judges"), [(numbers, "rmse"), (several_labels, "auc")])
 def test_what_members_bring_is_measured_in_what_judges(make, judges, tmp_path):
-    data = replace(make("graph"), sens=None)
+    data = replace(make("graph"), sensitive=None)
     algorithm = algorithm_on(data)
     fed = fedweave.federation(data, split(data), algorithm, seed=0)
     for _ in fedweave.train(algorithm, fed, 2, out=tmp_path / "run"):

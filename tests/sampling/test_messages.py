@@ -49,12 +49,12 @@ def whole_and_sampled(model, graph, batch, fan_out, seed=2):
     return [(loss.detach(), torch.autograd.grad(loss, flat)) for loss in losses]
 
 
-def of_edges(graph, m, until=None):
+def of_edges(graph, m, split_times=None):
     """The same graph with its edges as the examples; with `until`, by time."""
     draw, edge_attrs = np.random.default_rng(7), graph.own_edges.members[0].edge_attrs
-    edge_attrs = edge_attrs._replace(examples=True, time=draw.permutation(m).astype(float), until=until)
+    edge_attrs = edge_attrs._replace(examples=True, time=draw.permutation(m).astype(float), split_times=split_times)
     masks = np.zeros((3, m), bool)
-    masks[np.searchsorted(until, edge_attrs.time) if until else draw.integers(0, 3, m), np.arange(m)] = True
+    masks[np.searchsorted(split_times, edge_attrs.time) if split_times else draw.integers(0, 3, m), np.arange(m)] = True
     index = graph.own_edges.members[0].index
     return make_graph(graph.x[:N], index, draw.integers(0, 2, m), masks, dtype=torch.float64, edge_attrs=edge_attrs)
 
@@ -62,16 +62,16 @@ def of_edges(graph, m, until=None):
 @pytest.mark.often(
     "gcn weighted-nodes-", "gcn both-edges-by time", "gine both-edges-by time", "gat both-nodes-by time", "pna-edges-"
 )
-@pytest.mark.parametrize("until", [None, (14.0, 22.0)], ids=["", "by time"])
+@pytest.mark.parametrize("split_times", [None, (14.0, 22.0)], ids=["", "by time"])
 @pytest.mark.parametrize("task", ["nodes", "edges"])
 @pytest.mark.parametrize("name", MODELS)
-def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name, task, until):
+def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name, task, split_times):
     m = 30
     graph = a_graph(m=m)[0]
     if task == "edges":
-        graph = of_edges(graph, m, until)
-    elif until:
-        edge_attrs = of_edges(graph, m, until).own_edges.members[0].edge_attrs._replace(examples=False)
+        graph = of_edges(graph, m, split_times)
+    elif split_times:
+        edge_attrs = of_edges(graph, m, split_times).own_edges.members[0].edge_attrs._replace(examples=False)
         index, y = graph.own_edges.members[0].index, graph.y[:N].numpy()
         graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = (OnEdges(MODELS[name], K) if task == "edges" else MODELS[name]).build(D, 2)
@@ -168,9 +168,9 @@ def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
         graph = make_graph(rows, index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = GINE(**SIZE, edge_features=K, directed="both", ego_ids=True).build(D, 2)
     w = models.init(model, random.key(1), torch.float64)
-    found = models.judged(model, w, graph)
+    found = models.infer(model, w, graph)
     edge_attrs = graph.own_edges.members[0].edge_attrs
-    assert np.bincount(edge_attrs.ends[1]).max() <= gine.JUDGED
+    assert np.bincount(edge_attrs.ends[1]).max() <= gine.EVALUATED_NEIGHBORS
     for node in range(N):
         ids = (torch.arange(N) == node).double()[:, None]
         torch.testing.assert_close(found[node], plain_gine(w, x, ids, edge_attrs)[node], rtol=0, atol=1e-9)
@@ -185,14 +185,14 @@ def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(na
     graph = of_edges(a_graph(m=m)[0], m, (14.0, 22.0))
     more = {"edge_features": K, "directed": "both", "ego_ids": True}
     model = OnEdges(CATALOG[name](**SIZE, **more), K).build(D, 2)
-    w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.JUDGED)
-    judged = models.judged(model, w, graph)
+    w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.EVALUATED_NEIGHBORS)
+    judged = models.infer(model, w, graph)
     around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])
     ends = graph.own_edges.members[0].edge_attrs.ends
     ids, nodes = around["hops"]["0"]["ids"][0, :, 0].bool(), around["nodes"][0]
     assert ids[: 2 * m].all()
-    first = 2 * m + np.arange(2 * m * gine.JUDGED)  # what is drawn in the last layer first
-    example = np.repeat(np.arange(2 * m) % m, gine.JUDGED)
+    first = 2 * m + np.arange(2 * m * gine.EVALUATED_NEIGHBORS)  # what is drawn in the last layer first
+    example = np.repeat(np.arange(2 * m) % m, gine.EVALUATED_NEIGHBORS)
     assert ids[first].tolist() == [node in ends[:, at] for node, at in zip(nodes[first].tolist(), example, strict=True)]
     own = sampler.logits(w, model, graph, None, map_leaves(lambda leaf: leaf[0], around))
     train = graph.masks[TRAIN][:m]

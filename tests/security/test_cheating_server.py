@@ -626,7 +626,7 @@ def test_a_server_lowers_a_learning_rate_as_agreed_and_turns_none_around(
     config = agreed("glasu", algorithm_settings=settings)
     server = Cheat(make_sites(tmp_path / "project", "glasu"), config)
     reply(server.join())
-    found = server.member._job.found  # type: ignore[union-attr]
+    found = server.member._job.holdings  # type: ignore[union-attr]
     about = {"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1}
     reply(server.say(json.dumps(about), {"width": found.data.features, "common": torch.arange(found.data.nodes)}))
     begin = {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)}
@@ -645,7 +645,7 @@ def test_where_labels_are_drawn_no_party_has_a_sum_of_gradients_for_others(tmp_p
         config = agreed("glasu", algorithm_settings=drawn | ({} if epsilon is None else {"label_epsilon": epsilon}))
         server = Cheat(make_sites(tmp_path / f"{epsilon}", "glasu"), config)
         reply(server.join())
-        found = server.member._job.found  # type: ignore[union-attr]
+        found = server.member._job.holdings  # type: ignore[union-attr]
         about = {"kind": "align", "pin": pin(config.plain(), [*SITES]), "round": -1}
         reply(server.say(json.dumps(about), {"width": found.data.features, "common": torch.arange(found.data.nodes)}))
         reply(server.call("GLASU.begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)}))

@@ -62,7 +62,7 @@ def test_a_folder_that_forgot_what_has_left_is_found_until_its_owner_says_so(pro
     set_policy(project, accepted(refused.value))
     run(project, "r4")
     run(project, "r5")  # entries are counted on from there
-    assert [link.own.number for link in read_journal(journal_path(project / SITE, "r5")).links] == [7, 8]
+    assert [link.head.number for link in read_journal(journal_path(project / SITE, "r5")).links] == [7, 8]
 
 
 def test_what_is_unknown_after_a_loss_is_said_wherever_costs_are(project: Path) -> None:

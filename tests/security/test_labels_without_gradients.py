@@ -57,7 +57,7 @@ class Server:
             return ask(call_request(self.config, f"GLASU.{name}", round), message)
 
         ask(join_request(self.config, run), {})
-        data = member._job.found.data
+        data = member._job.holdings.data
         align = {"kind": "align", "pin": json.loads(call_request(self.config, "x"))["pin"], "round": -1}
         ask(json.dumps(align), {"width": data.features, "common": torch.arange(data.nodes)})
         step("begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)})

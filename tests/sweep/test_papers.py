@@ -16,7 +16,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
 from fedweave.papers.table import Point
-from fedweave.report.conditions import said
+from fedweave.report.conditions import in_words
 from fedweave.report.reading import Group
 from fedweave.sweep import plan, results
 from fedweave.sweep import results as charts
@@ -42,7 +42,7 @@ def group(name: str, lr: float, clients: int, val: list[float], test: list[float
         SimpleNamespace(
             config=config | {"seed": seed},
             directory=Path(f"{name}-{lr}-{clients}-s{seed}"),
-            judged="accuracy",
+            selection_metric="accuracy",
             summary={
                 "algorithm": name,
                 "seconds": 1.0,
@@ -84,7 +84,7 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
 
 
 def test_keys_in_words() -> None:
-    told = said({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
+    told = in_words({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
     assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
 
 
@@ -188,7 +188,7 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     """Average precision in one, where a class is rare, and accuracy in the other."""
     groups = [group(name, 0.1, clients, [0.5, 0.5], [0.6, 0.6]) for name in ("fedavg", "moon") for clients in (5, 10)]
     for one in (one for own in groups[::2] for one in own.runs):
-        one.judged = "average_precision"  # type: ignore[misc]
+        one.selection_metric = "average_precision"  # type: ignore[misc]
         one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
     found = plan.choose(groups, KEYS, APART)
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
@@ -205,7 +205,7 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
         for (name, lr), error in errors.items():
             one = group(name, lr, clients, [0.5, 0.5], [0.5, 0.5])
             for at, run in enumerate(one.runs):
-                run.judged = "rmse"  # type: ignore[misc]
+                run.selection_metric = "rmse"  # type: ignore[misc]
                 run.summary["metrics"] |= {"best_val/val/rmse": error, "best_val/local/rmse": error + 0.01 * at}
             groups.append(one)
     chosen = plan.choose(groups, KEYS, APART)

@@ -66,14 +66,14 @@ class AdaFGL(FedAvg):
         super().__post_init__()
         if models.example(self.model) != "node":
             raise ValueError("AdaFGL joins nodes; the examples must be nodes, not small graphs")
-        hook_name = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
+        hook_name = next((hook for hook in ("receive", "start", "personalize") if self.composed.owner(hook)), "")
         if hook_name or not self._one_model:
             raise ValueError(
                 f"parts, share: clients go on from one global model, without {hook_name or 'weights of their own'}"
             )
 
     @cached_property
-    def own(self) -> Propagation:
+    def propagation(self) -> Propagation:
         """The client's own modules."""
         return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop, weighing(self))
 
@@ -90,8 +90,8 @@ class AdaFGL(FedAvg):
             logits: Tensor = models.apply(self.trained, held["joint"], graph, key)
             if "own" not in held:
                 return logits
-            inputs = self.own.prepared(graph, torch.softmax(logits, 1))
-            return self.own.predicted(held["own"], graph, inputs, held["share"]["s"])
+            inputs = self.propagation.prepared(graph, torch.softmax(logits, 1))
+            return self.propagation.predicted(held["own"], graph, inputs, held["share"]["s"])
 
         return (Layer(init, apply, reads="graph", runs_alone=runs_alone),)
 
@@ -117,17 +117,17 @@ class AdaFGL(FedAvg):
         family = super().calls(clients)
         return Calls(family.setup, (*family.round, self.personalise), family.evaluation, family.prediction)
 
-    def judged_model(self, state: Tree) -> Tree | None:
+    def evaluated_model(self, state: Tree) -> Tree | None:
         """None, because clients use the prediction of their own modules."""
         return None
 
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+    def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The global weights, until all clients have them."""
-        return ({}, None) if state["begun"].all() else super().told(state, fed)
+        return ({}, None) if state["begun"].all() else super().evaluation_message(state, fed)
 
-    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """As `told`."""
-        return self.told(state, fed)
+    def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """As `evaluation_message`."""
+        return self.evaluation_message(state, fed)
 
     def _first(self, state: Tree) -> Tree:
         return {} if state["begun"].all() else {"w": state["w"], "key": state["key"]}
@@ -138,11 +138,11 @@ class AdaFGL(FedAvg):
     def personalise(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps of the client's own modules; sends nothing."""
         graph, memory = client.graph, client.state.get("own") or self._begun(client, message)
-        inputs = self.own.prepared(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
+        inputs = self.propagation.prepared(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
         trained, optimizer = self.objective.training, self.objective.training.update_rule
         w, _, state = fit(
-            self.own.loss, memory["w"], graph, client.key, optimizer, self.local_steps, state=memory.get("optimizer"),
-            args=inputs, rows=propagation.FEATURE_ROWS,
+            self.propagation.loss, memory["w"], graph, client.key, optimizer, self.local_steps,
+            state=memory.get("optimizer"), args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
         w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if self.weight_decay else w
         client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.kept else {})
@@ -151,7 +151,7 @@ class AdaFGL(FedAvg):
     def _begun(self, client: Client, message: Tree) -> Tree:
         graph = client.graph
         classes = models.apply(self.trained, message["w"], graph).shape[1]
-        w = self.own.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
+        w = self.propagation.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
         s = propagation.homophily(graph, random.fold(client.key, "shown"), classes)
         return {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
 
@@ -172,7 +172,7 @@ class AdaFGL(FedAvg):
         """Scores of the client's model on its own nodes."""
         w = self.used(client, message)
         trained = self._trained(client, w)
-        return self.judged(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
+        return self.score_or_store(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
 
     def _trained(self, client: Client, used: Tree) -> Tree | None:
         if "own" in client.state:

@@ -53,7 +53,7 @@ class MixedModel(Part):
         slope = ctx.objective.gradient(mixed(share, personal, ctx.received), ctx.client, key, ctx.sent)
         return (share - ctx.training.lr * dot(sub(personal, ctx.received), slope)).clamp(0, 1)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The mix with the received weights."""
         return keep_trained(
             ctx.examples > 0, mixed(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received

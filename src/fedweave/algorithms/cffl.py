@@ -60,7 +60,7 @@ class Credibility(TellsExamples):
         labeled = (graph.y >= 0).double()
 
         def accuracy(w: Tree) -> Tensor:
-            hits = models.judged(round.model, w, graph).argmax(1) == graph.y
+            hits = models.infer(round.model, w, graph).argmax(1) == graph.y
             result: Tensor = (hits * labeled).sum() / labeled.sum()
             return result
 

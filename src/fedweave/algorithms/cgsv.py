@@ -43,7 +43,7 @@ class OwedReward(Part):
 def rewarded(ctx: Context, base: Tree) -> Tree:
     """The client's weights: `base` plus the reward in the message; leaves that are not shared are its own."""
     before = dict(leaves(base))
-    return nest(dict(leaves(ctx.own)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})
+    return nest(dict(leaves(ctx.local_weights)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})
 
 
 LEAST = 1e-300  # replaces a divisor of 0
@@ -51,15 +51,15 @@ LEAST = 1e-300  # replaces a divisor of 0
 
 @dataclass(frozen=True)
 class CosineValue(TellsExamples):
-    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `least`, normalized to sum 1; u_N = Σ r_i u_i with the
+    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `minimum`, normalized to sum 1; u_N = Σ r_i u_i with the
     values before the round, by number of examples in the first (eqs. 2-4).
 
     alpha: how much of the last values goes on.
-    least: the smallest value.
+    minimum: the smallest value.
     """
 
     alpha: float = 0.95
-    least: float = 1e-3
+    minimum: float = 1e-3
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -74,7 +74,7 @@ class CosineValue(TellsExamples):
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
-        r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.least)
+        r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.minimum)
         return r / r.sum() * self._values(state)[round.at].sum()
 
     def _values(self, state: Tree) -> Tensor:
@@ -112,7 +112,7 @@ class SparseUpdates(OwedReward):
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that the client trained, its own update among them, and the reward."""
-        return rewarded(ctx, ctx.own)
+        return rewarded(ctx, ctx.local_weights)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Quotas and rewards after a round; clients that were not called keep their reward."""
@@ -162,7 +162,7 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
     return result
 
 
-@preset_of(Normalised, CosineValue, SparseReward, without=("least",))
+@preset_of(Normalised, CosineValue, SparseReward, without=("minimum",))
 class CGSV:
     """Every client gets a share of the joint update that grows with the alignment of its own update."""
 
@@ -193,11 +193,11 @@ class DW:
 
 @dataclass(frozen=True)
 class EuclideanValue(CosineValue):
-    """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `least`, normalized to sum 1; u_N as in
+    """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `minimum`, normalized to sum 1; u_N as in
     `CosineValue`.
 
     alpha: how much of the last values goes on.
-    least: the smallest value.
+    minimum: the smallest value.
     """
 
     recorded = True
@@ -207,7 +207,7 @@ class EuclideanValue(CosineValue):
         return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
 
 
-@preset_of(Normalised, EuclideanValue, SparseReward, without=("least",))
+@preset_of(Normalised, EuclideanValue, SparseReward, without=("minimum",))
 class EU:
     """CGSV with the distance of updates to the joint one instead of their angle."""
 

@@ -58,7 +58,7 @@ class CoalitionValue(Part):
     exact: Annotated[int, Field(ge=1, le=MOST_EXACT)] = 8
     permutations: Annotated[int, Field(ge=4, multiple_of=2)] = 32
     most_gain: Fraction = 1.0
-    needs = Needs(one_model=True, everyone=True, classes=True)
+    needs = Needs(one_model=True, all_clients=True, classes=True)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The state without any values."""

@@ -32,7 +32,7 @@ class Deployable(Algorithm):
 
     @property
     def learns_again(self) -> Mapping[str, str]:
-        """{key of the message of `told_again`: what clients learn from it}."""
+        """{key of the message of `trained_model_message`: what clients learn from it}."""
         return {}
 
     @property
@@ -57,20 +57,20 @@ class Deployable(Algorithm):
             )
         return w
 
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+    def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The messages that give clients the models that they use: one for all, and one for each."""
         return state, None
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that a client uses, from the message of `told`."""
+        """The weights that a client uses, from the message of `evaluation_message`."""
         raise NotImplementedError
 
     def judging(self, state: Tree) -> Step:
-        """The client step that evaluates these weights, through `judged`."""
+        """The client step that evaluates these weights, through `score_or_store`."""
         score: Step = self.score  # type: ignore[attr-defined]
         return score
 
-    def judged(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
+    def score_or_store(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
         """The `score` of the weights `w` that the client uses; nothing if the message asks the client to store them for
         its owner.
 
@@ -84,13 +84,13 @@ class Deployable(Algorithm):
         train, score = self.train, self.score  # type: ignore[attr-defined]
         return Calls((), (train,), (score,), (score, self.keep_given, self.keep_trained))
 
-    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+    def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The messages for clients to store the models of their own training: empty if clients have them already."""
         return {}, None
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights after the client's own training, None before any; at a client without training examples, the
-        received weights. message: from `told_again`."""
+        received weights. message: from `trained_model_message`."""
         return client.state.get("w")
 
     def deploy(self, state: Tree, fed: Federation, which: Which = "personal") -> None:
@@ -103,9 +103,9 @@ class Deployable(Algorithm):
             UserError: there is no global model.
         """
         if which == "trained":
-            fed.map(self.keep_trained, *self.told_again(state, fed), quorum=self.quorum)
+            fed.map(self.keep_trained, *self.trained_model_message(state, fed), quorum=self.quorum)
         elif which == "personal":
-            shared, each = self.told(state, fed)
+            shared, each = self.evaluation_message(state, fed)
             fed.map(self.judging(state), shared | {KEEP: 1}, each, quorum=self.quorum)
         else:
             fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)

@@ -90,7 +90,7 @@ class DFedGNN(Local):
         """Scores of the client's own model, averaged with its neighbors'."""
         trained = client.state.get("trained")  # as it was before it was averaged
         w = self.used(client, message)
-        return self.judged(client, message, w, lambda: personal_score(self.model, w, client, trained))
+        return self.score_or_store(client, message, w, lambda: personal_score(self.model, w, client, trained))
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's weights, averaged with its neighbors'."""

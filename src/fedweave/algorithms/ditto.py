@@ -34,7 +34,9 @@ class PersonalModel(Part):
         """Nothing, after the personal model's steps."""
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
-        v, _, state = ctx.objective.fit(self.judged(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull)
+        v, _, state = ctx.objective.fit(
+            self.personalize(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull
+        )
         v = keep_trained(ctx.examples > 0, v, ctx.received)  # the result of only the pull
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
@@ -43,7 +45,7 @@ class PersonalModel(Part):
         """λ/2 ‖v − w_t‖² (eq. 2)."""
         return 0.5 * self.lam * squared_distance(v, received)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """v_i."""
         return ctx.memory["v"] if ctx.memory else ctx.received
 

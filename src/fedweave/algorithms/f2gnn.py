@@ -65,9 +65,9 @@ def _gaps(logits: Tensor, counted: Tensor) -> Tensor:
 
 def _shares(graph: Graph, dtype: torch.dtype) -> Tensor:
     """The weights of the training nodes in the gaps."""
-    if graph.sens is None:
+    if graph.sensitive is None:
         raise DataError(_NEEDS)
-    return shares(graph.y, graph.sens, graph.masks[TRAIN], dtype)
+    return shares(graph.y, graph.sensitive, graph.masks[TRAIN], dtype)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class FairPenalty(Part):
     """
 
     alpha: NonNegative = 1.0
-    needs = Needs(sens=True, classes=True)
+    needs = Needs(sensitive=True, classes=True)
 
     def recall(self, ctx: Context) -> Tree:
         """{"shares": the weight of every node in the gaps}."""
@@ -86,7 +86,7 @@ class FairPenalty(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The penalty."""
-        return self.alpha * _gaps(outputs.logits, outputs.given["shares"])
+        return self.alpha * _gaps(outputs.logits, outputs.inputs["shares"])
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class DivergenceStart(Part):
 
     js: Distance = "nodes"
     recorded = True
-    needs = Needs(judged_global=True, whole_graphs=True, classes=True)
+    needs = Needs(uses_global_model=True, whole_graphs=True, classes=True)
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
     }
@@ -132,7 +132,7 @@ class DivergenceStart(Part):
         """Forget predictions for data that may have changed: eq. 2 compares two models on the same nodes."""
         ctx.keep({key: value for key, value in ctx.memory.items() if key != "p"})
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The global model."""
         return ctx.received
 
@@ -166,7 +166,7 @@ class GroupWeights(Part):
     tau: Positive = 0.05
     prefer: Prefer = "fair"
     recorded = True
-    needs = Needs(sens=True, nodes=True, whole_graphs=True, classes=True)
+    needs = Needs(sensitive=True, nodes=True, whole_graphs=True, classes=True)
     sends: ClassVar = {
         "gaps": Sends(
             "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",
@@ -230,7 +230,7 @@ class F2GNN:
     client: bool = True
     server: bool = True
 
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sensitive=True)
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients have a penalty on gaps between groups"
     }

@@ -47,9 +47,9 @@ def groups_of(graph: Graph) -> Tensor:
     Raises:
         DataError: the graph has no sensitive attribute.
     """
-    if graph.sens is None:
+    if graph.sensitive is None:
         raise DataError("FairAug needs a sensitive attribute (sens); choose data that has one")
-    return graph.sens == torch.arange(2, device=graph.device)[:, None]
+    return graph.sensitive == torch.arange(2, device=graph.device)[:, None]
 
 
 def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
@@ -132,7 +132,7 @@ class FairAugmented(Part):
 
     mask: Fraction = 0.5
     keep: Fraction = 0.8
-    needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True, classes=True)
+    needs = Needs(supervised=True, sensitive=True, whole_features=True, nodes=True, classes=True)
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model needs more of the graph than products."""
@@ -175,5 +175,5 @@ class FairAugmented(Part):
 class FairAug:
     """FedAvg whose clients train on copies of their graphs that are balanced between groups of people."""
 
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sensitive=True)
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on augmented graphs"}

@@ -47,7 +47,7 @@ class FairFedWeights(Part):
 
     beta: NonNegative = 0.05
     gap: Gap = "eo"
-    needs = Needs(sens=True, whole_graphs=True, classes=True, statistics="home")
+    needs = Needs(sensitive=True, whole_graphs=True, classes=True, statistics="home")
     sends: ClassVar = EXAMPLES | {
         "groups": Sends(
             "how many training examples of each sensitive group have which label and prediction by the received model",
@@ -64,10 +64,10 @@ class FairFedWeights(Part):
     def report(self, ctx: Context) -> Tree:
         """{"n", "correct", "groups": float64 [2, 2, 2] by group, label and prediction}."""
         graph = ctx.client.graph
-        if graph.sens is None:
+        if graph.sensitive is None:
             raise DataError("FairFed's weights need a sensitive attribute (sens); choose data that has one")
         outputs, train = ctx.outputs(ctx.received), graph.masks[TRAIN]
-        pairs = groups.counts(outputs, graph.y, graph.sens, train[None], auc=False)
+        pairs = groups.counts(outputs, graph.y, graph.sensitive, train[None], auc=False)
         correct = (train & (outputs.argmax(-1) == graph.y)).sum()
         return {"n": ctx.examples, "correct": correct, "groups": pairs["groups"][0]}
 
@@ -107,4 +107,4 @@ def _signed(table: Tensor, gap: Gap) -> Tensor:
 class FairFed:
     """FedAvg whose clients count less the further their gap between groups of people is from the global one."""
 
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sens=True)
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, sensitive=True)

@@ -239,8 +239,8 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
     true, false = ((counts.cumsum(0) / counts.sum().clamp(min=1)).clamp(0, 1) for counts in (same, different))
     if threshold is None:
         spread = true * (1 - true) + odds * false * (1 - false)
-        tells = true - false
-        most = int(torch.where(tells > 0, spread / tells**2, torch.inf).argmin())
+        difference = true - false
+        most = int(torch.where(difference > 0, spread / difference**2, torch.inf).argmin())
     else:
         most = int(threshold * steps + 1e-9)
     return Rates(most, float(true[most]), float(false[most]))
@@ -479,8 +479,8 @@ class OverlapWeights(Part):
     def _first_noise(self, ctx: Context) -> Tree:
         """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
         secret = ctx.client.secret
-        check_form(ctx.given["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
-        codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
+        check_form(ctx.downloaded["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
+        codes = self.noisy(encoded(ctx.downloaded["encoder"], ctx.client.graph.x), secret)
         versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
         counted = {"version": versions, "drawn": versions} if self.renew else {}
         return {"codes": codes, "links": random.fold(secret, "links")} | counted

@@ -62,12 +62,12 @@ class SoftGaps(NamedTuple):
     eo: Tensor
 
 
-def shares(y: Tensor, sens: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
+def shares(y: Tensor, sensitive: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
     """The weight of every node in ΔSP and in ΔEO, float […, 2, n], for labels y and groups sens int64 […, n] over
     `nodes` bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is
     empty."""
     among = torch.stack([nodes, nodes & (y == 1)], -2)
-    ones, zeros = ((among & (sens == group)[..., None, :]).to(dtype) for group in (1, 0))
+    ones, zeros = ((among & (sensitive == group)[..., None, :]).to(dtype) for group in (1, 0))
     sizes = torch.stack([ones.sum(-1), zeros.sum(-1)])[..., None]
     both = (sizes > 0).all(0)
     return (ones / sizes[0].clamp(min=1) - zeros / sizes[1].clamp(min=1)) * both
@@ -134,10 +134,10 @@ def group_edges(graph: Graph) -> Tensor:
     Raises:
         ValueError: the graph has no sensitive attribute.
     """
-    if graph.sens is None:
+    if graph.sensitive is None:
         raise ValueError("the graph has no sensitive attribute; its edges have no groups")
     adjacency = graph.own_edges.operator("sum")
-    member = (graph.sens[:, None] == torch.arange(2, device=graph.sens.device)).to(adjacency.dtype)
+    member = (graph.sensitive[:, None] == torch.arange(2, device=graph.sensitive.device)).to(adjacency.dtype)
     return _counted(adjacency @ member, member)
 
 

@@ -48,7 +48,7 @@ class AuxiliaryMix(UniformTrained):
     recorded = True
     needs = Needs(personal=True, whole_features=True, nodes=True)
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """With the smoothing before the last layer, which takes embeddings of twice the width.
 
         Raises:

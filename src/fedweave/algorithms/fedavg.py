@@ -170,7 +170,7 @@ class FedAvg(LocalTraining, SumsScores):
         if maker is None:
             return super().__repr__()
         name = getattr(getattr(maker.plugin, "paper", None), "__name__", type(self).__name__)
-        return line(name, maker.given[0], [repr(self.model)])
+        return line(name, maker.arguments[0], [repr(self.model)])
 
     @property
     def needs(self) -> Capabilities:
@@ -227,7 +227,7 @@ class FedAvg(LocalTraining, SumsScores):
         without training examples store the received weights as their own. Otherwise the reader of these weights
         replaces them, because every client would have to keep all weights instead of only the rows that its features
         touch."""
-        return self._own_weights or any(map(self.composed.owner, ("start", "judged")))
+        return self._own_weights or any(map(self.composed.owner, ("start", "personalize")))
 
     @cached_property
     def composed(self) -> Composition:
@@ -262,7 +262,7 @@ class FedAvg(LocalTraining, SumsScores):
     @cached_property
     def test_net(self) -> Model:
         """The model with the parts' layers on the global test graph."""
-        return self.composed.layers(self.model, own=False)
+        return self.composed.layers(self.model, on_clients=False)
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -399,10 +399,10 @@ class FedAvg(LocalTraining, SumsScores):
         received: Tree = ctx.message.get("w", {})
         if not self._own_weights:
             return received
-        return nest(dict(leaves(ctx.own)) | dict(leaves(received)))
+        return nest(dict(leaves(ctx.local_weights)) | dict(leaves(received)))
 
     @on_client(
-        sends=lambda self: self.composed.tells,
+        sends=lambda self: self.composed.sends_to_peers,
         hears={"w": GLOBAL},
         peers=True,
         addressed=True,
@@ -423,9 +423,9 @@ class FedAvg(LocalTraining, SumsScores):
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Scores of each client's model on its own nodes. On the global test graph, scores of the global model, or of
         every client's model if there is no global one or a part requires it."""
-        w = self.global_model(state) if self.one_judged else None
+        w = self.global_model(state) if self.evaluates_one_model else None
         step = self.score_sum if self.scores == "sum" else self.judging(state)
-        replies = fed.map(step, *self.told(state, fed), quorum=self.quorum)
+        replies = fed.map(step, *self.evaluation_message(state, fed), quorum=self.quorum)
         server = None if w is None else on_global_test(self.test_net, w, fed)
         return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
 
@@ -433,15 +433,15 @@ class FedAvg(LocalTraining, SumsScores):
         """w; None if some weights stay at clients or every client has different weights."""
         return state["w"] if self._one_model else None
 
-    def judged_model(self, state: Tree) -> Tree | None:
+    def evaluated_model(self, state: Tree) -> Tree | None:
         """w; None if clients use other weights."""
         return self.global_model(state) if self.composed.uses_received else None
 
     @property
-    def judges_received(self) -> bool:
+    def evaluates_received(self) -> bool:
         """Whether clients evaluate the received weights, as they are or after further training, and no weights of
         earlier rounds."""
-        return type(self).used is FedAvg.used and self.composed.judges_received and not self._own_weights
+        return type(self).used is FedAvg.used and self.composed.evaluates_received and not self._own_weights
 
     @property
     def _one_model(self) -> bool:
@@ -456,20 +456,20 @@ class FedAvg(LocalTraining, SumsScores):
     @property
     def _same_model(self) -> bool:
         """Whether all clients use the global model as it is, on data that does not change."""
-        return self.one_judged and self.composed.uses_received and not self.composed.changes
+        return self.evaluates_one_model and self.composed.uses_received and not self.composed.changes
 
     @property
-    def one_judged(self) -> bool:
+    def evaluates_one_model(self) -> bool:
         """Whether the global test evaluates one global model, and not every client's."""
-        return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
+        return self._one_model and not any(part.needs.tests_client_models for part in self.composed.values())
 
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+    def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The message before an evaluation: the weights, and the downloads that the clients' models depend on."""
         return self._download(state, fed.clients, fed, self.composed.judging)
 
-    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """The message of `told`; empty if clients already store the weights that they evaluate."""
-        return ({}, None) if self._goes_on else self.told(state, fed)
+    def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """The message of `evaluation_message`; empty if clients already store the weights that they evaluate."""
+        return ({}, None) if self._goes_on else self.evaluation_message(state, fed)
 
     @property
     def learns_again(self) -> Mapping[str, str]:
@@ -495,28 +495,28 @@ class FedAvg(LocalTraining, SumsScores):
             more = self.composed.more_scores(ctx, self.net, w)
             return score(self.net, w, client, remembered=self._goes_on) | more
 
-        return self.judged(client, message, w, scores)
+        return self.score_or_store(client, message, w, scores)
 
     @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.client_learns)
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
         net, test, goes_on = self.net, self.test_net, self._goes_on
-        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, goes_on))
+        return self.score_or_store(client, message, w, lambda: personal_score(net, w, client, None, test, goes_on))
 
-    @on_client(sends=scoring.TRIES, hears=scoring.TOLD)
+    @on_client(sends=scoring.TRIES, hears=scoring.TRIED_MODELS)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """The number of the client's test examples that each model in the message gets right."""
         return scoring.hits(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` if the global test evaluates a global model, else `score_personal`."""
-        judging: Step = self.score if self.one_judged else self.score_personal
+        judging: Step = self.score if self.evaluates_one_model else self.score_personal
         return judging
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The weights that the client uses: from the owner of `judged`, or the start of its training."""
-        return self.composed.of_client("judged", self._received(client, message), self._start)
+        """The weights that the client uses: from the owner of `personalize`, or the start of its training."""
+        return self.composed.of_client("personalize", self._received(client, message), self._start)
 
     # --- shared weights ----------------------------------------------------------------------------------------------
 

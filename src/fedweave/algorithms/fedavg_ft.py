@@ -24,9 +24,9 @@ class FineTuned(Part):
     """
 
     tune_steps: StepsOrNone = 5
-    needs = Needs(judged_apart=True, tunes=True)
+    needs = Needs(tests_client_models=True, tunes=True)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """w_t after `tune_steps` steps by a fresh optimizer."""
         if not self.tune_steps:
             return ctx.received

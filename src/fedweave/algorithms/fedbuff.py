@@ -216,7 +216,7 @@ def _unsupported(part: Part) -> str:
     """The reason why FedBuff does not support a part; "" if it does."""
     if part.protection.hides:
         return "adds up updates that arrive together, and here they arrive one after the other"
-    if part.needs.everyone:
+    if part.needs.all_clients:
         return "needs all clients in each round, and here only some send updates"
     if part.needs.personal or has(part, "receive"):
         return "gives every client different weights, and here the server has one model"

@@ -64,7 +64,7 @@ class MissingEmbeddings(Generates):
     exchanges: CountOrNone = 20
     clusters: Count = 5
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """The model with rows in the first layer for generated embeddings; unmended graphs have no columns for them.
 
         Raises:
@@ -72,7 +72,7 @@ class MissingEmbeddings(Generates):
         """
         if not models.feature_rows(model) or models.pools(model):
             raise ValueError("FedDEP adds columns to the features of nodes; choose a model such as sage or gcn")
-        return (_with_columns(model[0], own), *model[1:])
+        return (_with_columns(model[0], on_clients), *model[1:])
 
     # --- server ------------------------------------------------------------------------------------------------------
 

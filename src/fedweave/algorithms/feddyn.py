@@ -42,9 +42,9 @@ class DynamicRegularisation(Part):
         """w_t − d_i."""
         return {"target": sub(ctx.shared(ctx.received), self._drift(ctx))}
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> torch.Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> torch.Tensor:
         """α/2 ‖d_i + w − w_t‖²."""
-        return 0.5 * self.alpha * squared_distance(given["target"], w)
+        return 0.5 * self.alpha * squared_distance(inputs["target"], w)
 
     def report(self, ctx: Context) -> Tree:
         """Nothing; d_i ← d_i + Δ_i, the update as it was sent."""

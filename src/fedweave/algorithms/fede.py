@@ -73,8 +73,8 @@ def held_counts(ctx: Context, count: Count) -> Tree:
         of = graph.pairs[RELATION].clamp(min=0)
         counts["relations"] = nodes.new_zeros(sizes["relations"]).index_add(0, of, train.to(nodes.dtype))
     most = 1 if count == "uniform" else _MOST
-    if "features" in counts and ITEM_ROWS in ctx.said:
-        counts["features"] = counts["features"] * ctx.said[ITEM_ROWS]
+    if "features" in counts and ITEM_ROWS in ctx.notes:
+        counts["features"] = counts["features"] * ctx.notes[ITEM_ROWS]
     return {kind: (n.round().clamp(0, most) * train.any()).to(torch.int64) for kind, n in counts.items()}
 
 
@@ -113,7 +113,7 @@ class OwnUsers(Part):
     def release(self, ctx: Context, update: Tree) -> Tree:
         """The update with 0 in all feature rows except the client's items."""
         items, rows = columns_of(ctx.client.graph, items=True), models.feature_rows(ctx.training.model)
-        ctx.said[ITEM_ROWS] = items
+        ctx.notes[ITEM_ROWS] = items
 
         def leaf(path: str, change: Tensor) -> Tensor:
             return change * items.view(-1, *[1] * (change.dim() - 1)) if path in rows else change

@@ -10,7 +10,7 @@ Choices where the paper is open, and deviations:
 - Of the labels in eq. 8 only the centers' are uploaded: the neighbors' labels are not used, and neighbors need not be
   train nodes.
 - Every client uploads the same number of mashed ego-graphs, the number that the largest client needs; a smaller client
-  leaves the last ones zero. A last batch of fewer than `least` nodes is merged with the one before: a batch of one
+  leaves the last ones zero. A last batch of fewer than `minimum` nodes is merged with the one before: a batch of one
   would be a raw node.
 - The mixing of line 38 is computed when the client is called next (for training or scoring), so that a client that
   missed some rounds mixes with the latest Φ_g. At its first call a client takes Φ_g unmixed.
@@ -83,12 +83,12 @@ class FedEgo(Deployable):
     mixing:          a fixed λ for all clients instead; 0 is the paper's "w/o PL", 1 its "FedEgo-Server".
     sigma:           standard deviation of the Gaussian noise on mashed embeddings. Embeddings are not clipped, so no ε
                      follows from it.
-    least:           fewest ego-graphs that are ever mixed into one.
+    minimum:         fewest ego-graphs that are ever mixed into one.
     mixup:           False uploads the first ego-graph of each batch as it is ("w/o Mixup"); refused unless
                      `allow_raw_ego`, because that ego-graph is one member's data.
     allow_raw_ego:   permits `mixup = false`.
     share_reduction: False keeps Θ_i at home ("w/o RL").
-    own_reduction:   clients use, and are judged by, Θ_i as their training left it with their mixed Φ_i (as in the
+    own_reduction:   clients use, and are evaluated by, Θ_i as their training left it with their mixed Φ_i (as in the
                      released code), instead of the server's Θ_g. Training starts from Θ_g either way.
     participation:   share of the clients that a round calls, at least one; all are counted before the first round.
     quorum:          share of the called clients that must reply.
@@ -115,7 +115,7 @@ class FedEgo(Deployable):
     gamma: Positive = 0.5
     mixing: Fraction | None = None
     sigma: NonNegative = 0.0
-    least: Count = 2
+    minimum: Count = 2
     mixup: bool = True
     allow_raw_ego: bool = False
     share_reduction: bool = True
@@ -143,14 +143,14 @@ class FedEgo(Deployable):
 
     def __post_init__(self) -> None:
         self.egos.split(self.model)
-        if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
+        if (min(self.minimum, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
-                f"mixup = {self.mixup}: with batch {self.batch} and least {self.least}, embeddings of single nodes and "
-                "their neighbors would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
-                "needs protection"
+                f"mixup = {self.mixup}: with batch {self.batch} and minimum {self.minimum}, embeddings of single "
+                "nodes and their neighbors would leave the clients. Mix at least 2, or set allow_raw_ego = true where "
+                "nothing needs protection"
             )
-        if self.least > self.batch:
-            raise ValueError(f"least = {self.least}: must be at most the batch, which is {self.batch}")
+        if self.minimum > self.batch:
+            raise ValueError(f"minimum = {self.minimum}: must be at most the batch, which is {self.batch}")
 
     loss = cached_property(weighing)
 
@@ -198,7 +198,7 @@ class FedEgo(Deployable):
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
         """The number of the client's batches of train nodes, and the number for an epoch."""
-        counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.least)}
+        counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.minimum)}
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
@@ -226,7 +226,7 @@ class FedEgo(Deployable):
         return shared | ({"theta": state["theta"]} if self.share_reduction else {})
 
     def _sends(self) -> dict[str, Sends]:
-        mixed = (Mixup(self.least),) if self.mixup else ()
+        mixed = (Mixup(self.minimum),) if self.mixup else ()
         labels = "the label distribution of the same train nodes" if self.mixup else "the same node's label"
         sends = {
             "egos/embedding": Sends(self._upload, (*mixed, *((Gaussian(self.sigma),) if self.sigma else ()))),
@@ -269,9 +269,9 @@ class FedEgo(Deployable):
     def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
         """Eq. 8: "embedding" [uploads, positions, hidden] and the centers' "label" [uploads, classes]."""
         graph, egos = client.graph, self.egos
-        centers, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.least, self.mixup)
+        centers, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.minimum, self.mixup)
         nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centers.reshape(-1))
-        nodes = nodes.unflatten(1, centers.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
+        nodes = nodes.unflatten(1, centers.shape).transpose(0, 1)  # [uploads, positions, batch + minimum - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
         spread = weight[:, None].expand(nodes.shape)
         embedding = weighted_gather(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
@@ -358,13 +358,15 @@ class FedEgo(Deployable):
     def score(self, client: Client, message: Tree) -> Tree:
         """The personal model after the mixing of line 38."""
         w, measures = self._used(client, message)
-        return self.judged(client, message, w, lambda: personal_score(self.model, w, client) | {"measures": measures})
+        return self.score_or_store(
+            client, message, w, lambda: personal_score(self.model, w, client) | {"measures": measures}
+        )
 
     def global_model(self, state: Tree) -> Tree | None:
         """Θ_g and Φ_g, the paper's "FedEgo-Server"; None where Θ stays at the clients."""
         return state["theta"] | state["phi"] if self.share_reduction else None
 
-    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+    def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The message of a round."""
         return self._shared(state), None
 

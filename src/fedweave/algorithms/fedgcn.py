@@ -49,7 +49,7 @@ _ROWS = {
     "outside": "for each neighbor that another member holds, the sum of the features of that one's neighbors",
     "degree": "how many neighbors those have that others hold",
 } | _GONE
-_TELLS = {
+_REVEALS = {
     "node": "which nodes of the whole graph the client holds",
     "outside": "which nodes of others its nodes are joined to",
 }
@@ -88,7 +88,7 @@ class NodePlace(NamedTuple):
         Raises:
             ValueError: the places were not precomputed.
         """
-        nodes, crossing = graph.found(PLACES), graph.found(CROSSING)
+        nodes, crossing = graph.precomputed(PLACES), graph.precomputed(CROSSING)
         return cls(nodes[nodes >= 0], crossing[crossing[:, 0] >= 0].T)
 
     def without(self, gone: Tensor | None) -> "NodePlace":
@@ -126,7 +126,7 @@ class Places:
         """Not available: one site does not know the whole graph."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
-    def tables(self, found: Mapping[str, Precomputed]) -> dict[str, np.ndarray]:
+    def tables(self, precomputed: Mapping[str, Precomputed]) -> dict[str, np.ndarray]:
         """None."""
         return {}
 
@@ -159,9 +159,9 @@ class NeighborSums(Part):
         if self.hops and (first.operator != "gcn" or first.reads != "product"):
             raise ValueError("the sums exchanged before training belong to a graph convolution; choose model gcn")
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """On the clients' own data, the first layer takes the features as they are."""
-        return (_without_messages(model[0]), *model[1:]) if self.hops and own else model
+        return (_without_messages(model[0]), *model[1:]) if self.hops and on_clients else model
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The exchange."""
@@ -210,7 +210,7 @@ class NeighborSums(Part):
 
     # NumPy computes the three steps on the host; replies go back to the client's device.
 
-    @on_client(sends=_TELLS, ragged=True)
+    @on_client(sends=_REVEALS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [n], "outside": int64 [m]}."""
         place = NodePlace.of(client.graph)
@@ -245,7 +245,7 @@ class NeighborSums(Part):
     @on_client(sends=lambda self: _in_sum(_HELD, replace(_words(self.within), fraction=0)), ragged=True)
     def hold(self, client: Client, message: Tree) -> Tree:
         """{"held": int64 [N]}: 1 for each node that the client holds."""
-        count = int(client.graph.found(NUMBERED)[0])
+        count = int(client.graph.precomputed(NUMBERED)[0])
         held = torch.zeros(count, dtype=torch.int64, device=client.graph.device)
         held[NodePlace.of(client.graph).nodes] = 1
         return {"held": held}
@@ -361,7 +361,7 @@ def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays
         np.concatenate([arrays.edges, links, links[::-1]], 1),
         np.pad(arrays.y, (0, far + more), constant_values=-1),
         np.pad(arrays.masks, ((0, 0), (0, far + more))),
-        None if arrays.sens is None else np.pad(arrays.sens, (0, far + more), constant_values=-1),
+        None if arrays.sensitive is None else np.pad(arrays.sensitive, (0, far + more), constant_values=-1),
     )
 
 

@@ -81,7 +81,7 @@ class NormalisedSteps(OwnCount):
 
     def most(self, ctx: Context) -> int:
         """The largest possible τ_i of any client."""
-        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.given["batches"]
+        result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.downloaded["batches"]
         return result
 
     def reach(self, steps: Tensor, lr: float) -> Tensor:
@@ -200,7 +200,7 @@ class ProximalSteps(NormalisedSteps):
         """The needs of `NormalisedSteps`, and a pull of strength μ."""
         return replace(super().needs, pull=self.mu)
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""
         return 0.5 * self.mu * squared_distance(w, received)
 

@@ -35,13 +35,13 @@ class ClassPrototypes(Part):
 
     lam:   λ, the strength of the pull.
     how:   weights of clients in q_j: "size", their number of examples of class j, or equal ("mean").
-    least: fewest training examples of a class whose prototype a client sends; the mean of one example would be its
+    minimum: fewest training examples of a class whose prototype a client sends; the mean of one example would be its
            embedding.
     """
 
     lam: NonNegative = 1.0
     how: Literal["size", "mean"] = "size"
-    least: Count = 2
+    minimum: Count = 2
     needs = Needs(any_models=True, classes=True)
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
@@ -62,7 +62,7 @@ class ClassPrototypes(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The pull, scalar."""
-        h, inputs, graph = outputs.embedding, outputs.given, outputs.graph
+        h, inputs, graph = outputs.embedding, outputs.inputs, outputs.graph
         if "prototype" not in inputs:
             return h.new_zeros(())
         y, train = graph.y.clamp(min=0), graph.masks[TRAIN]
@@ -74,7 +74,7 @@ class ClassPrototypes(Part):
         send."""
         *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, ctx.client.graph)
         mean, count = class_means(models.rows_of(h), ctx.client.graph, logits.shape[1])
-        mask = count >= self.least
+        mask = count >= self.minimum
         return {"prototype": torch.where(mask[:, None], mean, 0.0), "count": torch.where(mask, count, 0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
@@ -101,9 +101,9 @@ class NearestPrototype(ClassPrototypes):
                 "prediction by prototypes needs a linear last layer; set model.linear = true with gcn, or head = 'own'"
             )
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The client's own weights, with the prototypes as last layer."""
-        w, inputs = ctx.received, ctx.given
+        w, inputs = ctx.received, ctx.downloaded
         if "prototype" not in inputs:
             return w
         q = inputs["prototype"]

@@ -50,9 +50,9 @@ class Proximal(Part):
         """μ."""
         return {"mu": state["mu"]}, {}
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""
-        result: Tensor = 0.5 * given["mu"] * squared_distance(w, received)
+        result: Tensor = 0.5 * inputs["mu"] * squared_distance(w, received)
         return result
 
     def report(self, ctx: Context) -> Tree:

@@ -150,7 +150,7 @@ class SparseMasks(Part):
         several_steps="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts",
     )
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """With masks."""
         return tuple(masked(layer, self.threshold) for layer in model)
 
@@ -162,13 +162,13 @@ class SparseMasks(Part):
         """The pull's strength."""
         return {"pull": state["pull"]}, {}
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """Both terms."""
         now, fixed = dict(leaves(w)), dict(leaves(received))
         masks = {path for path in now if path.endswith(SUFFIX)}
         size = torch.stack([now[path].abs().sum() for path in now if path in masks])
         moved = torch.stack([(now[path] - fixed[path]).norm() for path in now if path not in masks])
-        result: Tensor = self.l1 * size.sum() + given["pull"] * moved.sum()
+        result: Tensor = self.l1 * size.sum() + inputs["pull"] * moved.sum()
         return result
 
     def update(self, state: Tree, round: Round) -> Tree:

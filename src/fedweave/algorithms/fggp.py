@@ -68,7 +68,7 @@ class AugmentedView(Part):
         if models.pools(training.model) or not gcn:
             raise ValueError("FGGP draws edges of its own; choose a model of nodes that takes them, such as gcn")
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """The model whose last layer also has the weights of the two layers.
 
         Raises:
@@ -96,7 +96,7 @@ class AugmentedView(Part):
         graph, h = outputs.graph, outputs.embedding
         if self.augment == self.align == 0:
             return h.new_zeros(())
-        a, train = outputs.given["joined"], graph.masks[TRAIN]
+        a, train = outputs.inputs["joined"], graph.masks[TRAIN]
         pairs = likeness(outputs.w[str(len(outputs.model) - 1)], graph, a)
         edges = DenseGraph(normalised(drawn(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
         key = random.fold(outputs.key, "view")
@@ -118,18 +118,18 @@ class NearestCentres(Part):
     The centers of a class are the means of FINCH's groups of clients' prototypes.
 
     nearest: number of centers that predict.
-    least:   fewest nodes of a class whose prototype a client sends; the mean of one node would be its embedding.
+    minimum: fewest nodes of a class whose prototype a client sends; the mean of one node would be its embedding.
     """
 
     nearest: Count = 30
-    least: Count = 2
+    minimum: Count = 2
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to have it"
     }
     client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
-    needs = Needs(judged_apart=True, nodes=True, classes=True, statistics="none")
+    needs = Needs(tests_client_models=True, nodes=True, classes=True, statistics="none")
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """The model whose last layer predicts by centers if its weights contain any."""
         models.check_embeds(model, "fggp")
         last = model[-1]
@@ -154,7 +154,7 @@ class NearestCentres(Part):
         graph = ctx.client.graph
         *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, graph)
         mean, count = prototypes(models.rows_of(h), torch.softmax(logits, 1), graph)
-        return {"prototype": torch.where(count[:, None] >= self.least, mean, 0.0)}
+        return {"prototype": torch.where(count[:, None] >= self.minimum, mean, 0.0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The new centers; a class that no client sent keeps its centers."""
@@ -166,10 +166,10 @@ class NearestCentres(Part):
                 center[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
         return state | {CENTER: center}
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The received weights, with the centers in the last layer."""
         last = str(len(ctx.training.model) - 1)
-        return ctx.received | {last: ctx.received[last] | ctx.given}
+        return ctx.received | {last: ctx.received[last] | ctx.downloaded}
 
 
 class DenseGraph:

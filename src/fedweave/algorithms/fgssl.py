@@ -90,7 +90,7 @@ class SemanticStructure(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Both terms, scalar; 0 at a client that does not train."""
-        graph, inputs = outputs.graph, outputs.given
+        graph, inputs = outputs.graph, outputs.inputs
         trains: Tensor = inputs["trains"]
         if self.contrast == self.structure == 0:
             return outputs.logits.new_zeros(())

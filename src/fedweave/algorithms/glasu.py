@@ -398,7 +398,9 @@ class GLASU(Algorithm):
     def score(self, client: Client, message: Tree) -> Tree:
         """Scores of the client's prediction on nodes whose labels it has."""
         graph = client.graph
-        return {"own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sens)}
+        return {
+            "own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sensitive)
+        }
 
     @on_client(hears=lambda glasu: glasu._hears_last())
     def predict_proba(self, client: Client, message: Tree) -> Tree:

@@ -41,7 +41,7 @@ class MetaGradient(Part):
     examples: Count = 100
     meta_steps: Count = 1
     meta_lr: Positive = 0.1
-    needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",), statistics="none")
+    needs = Needs(supervised=True, tests_client_models=True, tunes=True, bounds=("examples",), statistics="none")
 
     @property
     def protection(self) -> Protection:
@@ -66,8 +66,8 @@ class MetaGradient(Part):
         return min(support, count - support) or support
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Mean cross-entropy over the support set, or over the query set if `given` contains "query"."""
-        chosen = outputs.drawn["query" if "query" in outputs.given else "support"]
+        """Mean cross-entropy over the support set, or over the query set if `inputs` contains "query"."""
+        chosen = outputs.drawn["query" if "query" in outputs.inputs else "support"]
         return outputs.cross_entropy(outputs.logits, chosen)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
@@ -83,7 +83,7 @@ class MetaGradient(Part):
             total = add(total, slope)
         return scale(ctx.shared(total), -1.0)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The received weights, trained on a support set."""
         w = ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
         return keep_trained(ctx.examples > 0, w, ctx.received)

@@ -31,7 +31,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import keep_trained
 
 # Hooks that local training never calls.
-_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
+_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "personalize")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Local(LocalTraining):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has a term of the training loss, and needs nothing else."""
-        if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.tells):
+        if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.sends_to_peers):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
         return "objective" in hooks and not hooks & {*_IN_VAIN}
@@ -144,7 +144,7 @@ class Local(LocalTraining):
     def score(self, client: Client, message: Tree) -> Tree:
         """Scores of the client's own model."""
         w = self.used(client, message)
-        return self.judged(client, message, w, lambda: personal_score(self.model, w, client))
+        return self.score_or_store(client, message, w, lambda: personal_score(self.model, w, client))
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's own weights."""

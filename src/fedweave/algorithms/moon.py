@@ -51,10 +51,10 @@ class ModelContrast(Part):
     def objective(self, outputs: Outputs) -> Tensor:
         """The term, scalar: the mean of log(1 + e^((far − near)/τ))."""
         h = outputs.embedding
-        if "apart" not in outputs.given:
+        if "apart" not in outputs.inputs:
             return h.new_zeros(())
         counts = self._counts(outputs.graph).to(h.dtype)
-        each = F.softplus((unit(h) * outputs.given["apart"]).sum(1) / self.tau)
+        each = F.softplus((unit(h) * outputs.inputs["apart"]).sum(1) / self.tau)
         return self.mu * (each * counts).sum() / counts.sum().clamp(min=1)
 
     def _counts(self, graph: Graph) -> Tensor:

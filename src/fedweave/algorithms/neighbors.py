@@ -226,7 +226,7 @@ def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> Grap
         np.concatenate([graph.edges, links, links[::-1]], 1),
         np.pad(graph.y, (0, added), constant_values=-1),
         np.pad(graph.masks, ((0, 0), (0, added))),
-        None if graph.sens is None else np.pad(graph.sens, (0, added), constant_values=-1),
+        None if graph.sensitive is None else np.pad(graph.sensitive, (0, added), constant_values=-1),
     )
 
 

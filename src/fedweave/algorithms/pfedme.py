@@ -63,7 +63,7 @@ class MoreauEnvelope(Part):
         """λ/2 ‖θ − w_i‖²."""
         return 0.5 * self.lam * squared_distance(theta, near)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """θ."""
         return ctx.memory["theta"] if ctx.memory else ctx.received
 

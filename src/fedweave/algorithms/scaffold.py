@@ -39,8 +39,8 @@ class ControlVariates(Part):
         """One model; of option 2, updates that are sums of gradients."""
         plain: OptimizerName | None = "sgd" if self.option == 2 else None
         steady = "schedule", "local_epochs"
-        every, tells = self.mean == "size", self.option == 1
-        return Needs(one_model=True, optimizer=plain, everyone=every, tells_gradients=tells, excludes=steady)
+        every, gradients = self.mean == "size", self.option == 1
+        return Needs(one_model=True, optimizer=plain, all_clients=every, sends_gradients=gradients, excludes=steady)
 
     @property
     def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]
@@ -57,17 +57,17 @@ class ControlVariates(Part):
 
     def recall(self, ctx: Context) -> Tree:
         """c − c_i."""
-        c_i = ctx.remembered("control", like=ctx.given["control"])
-        return {"slope": scale(sub(ctx.given["control"], c_i), 1 / ctx.training.reach)}
+        c_i = ctx.remembered("control", like=ctx.downloaded["control"])
+        return {"slope": scale(sub(ctx.downloaded["control"], c_i), 1 / ctx.training.reach)}
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> torch.Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> torch.Tensor:
         """⟨c − c_i, w⟩."""
-        return dot(given["slope"], w)
+        return dot(inputs["slope"], w)
 
     def report(self, ctx: Context) -> Tree:
         """The change of c_i, under option 1."""
-        c_i = ctx.remembered("control", like=ctx.given["control"])
-        change = sub(scale(ctx.released, -1.0), ctx.given["control"])
+        c_i = ctx.remembered("control", like=ctx.downloaded["control"])
+        change = sub(scale(ctx.released, -1.0), ctx.downloaded["control"])
         if self.option == 1:
             slope = ctx.objective.gradient(ctx.received, ctx.client, ctx.client.key, ctx.sent)
             slope = add(slope, scale(ctx.received, ctx.training.weight_decay))

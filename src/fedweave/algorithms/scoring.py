@@ -86,27 +86,27 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     members: see `core.federation.Client`; if there are any, the result is [M, 3, 2, …], the pairs on each member's own
              examples.
     """
-    logits = models.judged(model, w, graph)
+    logits = models.infer(model, w, graph)
     ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if whole else {}
     if not members:
-        pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, whole, graph.scale)
+        pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, whole, graph.scale)
         return pairs | links.added(ranked, graph.masks)
 
-    def own(rows: Tensor) -> Tree:
+    def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
-        sens = None if graph.sens is None else graph.sens[at]
-        pairs = pairs_of(logits[at], graph.y[at], masks, sens, whole, graph.scale)
+        sensitive = None if graph.sensitive is None else graph.sensitive[at]
+        pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale)
         return pairs | links.added({name: pair[at] for name, pair in ranked.items()}, masks)
 
-    return map_leaves(lambda *each: torch.cat(each), *(vmap(own)(rows) for rows in members))
+    return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
 
 
 def pairs_of(
     logits: Tensor,
     y: Tensor,
     masks: Tensor,
-    sens: Tensor | None,
+    sensitive: Tensor | None,
     whole: bool = True,
     scale: Tensor | None = None,
 ) -> Tree:
@@ -114,12 +114,12 @@ def pairs_of(
     bool [S, n]; scale: see `core.graph.Graph`."""
     if (target := kind_of(y)) != CLASS:
         if target == NUMBER:
-            return numbers.counts(logits, y, masks, scale, sens, whole)
+            return numbers.counts(logits, y, masks, scale, sensitive, whole)
         return labels.counts(logits, y, masks, whole)
     pairs = counts(logits, y, masks, whole)
-    if not whole or sens is None or logits.shape[-1] != 2:
+    if not whole or sensitive is None or logits.shape[-1] != 2:
         return pairs
-    return pairs | groups.counts(logits, y, sens, masks)
+    return pairs | groups.counts(logits, y, sensitive, masks)
 
 
 def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, remembered: bool = True) -> Tree:
@@ -227,8 +227,8 @@ def _words(name: str) -> FixedPoint:
 def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     """{"own": masked integers} to be added up over clients: the pairs of `measure` for `w`, the client's values
     ("mean"), and histograms of its scores ("histogram")."""
-    logits = models.judged(model, w, graph)
-    pairs = pairs_of(logits, graph.y, graph.masks, graph.sens, scale=graph.scale)
+    logits = models.infer(model, w, graph)
+    pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, scale=graph.scale)
     pairs |= links.added(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
     values: Tree = {**pairs, MEAN: means(pairs)}
     if graph.target == CLASS:
@@ -304,7 +304,7 @@ TRIES: Declaration = {
     "examples": Sends("with the others' alone, how many test examples all clients have", _COUNTED),
 }
 AT_ONCE = 64  # models in one message
-TOLD = {"models": "models that other members' updates have gone into, of some of them each"}
+TRIED_MODELS = {"models": "models that other members' updates have gone into, of some of them each"}
 
 
 def messages(models: int) -> int:
@@ -320,7 +320,7 @@ def hits(model: Model, many: Tree, client: Client) -> Tree:
     mask = graph.masks[TEST]
 
     def one(w: Tree) -> Tensor:
-        right: Tensor = models.judged_as_seen(model, w, graph).argmax(-1) == graph.y
+        right: Tensor = models.infer_as_seen(model, w, graph).argmax(-1) == graph.y
         return (right & mask).sum()
 
     count = len(next(iter(leaves(many)))[1])  # one model after the other, because clients are already stacked

@@ -75,7 +75,11 @@ def begun(config: "Config", built: "Built") -> list[str]:
         FedweaveError: the algorithm raises an error.
     """
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
-    notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
+    notes = (
+        []
+        if earlier is None
+        else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.member_algorithms).notes]
+    )
     calls = built.algorithm.calls(len(built.fed.clients))  # None of one from outside, which no site runs
     if calls is not None and not calls.setup:
         built.fed.begin(0)
@@ -90,9 +94,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     yield f"{wide}, {int((~data.labeled).sum()):,} without a label"
     if data.target != CLASS:
         yield from _targets(data)
-    if data.sens is not None:
-        groups = data.groups or tuple(f"group {at}" for at in range(int(data.sens.max(initial=0)) + 1))
-        counts = np.bincount(data.sens[data.sens >= 0], minlength=len(groups)).tolist()
+    if data.sensitive is not None:
+        groups = data.groups or tuple(f"group {at}" for at in range(int(data.sensitive.max(initial=0)) + 1))
+        counts = np.bincount(data.sensitive[data.sensitive >= 0], minlength=len(groups)).tolist()
         people = ", ".join(
             f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
         )
@@ -159,14 +163,14 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             drawn = split in config.partition.values and not config.partition.values.get("use_dataset_split")
             more = f"; set their share with partition.{split}" if drawn else ""
             yield f"{_some(without)} no {split} {built.data.example}{more}"
-    if built.data.sens is not None and int((built.data.sens > 1).sum()):
-        groups = built.data.groups or tuple(str(at) for at in range(int(built.data.sens.max()) + 1))
+    if built.data.sensitive is not None and int((built.data.sensitive > 1).sum()):
+        groups = built.data.groups or tuple(str(at) for at in range(int(built.data.sensitive.max()) + 1))
         yield (
-            f"gaps compare only {groups[0]} and {groups[1]}; {int((built.data.sens > 1).sum()):,} people of "
+            f"gaps compare only {groups[0]} and {groups[1]}; {int((built.data.sensitive > 1).sum()):,} people of "
             f"{', '.join(groups[2:])} are in no gap. Correct the names, or make two groups of them"
         )
     vertical = capabilities(config.algorithm.kind).vertical
-    if built.data.sens is not None and vertical and not any(part.groups and part.labels for part in parts):
+    if built.data.sensitive is not None and vertical and not any(part.groups and part.labels for part in parts):
         yield (
             "gaps between groups of people are not measured: no party has both labels and groups. Add the column sens "
             "to the tables of a party with labels"

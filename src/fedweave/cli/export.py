@@ -75,23 +75,25 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
     return folder
 
 
-def write_export(folder: Path, directory: Path, found: "Source", form: Format, client: str | None = None) -> None:
+def write_export(
+    folder: Path, directory: Path, model_source: "Source", form: Format, client: str | None = None
+) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
-    about = found.described()
-    files, usage = _files(about, found.weights, form)
+    about = model_source.described()
+    files, usage = _files(about, model_source.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()
-    files["README.md"] = card(read_run(directory), found, client, usage).encode()
+    files["README.md"] = card(read_run(directory), model_source, client, usage).encode()
     with plain_errors(folder):
         folder.mkdir(parents=True)
     try:
         for file, content in files.items():
             write(folder / file, lambda at, content=content: at.write(content))  # type: ignore[misc]
-        if found.scorer is not None:
-            found.scorer.save(folder / SCORER)
+        if model_source.scorer is not None:
+            model_source.scorer.save(folder / SCORER)
     except BaseException:  # what is there of it is no export
         shutil.rmtree(folder)
         raise
-    typer.echo(f"{found.which} model: {folder}")
+    typer.echo(f"{model_source.which} model: {folder}")
 
 
 def _files(about: Record, weights: Record, form: Format) -> tuple[dict[str, bytes], str]:

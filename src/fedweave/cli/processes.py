@@ -154,16 +154,16 @@ def sign(
 
 def accept(
     site: SiteFolder,
-    given: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
 ) -> None:
     """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
     the authority's own new certificate. A process uses it from its next start on."""
-    change = accepted(site, given)
-    typer.echo(f"{site}: {given} is in use from the next `fedweave sites start` on")
+    change = accepted(site, file)
+    typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
     if change.revoked is not None:
         typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
-    if change.until is not None:
-        typer.echo(f"the authority's own certificate is valid until {change.until:%Y-%m-%d}")
+    if change.expiry is not None:
+        typer.echo(f"the authority's own certificate is valid until {change.expiry:%Y-%m-%d}")
     if change.mark is not None:
         typer.echo(
             f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {change.mark}"
@@ -193,9 +193,9 @@ def renew(
     ] = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
-    certificate, until = renewed(authority)
+    certificate, expiry = renewed(authority)
     path = out or Path("rootCA.pem")
     path.write_bytes(certificate)
     typer.echo(
-        f"{path}: valid until {until:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
+        f"{path}: valid until {expiry:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
     )

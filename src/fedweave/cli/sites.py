@@ -32,7 +32,7 @@ if not Loaded.for_help:
         check_experiment,
         for_sites,
         hand_out,
-        judged_by_number,
+        positive_by_number,
         unknown_to_server,
         with_engine,
     )
@@ -166,7 +166,7 @@ def run(
     chosen = begun_from(for_sites(chosen.plain()), init_from)
     sites = read_project(project).sites
     check_experiment(chosen, sites)
-    chosen = judged_by_number(chosen, project, sites)
+    chosen = positive_by_number(chosen, project, sites)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)

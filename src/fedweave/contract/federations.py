@@ -47,8 +47,8 @@ def people(nodes: int, seed: int) -> Arrays:
     """`arrays` with two classes and two groups; a few groups are unknown, and one group is in class 0 more often."""
     x, edges, y, masks = arrays(nodes, seed)
     draws = np.random.default_rng(seed).random((2, nodes))
-    sens = np.where(draws[0] < 0.05, -1, draws[1] < 0.3 + 0.4 * (y == 0)).astype(int)
-    return x, edges, (y > 0).astype(int), masks, sens
+    sensitive = np.where(draws[0] < 0.05, -1, draws[1] < 0.3 + 0.4 * (y == 0)).astype(int)
+    return x, edges, (y > 0).astype(int), masks, sensitive
 
 
 def graphs(
@@ -71,9 +71,9 @@ def graphs(
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
         client_arrays: list[Arrays] = [(x, edges, y, masks) for x, edges, *_ in sides]
     else:
-        draw = people if needs.sens else arrays
+        draw = people if needs.sensitive else arrays
         client_arrays = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
-    names = ("x", "edges", "y", "masks", "sens")
+    names = ("x", "edges", "y", "masks", "sensitive")
     held: list[Record] = [dict(zip(names, part, strict=False)) for part in client_arrays]
     precomputed = known(held, finders)
     if halved:
@@ -120,9 +120,9 @@ def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN)
     """A graph that no client holds; all of it is for testing."""
     if needs.graph_level:
         return small_graphs.global_test(dtype)
-    x, edges, y, _, *sens = (people if needs.sens else arrays)(25, 999)
+    x, edges, y, _, *sensitive = (people if needs.sensitive else arrays)(25, 999)
     masks = np.arange(3)[:, None] == np.full(25, 2)
-    return make_graph(x, edges, y, masks, next(iter(sens), None), dtype)
+    return make_graph(x, edges, y, masks, next(iter(sensitive), None), dtype)
 
 
 def public(dtype: torch.dtype = torch.float32) -> Graph:
@@ -135,7 +135,7 @@ def shape(needs: Capabilities = PLAIN) -> tuple[int, int]:
     """Numbers of features and classes of the data."""
     if needs.graph_level:
         return small_graphs.FEATURES, small_graphs.CLASSES
-    return FEATURES, 2 if needs.sens else CLASSES
+    return FEATURES, 2 if needs.sensitive else CLASSES
 
 
 def federation(

@@ -150,13 +150,13 @@ class ContractRun(NamedTuple):
     """The results of a run.
 
     left:  server, clients and summary after its last round. fed: the federation.
-    saved: the checkpoint after round `SAVED`. said: warnings during the run.
+    saved: the checkpoint after round `SAVED`. warnings: warnings during the run.
     """
 
     left: Tree
     fed: Any
     saved: bytes
-    said: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Subject:
     def needs(self) -> Capabilities:
         """The algorithm's needs of the data; parts may need groups of people too."""
         declared = capabilities(self.kind)
-        return replace(declared, sens=declared.sens or self._made(declared).needs.sens)
+        return replace(declared, sensitive=declared.sensitive or self._made(declared).needs.sensitive)
 
     def __post_init__(self) -> None:
         if isinstance(self.kind, type):

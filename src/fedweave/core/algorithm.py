@@ -43,7 +43,7 @@ class Asking(Protocol):
     """The needs that `Capabilities` and a part share."""
 
     @property
-    def sens(self) -> bool:
+    def sensitive(self) -> bool:
         """See `Capabilities`."""
         ...
 
@@ -73,7 +73,7 @@ class Capabilities:
     pooled:      one client that holds what all clients hold; not possible between organizations.
     vertical:    clients that hold the same nodes, each its own features and edges; some may be without labels.
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
-    sens:        the sensitive attribute.
+    sensitive:   the sensitive attribute.
     graph_level: examples that are graphs.
     nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
     classes:     it predicts one class of each example: no numbers and no several labels.
@@ -88,7 +88,7 @@ class Capabilities:
     pooled: bool = False
     vertical: bool = False
     ids: bool = False
-    sens: bool = False
+    sensitive: bool = False
     graph_level: bool = False
     nodes: bool = False
     classes: bool = False
@@ -103,7 +103,7 @@ class Capabilities:
         everyone = (self, *needs)
         return replace(
             self,
-            sens=any(one.sens for one in everyone),
+            sensitive=any(one.sensitive for one in everyone),
             ids=any(one.ids for one in everyone),
             nodes=any(one.nodes for one in everyone),
             classes=any(one.classes for one in everyone),
@@ -255,7 +255,7 @@ class Algorithm(Settings, ABC):
         return {f"{type(self).__name__} (batch)": min(self.batch, most)} if self.batch else {}
 
     @property
-    def judges_received(self) -> bool:
+    def evaluates_received(self) -> bool:
         """Whether its evaluations score only the server's models, exactly as the server sent them."""
         return False
 
@@ -280,7 +280,7 @@ class Algorithm(Settings, ABC):
         """The model as it is used on clients' data."""
         return self.model
 
-    def judged_model(self, state: Tree) -> Tree | None:
+    def evaluated_model(self, state: Tree) -> Tree | None:
         """The server's copy of the global model's weights; None if clients do not share one model."""
         return None
 
@@ -420,14 +420,14 @@ class Engine(Federation):
 
     ledger: what crossed a boundary. round: the number of the present one.
     trained: whether a training has begun on it; its clients then hold what they learnt.
-    judged: the clients of an evaluation that names none; () for all.
+    evaluated_clients: the clients of an evaluation that names none; () for all.
     members: (member, its place) in the order of `core.replies.by_size`, where one client holds all members' data.
     """
 
     ledger: Ledger
     round: int
     trained: bool = False
-    judged: tuple[str, ...] = ()
+    evaluated_clients: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -34,7 +34,8 @@ class EdgeAttributes(NamedTuple):
     y:        int64 [M], the edges' own classes, -1 unlabeled; None where they have none. No input of a model.
     split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None if the data has no split.
     examples: whether the edges are the examples, in this order.
-    until:    the last times of training and of validation, where messages for the examples of a split go along edges
+    split_times:
+              the last times of training and of validation, where messages for the examples of a split go along edges
               no later than its end; None where all messages go everywhere.
     ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
     owner:    int64 [M], the owner of each edge as a place in `owners`, for a partition of the edges; None if unknown.
@@ -51,7 +52,7 @@ class EdgeAttributes(NamedTuple):
     y: np.ndarray | None = None
     split: np.ndarray | None = None
     examples: bool = False
-    until: tuple[float, float] | None = None
+    split_times: tuple[float, float] | None = None
     ports: bool = False
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
@@ -93,7 +94,7 @@ class EdgeAttributes(NamedTuple):
         """All arrays by name, without those that are None."""
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
         named |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
-        named |= {} if self.until is None else {"until": np.array(self.until)}
+        named |= {} if self.split_times is None else {"until": np.array(self.split_times)}
         rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: values for name, values in rows.items() if values is not None}
 
@@ -110,7 +111,7 @@ class EdgeAttributes(NamedTuple):
         rows: Record = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
         first, second = held.get("until", (0.0, 0.0))
-        until = (float(first), float(second)) if "until" in held else None
+        split_times = (float(first), float(second)) if "until" in held else None
         return cls(
             held["ends"],
             bool(held["directed"]),
@@ -119,7 +120,7 @@ class EdgeAttributes(NamedTuple):
             scaling=scaling,
             examples="examples" in held,
             ports="ports" in held,
-            until=until,
+            split_times=split_times,
         )
 
 
@@ -143,9 +144,9 @@ def ports_of(attributes: EdgeAttributes) -> np.ndarray:
 
 def seen(attributes: EdgeAttributes, split: int) -> np.ndarray:
     """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
-    if attributes.until is None or attributes.time is None or split >= len(attributes.until):
+    if attributes.split_times is None or attributes.time is None or split >= len(attributes.split_times):
         return np.ones(attributes.total, bool)
-    return np.asarray(attributes.time <= attributes.until[split])
+    return np.asarray(attributes.time <= attributes.split_times[split])
 
 
 def of_examples(attributes: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:

@@ -105,8 +105,8 @@ class EdgeList:
 
     @property
     def timed(self) -> bool:
-        """Whether the edges that messages go along depend on the split that they serve (`EdgeAttributes.until`)."""
-        return self.edge_attrs is not None and self.edge_attrs.until is not None
+        """Whether messages go along other edges for each split that they serve (`EdgeAttributes.split_times`)."""
+        return self.edge_attrs is not None and self.edge_attrs.split_times is not None
 
     def seen(self, split: int) -> "EdgeList":
         """The edges along which messages for the examples of a split (`core.graph.SPLITS`) go; `self` if all do."""
@@ -114,7 +114,7 @@ class EdgeList:
             return self
         if split not in self._seen:
             attributes = self.edge_attrs.taken(carrying.seen(self.edge_attrs, split))._replace(
-                until=None, examples=False
+                split_times=None, examples=False
             )
             source, target = attributes.ends
             codes = np.concatenate([source * self.nodes + target, target * self.nodes + source])

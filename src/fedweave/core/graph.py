@@ -52,7 +52,8 @@ class Graph(NamedTuple):
     y:        int64 [e], class of each example; -1 is unlabeled or padding. Other targets are [e, t] (`core.target`).
     masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabeled examples.
     real:     bool [n], False at padding.
-    sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
+    sensitive:
+              int64 [e], the sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
     extra:    what was precomputed on the data as it was loaded, where an algorithm asks for it
               (`core.operators.Precomputed`).
@@ -71,7 +72,7 @@ class Graph(NamedTuple):
     y: Tensor
     masks: Tensor
     real: Tensor
-    sens: Tensor | None = None
+    sensitive: Tensor | None = None
     graph_of: Tensor | None = None
     extra: Mapping[str, Tensor] = {}
     scale: Tensor | None = None
@@ -131,12 +132,17 @@ class Graph(NamedTuple):
         if self.device == torch.device(device):
             return self
         y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
-        sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
+        sensitive, graph_of = (part if part is None else part.to(device) for part in (self.sensitive, self.graph_of))
         extra = {name: tensor.to(device) for name, tensor in self.extra.items()}
         more = (part if part is None else part.to(device) for part in (self.scale, self.pairs, self.ranks))
-        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra, *more)
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sensitive, graph_of, extra, *more)
 
-    def found(self, name: str) -> Tensor:
+    @property
+    def sens(self) -> Tensor | None:
+        """`sensitive`, by its name before version 0.10."""
+        return self.sensitive
+
+    def precomputed(self, name: str) -> Tensor:
         """The values that were precomputed under a name, as in `extra`.
 
         Raises:
@@ -199,7 +205,7 @@ def make_graph(
     edges: np.ndarray,
     y: np.ndarray,
     masks: np.ndarray,
-    sens: np.ndarray | None = None,
+    sensitive: np.ndarray | None = None,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     graph_of: np.ndarray | None = None,
@@ -249,7 +255,7 @@ def make_graph(
         y=_padded(*_answers(y, examples)),
         masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
-        sens=None if sens is None else _padded(_whole(sens), examples, -1),
+        sensitive=None if sensitive is None else _padded(_whole(sensitive), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
         extra={name: torch.from_numpy(array) for name, array in {**extra.arrays, **(lists or {})}.items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
@@ -299,7 +305,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         y=joined("y"),  # type: ignore[arg-type]
         masks=joined("masks"),  # type: ignore[arg-type]
         real=joined("real"),  # type: ignore[arg-type]
-        sens=joined("sens"),
+        sensitive=joined("sensitive"),
         graph_of=joined("graph_of"),
         extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
         scale=joined("scale"),
@@ -340,7 +346,7 @@ class GraphArrays(NamedTuple):
     """The arrays that `make_graph` takes, with n nodes and e examples.
 
     x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabeled.
-    masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
+    masks: bool [3, e], rows TRAIN, VAL, TEST. sensitive: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
            graph of each node, rising from 0; None where nodes are the examples. edge_attrs: the same edges with their
            attributes; None where they have none, as edges that are derived from other edges.
     scale: float64 [3, t], see `Graph`, or None. pairs: int64 [3, e], and ranks: int64 [2, e], likewise.
@@ -351,7 +357,7 @@ class GraphArrays(NamedTuple):
     edges: np.ndarray
     y: np.ndarray
     masks: np.ndarray
-    sens: np.ndarray | None = None
+    sensitive: np.ndarray | None = None
     graph_of: np.ndarray | None = None
     edge_attrs: EdgeAttributes | None = None
     scale: np.ndarray | None = None
@@ -371,11 +377,11 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     e = e if graph.pairs is None else int((graph.pairs[RELATION] >= 0).sum())
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
-    sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
+    sensitive = None if graph.sensitive is None else graph.sensitive[:e].numpy().copy()
     scale = None if graph.scale is None else graph.scale.numpy().copy()
     pairs, ranks = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
     lists = {name: graph.extra[name].numpy().copy() for name in OF_LINKS if name in graph.extra} or None
-    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.edge_attrs
+    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sensitive, graph_of, edge_list.edge_attrs
     return GraphArrays(*arrays, scale, pairs, ranks, lists)
 
 
@@ -387,10 +393,10 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays` on the device of `graph`, with its dtype, feature storage and, as long as it fits, padding
     (`core.sizes.fits`). The order of edges does not matter."""
-    x, edges, y, masks, sens, graph_of, attributes, scale, pairs, ranks, lists = arrays
+    x, edges, y, masks, sensitive, graph_of, attributes, scale, pairs, ranks, lists = arrays
     x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
-    sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
+    sensitive, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sensitive, graph_of))
     rows, examples = (
         now if fits(now, count) else size_class(count)
         for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
@@ -398,7 +404,7 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     edges = edges[:, np.lexsort(edges[::-1])]
     sizes = graph.x.dtype, rows, graph_of, examples
     more = {"edge_attrs": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
-    return make_graph(x, edges, y, masks, sens, *sizes, **more).to(graph.device)  # type: ignore[arg-type]
+    return make_graph(x, edges, y, masks, sensitive, *sizes, **more).to(graph.device)  # type: ignore[arg-type]
 
 
 def graph_tree(graph: Graph) -> Tree:
@@ -412,6 +418,7 @@ def graph_tree(graph: Graph) -> Tree:
     else:
         parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
     named = {name: part for name, part in arrays._asdict().items() if name not in ("x", "edge_attrs", "lists")}
+    named["sens"] = named.pop("sensitive")
     lists = {name: torch.from_numpy(part) for name, part in (arrays.lists or {}).items()}
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
@@ -431,10 +438,10 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
         columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
         x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
-    sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
+    sensitive, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
     more: dict[str, Any] = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}
     more["lists"] = {name: part.numpy() for name, part in tree.get("lists", {}).items()}
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
     attributes = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, edge_attrs=attributes, **more)
+    return make_graph(x, edges, y, masks, sensitive, values.dtype, *sizes, edge_attrs=attributes, **more)

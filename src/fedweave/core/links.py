@@ -330,16 +330,16 @@ def _messages(
     train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
     also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
     chosen = np.flatnonzero(train | also)
-    edge_attrs = attributes.taken(chosen)._replace(examples=False, split=None, until=None)
+    edge_attrs = attributes.taken(chosen)._replace(examples=False, split=None, split_times=None)
     if links.levels:  # training sees level 0, validation up to 1, test all
         level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
-        edge_attrs = edge_attrs._replace(time=level, until=(0.0, 1.0))
+        edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))
     source, target = edge_attrs.ends
     both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
-    carries = edge_attrs.directed or any(
+    attributed = edge_attrs.directed or any(
         part is not None for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y)
     )
-    return np.stack([both // nodes, both % nodes]), edge_attrs if carries or links.levels else None, supervised
+    return np.stack([both // nodes, both % nodes]), edge_attrs if attributed or links.levels else None, supervised
 
 
 class _NoLinks(NamedTuple):

@@ -257,7 +257,7 @@ class Layer(NamedTuple):
     along:       the ways (`core.edge_attributes.WAYS`) in which it passes messages along single edges; () if it does
                  not.
     collects:    whether it adds its output to the tree that later layers get, in addition to the last output.
-    judged:      (model, weights, graph) -> logits [e, c], for a model that no pass over a whole graph can evaluate.
+    infer:       (model, weights, graph) -> logits [e, c], for a model that no pass over a whole graph can evaluate.
     behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
                  (`core.candidates.behind`).
     """
@@ -271,7 +271,7 @@ class Layer(NamedTuple):
     plain: Callable[[Tree], Tree] = dict
     along: tuple[str, ...] = ()
     collects: bool = False
-    judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
+    infer: "Callable[[Model, Tree, Graph], Tensor] | None" = None
     by_relation: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
     compares: bool = False
@@ -318,12 +318,12 @@ def apply(
     return out
 
 
-def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`judged_as_seen` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
+def infer(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """`infer_as_seen` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
     only the messages of its split; an example in no split gets all messages."""
     if not graph.timed:
-        return judged_as_seen(model, w, graph)
-    first, second, last = (judged_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
+        return infer_as_seen(model, w, graph)
+    first, second, last = (infer_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
     if graph.ranks is not None:  # a candidate gets the same messages as its link
         query = graph.ranks[QUERY]
@@ -331,11 +331,11 @@ def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
     return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
-def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
+def infer_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
     """`apply` without dropout to all examples, [e, c], with the messages of the graph's split (`Graph.at`)."""
     whole = apply_piecewise if is_large(graph) else apply
-    judge = next((layer.judged for layer in model if layer.judged is not None), whole)
-    return rows_of(judge(model, w, graph))
+    infer_all = next((layer.infer for layer in model if layer.infer is not None), whole)
+    return rows_of(infer_all(model, w, graph))
 
 
 def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:

@@ -193,10 +193,10 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Maker:
-    """plugin: the plug-in. given: the arguments it was called with, such as data and a seed, in order."""
+    """plugin: the plug-in. arguments: the arguments it was called with, such as data and a seed, in order."""
 
     plugin: object
-    given: tuple[Any, ...]
+    arguments: tuple[Any, ...]
 
 
 @runtime_checkable
@@ -214,7 +214,7 @@ class NotedTuple(tuple[object, ...]):
     def __repr__(self) -> str:
         if self.maker is None:
             return super().__repr__()
-        return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.given))})"
+        return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.arguments))})"
 
     def _repr_html_(self) -> str:
         facts = ((str(getattr(layer, name, "") or "") for name in ("operator", "reads")) for layer in self)

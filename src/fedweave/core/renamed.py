@@ -11,7 +11,7 @@ from fedweave.errors import ConfigError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# {old name: new name}, of version 0.8 and 0.9.
+# {old name: new name}, of versions 0.8 to 0.10.
 RENAMED = {
     "normalise": "normalize",
     "edge_normalise": "edge_normalize",
@@ -22,6 +22,17 @@ RENAMED = {
     "train_rest": "train_on_rest",
     "most_local_steps": "max_local_steps",
     "external_least": "min_external",
+    "least": "minimum",
+    "everyone": "require_all",
+}
+# {old name: new name} of methods that classes outside the package may have.
+RENAMED_METHODS = {
+    "judged": "personalize",
+    "judged_model": "evaluated_model",
+    "judges_received": "evaluates_received",
+    "told": "evaluation_message",
+    "told_again": "trained_model_message",
+    "tells": "sends_to_peers",
 }
 OLD_NAMES = {new: old for old, new in RENAMED.items()}
 _OF_COLUMNS = ("categories", "columns")  # tables whose keys are names of columns
@@ -74,7 +85,21 @@ def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
 
 
 class TakesOldNames(ABCMeta):
-    """The class of classes whose settings may be given by their old names, too."""
+    """The class of classes whose settings may be given by their old names, too. A method by an old name would never be
+    called, so that it is an error."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **more: Any) -> "TakesOldNames":
+        """Make a class.
+
+        Raises:
+            ConfigError: it has a method by its old name.
+        """
+        for old, new in RENAMED_METHODS.items():
+            if callable(namespace.get(old)) or isinstance(namespace.get(old), property):
+                raise ConfigError(
+                    f"{name}.{old}: the method has the name {new} now. Rename it.", code="config.renamed-method"
+                )
+        return super().__new__(cls, name, bases, namespace, **more)
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         """Make an object."""

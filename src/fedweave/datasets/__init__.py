@@ -142,12 +142,10 @@ def describe(name: str) -> str:
     facts = getattr(kind, "facts", None)
     if facts is None:
         return about
-    sens = f", sensitive: {facts.sens}" if facts.sens else ""
+    more = f" classes, sensitive: {facts.sensitive}" if facts.sensitive else " classes"
     features = facts.features - (facts.sens_column is not None)
     graphs = f"{facts.graphs:,} graphs, " if facts.graphs else ""
-    counts = (
-        f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"
-    )
+    counts = f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes}{more}"
     return f"{counts}. {about}"
 
 

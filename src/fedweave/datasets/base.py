@@ -27,9 +27,9 @@ NO_LOOPS = (
 _LOG = logging.getLogger(__name__)
 
 
-def check_loops(loops: str, carries: bool = False) -> None:
+def check_loops(loops: str, has_edge_attributes: bool = False) -> None:
     """Raise ConfigError unless `loops` is one of `LOOPS`; edges keep them if they may carry something."""
-    if loops == "keep" and not carries:
+    if loops == "keep" and not has_edge_attributes:
         raise ConfigError(
             "loops = 'keep': edges without attributes have no loops. Name edge attributes in [data], or 'drop' loops.",
             code="config.loops",
@@ -229,9 +229,16 @@ def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) ->
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
-KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner", "scaffold")  # as they are
+KEPT = {  # array: field of `Dataset`
+    "sens": "sensitive",
+    "graph_of": "graph_of",
+    "node_labels": "node_labels",
+    "edge_labels": "edge_labels",
+    "owner": "owner",
+    "scaffold": "scaffold",
+}
 IDS = "ids"
-CARRIED = {  # array: field of `EdgeAttributes`
+EDGE_ARRAYS = {  # array: field of `EdgeAttributes`
     "edge_weight": "weight",
     "edge_attr": "features",
     "edge_time": "time",
@@ -243,7 +250,7 @@ EDGE_OWNERS = "edge_owner_names"  # array of `EdgeAttributes.owners`
 
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 TARGETS = "target_names"  # of the columns of y
-UNTIL = "split_until"  # the last times of training and of validation
+SPLIT_TIMES = "split_until"  # the last times of training and of validation
 EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
@@ -264,7 +271,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_OWNERS, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *EDGE_ARRAYS, EDGE_OWNERS, EDGE_NAMES, EDGE_SCALING, SPLIT_TIMES, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
 )
 
@@ -282,7 +289,8 @@ def write(dataset: "Dataset", path: Path) -> None:
     }
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
-    arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
+    whole = {name: getattr(dataset, field_name) for name, field_name in KEPT.items()}
+    arrays |= {name: values for name, values in whole.items() if values is not None}
     text = {IDS: dataset.ids, NODE_IDS: dataset.node_ids} | {
         key: getattr(dataset, field_name) for key, field_name in NAMES.items()
     }
@@ -306,12 +314,12 @@ def _of_outside(attributes: EdgeAttributes, names: tuple[str, ...]) -> dict[str,
 
 
 def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
-    held = {key: getattr(attributes, field_name) for key, field_name in CARRIED.items()}
+    held = {key: getattr(attributes, field_name) for key, field_name in EDGE_ARRAYS.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}
     arrays |= {EDGE_NAMES: np.array(attributes.columns)} if attributes.columns else {}
     arrays |= {EDGE_OWNERS: np.array(attributes.owners)} if attributes.owners else {}
-    arrays |= {UNTIL: np.array(attributes.until)} if attributes.until is not None else {}
+    arrays |= {SPLIT_TIMES: np.array(attributes.split_times)} if attributes.split_times is not None else {}
     return arrays | ({EDGE_SCALING: np.array(attributes.scaling)} if attributes.scaling else {})
 
 
@@ -352,7 +360,7 @@ class Dataset(Shown):
                  None otherwise. Until members have their own (`target_scaling`), it marks logarithms.
     target_scaling: "own" where each holder of data scales its numbers by its own training examples, "all" where the
                  training examples of all holders determine the scale, "none" without scaling.
-    sens:        int64 [e] sensitive attribute (-1 unknown) or None.
+    sensitive:   int64 [e] sensitive attribute (-1 unknown) or None.
     public:      bool [3, e] published train/val/test split or None.
     parties:     who holds which columns and edges, where the data comes from several parties; else None.
     ids:         names of the examples in the user's tables, in order; () without.
@@ -388,7 +396,7 @@ class Dataset(Shown):
     edges: np.ndarray
     y: np.ndarray
     classes: int
-    sens: np.ndarray | None = None
+    sensitive: np.ndarray | None = None
     public: np.ndarray | None = None
     parties: tuple[Party, ...] | None = None
     ids: tuple[str, ...] = ()
@@ -421,7 +429,7 @@ class Dataset(Shown):
         edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         graphs = {"graphs": self.examples} if self.example == "graph" else {}
         predicted: dict[str, object] = {"classes" if self.target == "class" else self.target: self.outputs}
-        groups = {"sens": Words("yes")} if self.sens is not None else {}
+        groups = {"sens": Words("yes")} if self.sensitive is not None else {}
         size = {"nodes": self.nodes, "edges": edges, "features": self.features}
         return {"": self.name, **graphs, **size, **predicted, **groups}
 
@@ -431,6 +439,11 @@ class Dataset(Shown):
         edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
         return f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, {self.features:,} features, {what}"
+
+    @property
+    def sens(self) -> np.ndarray | None:
+        """`sensitive`, by its name before version 0.10."""
+        return self.sensitive
 
     @property
     def carried(self) -> EdgeAttributes | None:

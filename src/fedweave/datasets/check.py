@@ -78,11 +78,11 @@ def first(bad: np.ndarray) -> int | None:
     return at if bad.size and bad[at] else None
 
 
-def check_settings(given: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
+def check_settings(values: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
     """Raise ConfigError for the first rule, (whether it is kept, setting, what is allowed), that is not kept."""
     for ok, key, allowed in rules:
         if not ok:
-            raise ConfigError(f"{key} = {given[key]}: must be {allowed}.", code="config.value")
+            raise ConfigError(f"{key} = {values[key]}: must be {allowed}.", code="config.value")
 
 
 def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:
@@ -112,9 +112,9 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         _check_kinds(dataset.owner, "owner", "owners", where)
     if dataset.scaffold is not None:
         check_array(dataset.scaffold, "scaffold", np.int64, (e,), where)
-    if dataset.sens is not None:
-        check_array(dataset.sens, "sens", np.int64, (e,), where)
-        _check_kinds(dataset.sens, "sens", "groups", where)
+    if dataset.sensitive is not None:
+        check_array(dataset.sensitive, "sens", np.int64, (e,), where)
+        _check_kinds(dataset.sensitive, "sens", "groups", where)
     if dataset.public is not None:
         check_array(dataset.public, "the split", np.bool_, (3, e), where)
         _check_split(dataset, where, labelled)
@@ -257,8 +257,10 @@ def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where:
         remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
         refuse(where, f"the edges' weight, row {row}: {attributes.weight[row]} is below 0", remedy)
     if attributes.weight is not None and (row := first(attributes.weight > HEAVIEST)) is not None:
-        said = f"the edges' weight, row {row}: {attributes.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
-        refuse(where, said, "Give weights in a larger unit.")
+        problem = (
+            f"the edges' weight, row {row}: {attributes.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
+        )
+        refuse(where, problem, "Give weights in a larger unit.")
     source, target = index[:, index[0] != index[1]]
     if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
         undirected(source, target, n), edges

@@ -350,10 +350,10 @@ def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.c
     return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x
 
 
-def repeated(x: "np.ndarray | sp.csr_matrix", sens: np.ndarray) -> np.ndarray:
+def repeated(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
     """int64, the columns of x [n, d] that number the groups sens int64 [n], over the nodes where sens is known: one
     value within each group, another in every other. None if there is only one group, or a group of one node."""
-    groups = [np.flatnonzero(sens == s) for s in np.unique(sens[sens >= 0])]
+    groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
     if len(groups) < 2 or min(map(len, groups)) < 2:
         return np.zeros(0, np.int64)
     low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
@@ -380,7 +380,7 @@ def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray 
 
 
 def refuse_repeated(
-    x: "np.ndarray | sp.csr_matrix", sens: np.ndarray | None, names: Sequence[str], where: str | Path
+    x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
 ) -> None:
     """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
     them from 0.
@@ -388,7 +388,7 @@ def refuse_repeated(
     Raises:
         DataError: names the file, the column and the remedy.
     """
-    columns = np.zeros(0, np.int64) if sens is None else repeated(x, sens)
+    columns = np.zeros(0, np.int64) if sensitive is None else repeated(x, sensitive)
     if len(columns):
         called = repr(names[columns[0]]) if names else str(columns[0])
         refuse(
@@ -414,8 +414,8 @@ def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Datase
 
 def has_sens(data: Dataset) -> bool:
     """Whether one of the features is the sensitive attribute."""
-    x, sens, _ = _seen(data)
-    return sens is not None and len(repeated(x, sens)) > 0
+    x, sensitive, _ = _seen(data)
+    return sensitive is not None and len(repeated(x, sensitive)) > 0
 
 
 def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
@@ -423,9 +423,13 @@ def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | Non
     these are the examples."""
     if data.edge_attrs is not None and data.edge_attrs.examples:
         held = data.edge_attrs.features
-        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.edge_attrs.columns
-    sens = data.sens if data.sens is None or data.graph_of is None else data.sens[data.graph_of]
-    return data.x, sens, data.columns
+        return (
+            np.zeros((data.examples, 0), np.float32) if held is None else held,
+            data.sensitive,
+            data.edge_attrs.columns,
+        )
+    sensitive = data.sensitive if data.sensitive is None or data.graph_of is None else data.sensitive[data.graph_of]
+    return data.x, sensitive, data.columns
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -500,7 +504,7 @@ def digests(data: Dataset) -> dict[str, str]:
         "edges": (data.edges, data.edge_labels),
         "labels": (np.array(data.classes), data.y),
         "published split": (data.public,),
-        "sensitive attribute": (data.sens,),
+        "sensitive attribute": (data.sensitive,),
         "small graphs": (data.graph_of, data.node_labels),
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }

@@ -64,8 +64,8 @@ class Folder(NodeSettings, Tabular):
         return self.task == "edges"
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """See `Carrying.said`."""
+    def reserved(self) -> tuple[str, ...]:
+        """See `Carrying.reserved`."""
         of_links = OF_LINKS if self.task == "links" else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
@@ -149,7 +149,8 @@ def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str])
     if not ids and len(rows) < edges.rows:
         ids = tuple(map(str, rows.tolist()))
     record: Record = {"ids": ids, "node_ids": fields["ids"], "y": fields["y"][rows]}
-    record |= {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in ("sens", "public")}
+    whole = {name: fields[name] for name in ("sensitive", "public")}
+    record |= {name: values if values is None else values[..., rows] for name, values in whole.items()}
     if unused:
         record["notes"] = (
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
@@ -309,8 +310,8 @@ class GraphFolder(GraphSettings, Tabular):
             raise ConfigError(f"data: degrees = {self.degrees} is not allowed; it must be at least 1.")
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """See `Carrying.said`."""
+    def reserved(self) -> tuple[str, ...]:
+        """See `Carrying.reserved`."""
         return ("label",)
 
     @property

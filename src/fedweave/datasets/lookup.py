@@ -26,7 +26,7 @@ class Facts(NamedTuple):
     edges: int
     features: int
     classes: int
-    sens: str | None = None
+    sensitive: str | None = None
     graphs: int | None = None
     sens_column: int | None = None
 
@@ -162,11 +162,11 @@ def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[st
         DataError: names the file and what to do.
     """
     for path in sorted(folder.iterdir()):
-        own, _, kind = path.name.partition(".")
-        low, wanted = own.casefold(), stem.casefold()
+        bare, _, kind = path.name.partition(".")
+        low, wanted = bare.casefold(), stem.casefold()
         if not path.is_file() or not (low == wanted or (wanted.startswith("_") and low.endswith(wanted))):
             continue
-        name = own[: len(own) - len(stem)] + stem if stem.startswith("_") else stem
+        name = bare[: len(bare) - len(stem)] + stem if stem.startswith("_") else stem
         remedy = f"Save it as {' or '.join(name + ending for ending in endings)}."
         if command := _UNPACK.get(path.suffix.casefold()):
             remedy = f"Unpack it: {command} {path.name}."

@@ -40,8 +40,8 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import (
-    CARRIED,
     DIRECTED,
+    EDGE_ARRAYS,
     EDGE_NAMES,
     EDGE_OWNERS,
     EDGE_SCALING,
@@ -58,8 +58,8 @@ from fedweave.datasets.base import (
     OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
+    SPLIT_TIMES,
     TARGETS,
-    UNTIL,
     Dataset,
     Outside,
     check_loops,
@@ -113,7 +113,7 @@ def read(
         y=y,
         classes=len(names.get("labels", ())) or (int(y.max(initial=-1)) + 1 if target.by_class else 0),
         public=_split_of_edges(arrays, len(y), path) if of_edges else _split(arrays, len(y), path),
-        sens=arrays.get("sens"),
+        sensitive=arrays.get("sens"),
         graph_of=arrays.get("graph_of"),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
@@ -163,13 +163,13 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
         return arrays  # refused by its shape
     apart = pairs[0] != pairs[1]
     note_loops(int((~apart).sum()), len(apart), path)
-    rows = [key for key in ("edge_labels", *CARRIED) if key in arrays and len(arrays[key]) == len(apart)]
+    rows = [key for key in ("edge_labels", *EDGE_ARRAYS) if key in arrays and len(arrays[key]) == len(apart)]
     return arrays | {"edge_index": pairs[:, apart]} | {key: arrays[key][apart] for key in rows}
 
 
 def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
     """The edge attributes; None if the file has none."""
-    if not {DIRECTED, *CARRIED} & arrays.keys():
+    if not {DIRECTED, *EDGE_ARRAYS} & arrays.keys():
         return None
     index, directed = arrays["edge_index"], arrays.get(DIRECTED, np.array(False))
     check_array(index, "edge_index", np.int64, (2, None), path)
@@ -179,8 +179,8 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
         refuse(path, what, "Remove the edge or add the node.")
     if loops != "keep" and (column := first(index[0] == index[1])) is not None:
         refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS, "loop")
-    rows = {field: arrays[key] for key, field in CARRIED.items() if key in arrays}
-    for key in CARRIED:
+    rows = {field: arrays[key] for key, field in EDGE_ARRAYS.items() if key in arrays}
+    for key in EDGE_ARRAYS:
         if key in arrays and len(arrays[key]) != index.shape[1]:
             refuse(path, f"{key} has {len(arrays[key])} rows for {index.shape[1]} edges", "Give one row for each edge.")
     width = rows["features"].shape[-1] if "features" in rows else 0
@@ -193,11 +193,11 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
         else ()
     )
     attributes = attributes._replace(owners=of_owners)
-    if UNTIL in arrays:
-        check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
+    if SPLIT_TIMES in arrays:
+        check_array(arrays[SPLIT_TIMES], SPLIT_TIMES, np.float64, (2,), path)
         if "time" not in rows:
-            refuse(path, f"{UNTIL} needs edge_time", f"Add edge_time, or leave {UNTIL} out.")
-        attributes = attributes._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
+            refuse(path, f"{SPLIT_TIMES} needs edge_time", f"Add edge_time, or leave {SPLIT_TIMES} out.")
+        attributes = attributes._replace(split_times=(float(arrays[SPLIT_TIMES][0]), float(arrays[SPLIT_TIMES][1])))
     return once(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
 
 
@@ -366,7 +366,7 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_loops(self.loops, carries=True)
+        check_loops(self.loops, has_edge_attributes=True)
         check_edge_normalize(self.edge_normalize)
 
     def load(self, root: Path | None, seed: int) -> Dataset:

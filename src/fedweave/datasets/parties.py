@@ -75,12 +75,14 @@ class PartyFolders(Classified):
         _report(inputs, rows)
         parties = _parties(inputs, rows)
         names = {"label": self.labels, "split": None, "sens": self.groups}
-        label, split, sens = (_joined(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items())
+        label, split, sensitive = (
+            _joined(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items()
+        )
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self.labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
-        groups = None if sens is None else sens_of(sens, self.groups)
+        groups = None if sensitive is None else sens_of(sensitive, self.groups)
         for party, entry in zip(inputs, rows, strict=True) if not self.sens_feature else ():
             refuse_repeated(party.x[entry], groups, party.names, party.nodes.path)
         x = np.concatenate([party.x[entry] for party, entry in zip(inputs, rows, strict=True)], 1)
@@ -90,8 +92,8 @@ class PartyFolders(Classified):
             edges=undirected(source, target, len(ids)),
             y=y,
             classes=classes,
-            sens=groups,
-            groups=() if sens is None else group_names(sens, self.groups),
+            sensitive=groups,
+            groups=() if sensitive is None else group_names(sensitive, self.groups),
             public=None if split is None else split_of(split, y),
             parties=parties,
             ids=tuple(ids.to_pylist()),
@@ -136,16 +138,16 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
     y = np.full(party.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(party.nodes)
-    sens = sens_of(party.nodes, kind.groups)
+    sensitive = sens_of(party.nodes, kind.groups)
     if not kind.sens_feature:
-        refuse_repeated(party.x, sens, party.names, party.nodes.path)
+        refuse_repeated(party.x, sensitive, party.names, party.nodes.path)
     dataset = Dataset(
         name=folder.resolve().name,
         x=party.x,
         edges=party.edges,
         y=y,
         classes=classes,
-        sens=sens,
+        sensitive=sensitive,
         public=split_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
         ids=tuple(party.ids.to_pylist()),
         labels=kind.names_of(party.nodes),
@@ -162,7 +164,7 @@ def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
         x=data.x[rows],
         edges=undirected(source, target, len(rows)),
         y=data.y[rows],
-        sens=None if data.sens is None else data.sens[rows],
+        sensitive=None if data.sensitive is None else data.sensitive[rows],
         public=None if data.public is None else data.public[:, rows],
         ids=tuple(data.ids[row] for row in rows) if data.ids else (),
         node_labels=None if data.node_labels is None else data.node_labels[rows],

@@ -319,25 +319,25 @@ _GRAPHS = {
 }
 _PEOPLE = {
     "nba": (
-        Facts(403, 10621, 95, 2, sens="country"),
+        Facts(403, 10621, 95, 2, sensitive="country"),
         "FairGNN (Dai and Wang 2021); players by statistics, relations online.",
     ),
 }
 _SENSITIVE = {
     "german": (
-        Facts(1000, 21742, 27, 2, sens="gender", sens_column=0),
+        Facts(1000, 21742, 27, 2, sensitive="gender", sens_column=0),
         "NIFTY (Agarwal et al. 2021); bank clients, similarity.",
     ),
     "bail": (
-        Facts(18876, 311870, 18, 2, sens="race", sens_column=0),
+        Facts(18876, 311870, 18, 2, sensitive="race", sens_column=0),
         "NIFTY (Agarwal et al. 2021); defendants, similarity.",
     ),
     "credit": (
-        Facts(30000, 137377, 13, 2, sens="age", sens_column=1),
+        Facts(30000, 137377, 13, 2, sensitive="age", sens_column=1),
         "NIFTY (Agarwal et al. 2021); card holders, similarity.",
     ),
     "income": (
-        Facts(14821, 42831, 14, 2, sens="race", sens_column=8),
+        Facts(14821, 42831, 14, 2, sensitive="race", sens_column=8),
         "Adults of the American census; similarity; who earns more than 50,000 dollars.",
     ),
 }
@@ -362,9 +362,9 @@ PUBLIC: tuple[type[Public], ...] = (
 def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
     """The data without the column that repeats the sensitive attribute: it is never an input of a model."""
     x: sp.csr_matrix = dataset.x
-    if dataset.sens is None:
+    if dataset.sensitive is None:
         refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
-    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
+    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sensitive):
         refuse(
             path, f"feature column {column} does not repeat sens", "Use the published column order.", "sens-repeated"
         )

@@ -276,7 +276,7 @@ def _dataset(
         edge_attrs=attributes,
         y=y[of],
         classes=int(y.max(initial=-1)) + 1 if target.by_class else 0,
-        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
+        sensitive=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
         public=None if split is None else split[:, of],
         ids=() if of.all() else tuple(map(str, np.flatnonzero(of).tolist())),
         graph_of=graph_of,

@@ -232,7 +232,7 @@ RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpC
 
 
 COUNTRIES = ("de", "engb", "es", "fr")
-ID, LABEL, SENS = "user_id", "I_am_working_in_field", "region"
+ID, LABEL, SENSITIVE = "user_id", "I_am_working_in_field", "region"
 # Features by party: scene categories, scene attributes, hidden layer. Which goes with which subgraph is our choice.
 BLOCKS = {"social": 365, "spatial": 102, "temporal": 512}
 
@@ -343,10 +343,10 @@ class Pokec(PublishedFile):
         """
         folder = self._find(root)
         users = read(folder / f"{self.stem}.csv")
-        missing = [name for name in (ID, LABEL, SENS) if name not in users.columns]
+        missing = [name for name in (ID, LABEL, SENSITIVE) if name not in users.columns]
         if missing:
             refuse(users.path, f"the columns {', '.join(missing)} are missing", "Take the file as it is published.")
-        features = [name for name in users.columns if name not in (ID, LABEL, SENS)]
+        features = [name for name in users.columns if name not in (ID, LABEL, SENSITIVE)]
         x = np.empty((users.rows, len(features)), np.float32)
         for column, name in enumerate(features):
             x[:, column] = users.numbers(name, apart=False)  # as published
@@ -358,7 +358,7 @@ class Pokec(PublishedFile):
             edges=_edges(folder / f"{self.stem}_relationship.txt", ids),
             y=_binary(users, LABEL),
             classes=2,
-            sens=_binary(users, SENS),
+            sensitive=_binary(users, SENSITIVE),
             ids=tuple(map(str, ids.tolist())),
             columns=tuple(features),
         )

@@ -227,13 +227,13 @@ def odd_data(data: Dataset) -> Iterator[str]:
 UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
 
 
-def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+def odd_times(data: Dataset, split_times: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
     """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
 
-    until: the ends of training and of validation; None where the split is not by time. held: the nodes of each client,
-    int64, by its name.
+    split_times: the ends of training and of validation; None where the split is not by time. held: the nodes of each
+    client, int64, by its name.
     """
-    if until is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
+    if split_times is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
         return
     edges, nodes, names = data.edge_attrs.time, data.node_time, list(held)
     if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
@@ -242,8 +242,8 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
             "unit? Dates are days since 1970"
         )
     holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
-    for at, own in enumerate(held.values()):
-        holder[own] = at
+    for at, rows in enumerate(held.values()):
+        holder[rows] = at
     source, target = holder[data.edge_attrs.ends]
     client = np.where(source == target, source, len(names))
     for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
@@ -254,18 +254,20 @@ def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[st
             low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
             span = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
             yield f"the {what}' times go up to {span}; are all in one unit? Dates are days since 1970"
-    total, early = (np.bincount(own, minlength=len(names) + 1)[:-1] for own in (client, client[edges <= until[0]]))
+    total, early = (
+        np.bincount(rows, minlength=len(names) + 1)[:-1] for rows in (client, client[edges <= split_times[0]])
+    )
     late = np.flatnonzero((total > 0) & (early == 0))
-    if edges.min() > until[0]:
+    if edges.min() > split_times[0]:
         yield (
             f"no edge is early enough for training: the first is at {edges.min():.10g}, and training ends at "
-            f"{until[0]:.10g}"
+            f"{split_times[0]:.10g}"
         )
     elif len(late):
         verb = "has" if len(late) == 1 else "have"
         yield (
             f"{_few(names, late)} {verb} edges, and none that is early enough for training, which ends at "
-            f"{until[0]:.10g}"
+            f"{split_times[0]:.10g}"
         )
 
 
@@ -923,7 +925,7 @@ class Classified(TableSettings, Targeted):
             raise ConfigError(
                 f"data: {min(both)!r} is in labels, so that it is a class, and in unlabeled.", code="config.conflict"
             )
-        check_loops(self.loops, self.carries)
+        check_loops(self.loops, self.has_edge_attributes)
 
     def _check_targets(self) -> None:
         """Reject settings of classes, or conflicting settings of the targets' columns."""
@@ -998,7 +1000,7 @@ class Classified(TableSettings, Targeted):
         return (self.unlabeled,) if isinstance(self.unlabeled, str) else self.unlabeled or ()
 
     @property
-    def carries(self) -> bool:
+    def has_edge_attributes(self) -> bool:
         """Whether anything but who is joined to whom counts of edges."""
         return False
 

@@ -200,17 +200,17 @@ class Synthetic(Settings):
         if root is not None:
             raise NotHeld("synthetic")
         y = generator(seed, "synthetic labels").permutation(np.arange(self.nodes) % self.classes)
-        sens = self._sens(y, generator(seed, "synthetic groups")) if self.sensitive else None
+        sensitive = self._sensitive(y, generator(seed, "synthetic groups")) if self.sensitive else None
         return Dataset(
             name="synthetic",
-            x=self._x(y, sens, generator(seed, "synthetic features")),
-            edges=self._edges(y, sens, generator(seed, "synthetic edges")),
+            x=self._x(y, sensitive, generator(seed, "synthetic features")),
+            edges=self._edges(y, sensitive, generator(seed, "synthetic edges")),
             y=y,
             classes=self.classes,
-            sens=sens,
+            sensitive=sensitive,
         )
 
-    def _sens(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _sensitive(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         upper = y >= (self.classes + 1) // 2
         share = upper.mean()
         # P(s = 1) = share in both halves together, and covariance / variance = the correlation.
@@ -220,17 +220,17 @@ class Synthetic(Settings):
         result: np.ndarray = (rng.random(self.nodes) < chance).astype(np.int64)
         return result
 
-    def _x(self, y: np.ndarray, sens: np.ndarray | None, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
+    def _x(self, y: np.ndarray, sensitive: np.ndarray | None, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         x = rng.standard_normal((self.nodes, self.features), dtype=np.float32)
         x[np.arange(self.nodes), y] += self.signal / np.sqrt(2)  # orthogonal means of this length are `signal` apart
-        if sens is not None:
-            x[:, self.classes] += self.sens_feature_shift * sens
+        if sensitive is not None:
+            x[:, self.classes] += self.sens_feature_shift * sensitive
         return compact(x)
 
-    def _edges(self, y: np.ndarray, sens: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    def _edges(self, y: np.ndarray, sensitive: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
         # Edges that do not look at s see one group of all nodes, within which every edge stays.
         alike_share = 1.0 if self.sens_homophily is None else self.sens_homophily
-        group = np.zeros_like(y) if sens is None or self.sens_homophily is None else sens
+        group = np.zeros_like(y) if sensitive is None or self.sens_homophily is None else sensitive
         blocks = Blocks.of(y, group, self.classes)
         total = round(self.nodes * self.degree / 2)
         within = round(total * self.homophily)

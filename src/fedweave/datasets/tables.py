@@ -75,14 +75,14 @@ class Carrying(EdgeSettings, Classified):
         check_carrying(self)
 
     @property
-    def carries(self) -> bool:
-        """See `Classified.carries`."""
+    def has_edge_attributes(self) -> bool:
+        """See `Classified.has_edge_attributes`."""
         columns = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
         carry = any(name is not None for name in columns) or self.parallel != "keep"
         return self.directed or self.of_edges or carry
 
     @property
-    def said(self) -> tuple[str, ...]:
+    def reserved(self) -> tuple[str, ...]:
         """The columns of edges with a meaning other than edge attributes."""
         return ()
 
@@ -110,7 +110,7 @@ def check_carrying(kind: Carrying) -> None:
         raise ConfigError(f"parallel = {kind.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in kind.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
-    if odd := [name for name in kind.chosen if name in kind.said]:
+    if odd := [name for name in kind.chosen if name in kind.reserved]:
         raise ConfigError(
             f"data: {odd[0]!r} has another meaning for edges, and cannot be their feature, weight or time."
         )
@@ -133,7 +133,7 @@ def carried_of(
     Raises:
         DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
     """
-    if not kind.carries:
+    if not kind.has_edge_attributes:
         return None
     ends, rows = listed
     weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
@@ -152,17 +152,17 @@ def carried_of(
     return scaled(result, kind.edge_normalize, edges.path)
 
 
-def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
-    """The attributes with features scaled as `datasets.features.normalize` does, over all edges up to `until`.
+def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, end: float = math.inf) -> EdgeAttributes:
+    """The attributes with features scaled as `datasets.features.normalize` does, over all edges up to `end`.
 
     Raises:
         DataError: there is no edge until then.
     """
     if edge_attrs.features is None or how == "none" or not edge_attrs.total:
         return edge_attrs
-    over = edge_attrs.features if edge_attrs.time is None else edge_attrs.features[edge_attrs.time <= until]
+    over = edge_attrs.features if edge_attrs.time is None else edge_attrs.features[edge_attrs.time <= end]
     if how in OVER_NODES and edge_attrs.time is not None and not len(over):
-        early = f"{edge_attrs.time.min():.10g} is the first, and training ends at {until:.10g}"
+        early = f"{edge_attrs.time.min():.10g} is the first, and training ends at {end:.10g}"
         remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
@@ -313,7 +313,7 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
     y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
     examples = attributes._replace(examples=True, y=None, split=None)
-    fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sensitive": None, "groups": ()}
     return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **fields)  # type: ignore[arg-type]
 
 
@@ -387,7 +387,7 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.said)
+    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.reserved)
     return _of_numbers(edges, None, [name for name in edges.columns if name not in other_columns])
 
 
@@ -484,10 +484,10 @@ class Tabular(Carrying):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""
-        known = (*EDGES, *self.chosen, *self.said)
+        known = (*EDGES, *self.chosen, *self.reserved)
         required = (*EDGES, *self.chosen, *(self.answers if self.of_edges and labelled else []))
         hint = "data.edge_features takes them, and data.edge_weight and edge_time one"
-        if "label" in tables.edges.columns and not self.said:
+        if "label" in tables.edges.columns and not self.reserved:
             hint += ", and data.task = 'edges' makes each an example"
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
 
@@ -533,9 +533,9 @@ class Tabular(Carrying):
             "labelled": lambda record: self.labels_of(examples, labelled),
             "x": lambda record: features_of(nodes, known, categories, apart=labelled),
             "columns": lambda record: feature_names(nodes, known, categories),
-            "sens": lambda record: sens_of(examples, self.groups),
-            # where sens raised an error, its names would raise the same
-            "groups": lambda record: group_names(examples, self.groups) if "sens" in record else (),
+            "sensitive": lambda record: sens_of(examples, self.groups),
+            # where that raised an error, its names would raise the same
+            "groups": lambda record: group_names(examples, self.groups) if "sensitive" in record else (),
             "public": lambda record: (
                 split_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
             ),

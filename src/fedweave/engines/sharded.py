@@ -100,7 +100,7 @@ class Worker:
             "stack": lambda body: {"leaf": self._of(body).stack(body["path"])},
             "weighted": lambda body: nest(self._of(body).weighted(json.loads(body["paths"]), body["weights"])()),
             "total": lambda body: nest(self._of(body).total(json.loads(body["paths"]))()),
-            "judged": self._judged,
+            "evaluated_examples": self._evaluated_examples,
             "snapshot": lambda body: self._executor.snapshot(),
             "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
@@ -129,7 +129,7 @@ class Worker:
             "ahead": {key: self._ahead(number, one) for key, one in body.get("ahead", {}).items()},
         }
 
-    def _judged(self, asked: Tree) -> Tree:
+    def _evaluated_examples(self, asked: Tree) -> Tree:
         """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
         net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
         return dict(zip(clients, self._executor.evaluated_examples(net, asked["w"], clients), strict=True))
@@ -390,7 +390,7 @@ class Sharded:
         """See `Executor`; workers use the model of their algorithm, which is the same."""
         chosen, examples = set(clients), Tree()
         for answer in self._each(
-            "judged",
+            "evaluated_examples",
             lambda shard: {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])},
         ):
             examples |= answer

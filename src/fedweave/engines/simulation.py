@@ -79,7 +79,7 @@ class Simulation(LocalEngine):
         held: Mapping[str, Graph] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
         members: Mapping[str, Tensor] | None = None,
-        own: Mapping[str, object] | None = None,
+        member_algorithms: Mapping[str, object] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         device: torch.device | None = None,
@@ -95,7 +95,7 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        options: Record = {"classes": classes, "test": test, "members": members, "own": own}
+        options: Record = {"classes": classes, "test": test, "members": members, "member_algorithms": member_algorithms}
         options["device"] = device
         executor: Loop = (
             Vectorized(graphs, **options, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **options)

@@ -26,7 +26,7 @@ from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.learn.fitting import share_again
-from fedweave.metrics.ranking import judged_outputs, split_examples
+from fedweave.metrics.ranking import inferred_outputs, split_examples
 from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
 from fedweave.ops.sparse import Sparse, StackedCsr
 from fedweave.ops.tape import once
@@ -248,7 +248,7 @@ class Batches:
     """Plans batches and keeps their stacked graphs.
 
     graphs: the clients' current graphs; call `renew` after a change. device: device of stacked graphs.
-    algorithms: see `own` of `Loop`.
+    algorithms: see `member_algorithms` of `Loop`.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Batches:
         device: torch.device = _CPU,
         algorithms: Mapping[str, object] | None = None,
     ) -> None:
-        self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, algorithms or {}
+        self._graphs, self._chunk, self._device, self._member_algorithms = graphs, chunk, device, algorithms or {}
         self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
         self._kept = self._room or _MOST_BYTES
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
@@ -266,7 +266,7 @@ class Batches:
         self._sizes: dict[int, int] = {}  # bytes, by version
         self._last = 0  # version
         numbers = count()  # one for each algorithm of the clients; there may be one per client
-        self._kind = once(lambda _: next(numbers), self._own)
+        self._kind = once(lambda _: next(numbers), self._member_algorithms)
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""
@@ -352,7 +352,7 @@ class Vectorized(Loop):
         classes: int,
         test: Graph | None = None,
         members: Mapping[str, Tensor] | None = None,
-        own: Mapping[str, object] | None = None,
+        member_algorithms: Mapping[str, object] | None = None,
         device: torch.device | None = None,
         chunk: int = 0,
         record: When = "auto",
@@ -362,8 +362,10 @@ class Vectorized(Loop):
                 f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.",
                 code="config.unknown-name",
             )
-        super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
-        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
+        super().__init__(
+            graphs, classes=classes, test=test, members=members, member_algorithms=member_algorithms, device=device
+        )
+        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._member_algorithms), Readers()
         self._group_ids: dict[Group, Tensor] = {}
         self._flats: dict[int, Flat] = {}  # version of a batch -> its operands
         self._seen: set[int] = set()
@@ -399,7 +401,7 @@ class Vectorized(Loop):
             flat = Flat.of(graphs, True)
 
             def outputs(*leaves: Any, flat: Flat = flat) -> Tensor:
-                return judged_outputs(model, w, flat.whole(list(leaves)))
+                return inferred_outputs(model, w, flat.whole(list(leaves)))
 
             with torch.no_grad():
                 logits = vmap(outputs, in_dims=flat.dims)(*flat.leaves)

@@ -96,14 +96,14 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     if config.links is not None:
         data = as_links(data, replace(config.links, seed=seed))
     partition = cut(config.partition.make(), data, seed)
-    return scaled_until(data, how, partition.parts[0].until), partition
+    return scaled_to(data, how, partition.parts[0].split_times), partition
 
 
-def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> Dataset:
-    """The data with features of edges scaled by those `until` the end of training."""
-    if how == "none" or data.edge_attrs is None or until is None:
+def scaled_to(data: Dataset, how: str, split_times: tuple[float, float] | None) -> Dataset:
+    """The data with features of edges scaled by those `split_times` the end of training."""
+    if how == "none" or data.edge_attrs is None or split_times is None:
         return data
-    attributes = scaled(data.edge_attrs, how, data.name, until[0])
+    attributes = scaled(data.edge_attrs, how, data.name, split_times[0])
     if data.outside is not None:
         data = replace(
             data, outside=data.outside._replace(edge_attrs=scaled_like(data.outside.edge_attrs, attributes, how))
@@ -139,22 +139,22 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. found:
+    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. precomputed:
     what was looked for in each client's data, where the algorithm asks for something. close: lets go of what the engine
-    runs on. note: on what could not be looked at, which is nothing here. own: see `Ingredients`."""
+    runs on. note: on what could not be looked at, which is nothing here. member_algorithms: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     algorithm: Algorithm
     fed: LocalEngine
-    found: Mapping[str, Precomputed] = field(default_factory=dict)
+    precomputed: Mapping[str, Precomputed] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     note: str = ""
-    own: Mapping[str, Algorithm] = field(default_factory=dict)
+    member_algorithms: Mapping[str, Algorithm] = field(default_factory=dict)
 
     def algorithm_of(self, client: str) -> Algorithm:
         """The algorithm with the model of a client."""
-        return self.own.get(client, self.algorithm)
+        return self.member_algorithms.get(client, self.algorithm)
 
 
 class ModelPlugin(Protocol):
@@ -166,13 +166,13 @@ class ModelPlugin(Protocol):
 
 
 class Origin(NamedTuple):
-    """The inputs of `federation`. engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
+    """The inputs of `federation`. engine: values of `config.SimulationEngine`. member_algorithms: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     seed: int
     engine: Values
-    own: Mapping[str, Algorithm]
+    member_algorithms: Mapping[str, Algorithm]
 
 
 def origin_of(fed: Engine) -> Origin | None:
@@ -182,19 +182,20 @@ def origin_of(fed: Engine) -> Origin | None:
 
 class Ingredients(NamedTuple):
     """The parts of a run before any graph is made. seen: the partition that the clients see, which is the union
-    of all parts where the algorithm is pooled. own: {client: its algorithm} for clients whose model is not [model]."""
+    of all parts where the algorithm is pooled. member_algorithms: {client: its algorithm} for clients whose model is
+    not [model]."""
 
     data: Dataset
     partition: Partition
     seen: Partition
     algorithm: Algorithm
     exchange: Appended | None
-    own: Mapping[str, Algorithm]
+    member_algorithms: Mapping[str, Algorithm]
 
     @property
     def nets(self) -> list[Model]:
         """All members' models."""
-        return [algorithm.model for algorithm in (self.algorithm, *self.own.values())]
+        return [algorithm.model for algorithm in (self.algorithm, *self.member_algorithms.values())]
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -209,8 +210,8 @@ def ingredients(config: Config) -> Ingredients:
     members = client_ids(len(seen.parts), seen.names)
     facts = ExperimentFacts.of_config(config).more(data=data, partition=seen, members=members).check()
     data, algorithm = _algorithm(facts)
-    client_algorithms = _own_algorithms(config, facts, algorithm) if config.own else {}
-    return Ingredients(data, partition, seen, algorithm, exchange, client_algorithms)
+    member_algorithms = _own_algorithms(config, facts, algorithm) if config.member_models else {}
+    return Ingredients(data, partition, seen, algorithm, exchange, member_algorithms)
 
 
 def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
@@ -267,14 +268,14 @@ def build(config: Config) -> Built:
         data, partition, precomputed = *_kept_elsewhere(data, partition), dict[str, Precomputed]()
     else:
         fed, close = _in_process(engine, config.general.seed, inputs), lambda: None
-        precomputed = found_in(fed)
-    fed.judged = _evaluated(fed.clients, config.evaluation.clients, config.general.seed)
+        precomputed = precomputed_in(fed)
+    fed.evaluated_clients = _evaluated(fed.clients, config.evaluation.clients, config.general.seed)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalize", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     meter_target_scaling(fed.ledger, fed.clients, data)
     if inputs.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, inputs.exchange)
-    return Built(data, partition, inputs.algorithm, fed, precomputed, close, own=inputs.own)
+    return Built(data, partition, inputs.algorithm, fed, precomputed, close, member_algorithms=inputs.member_algorithms)
 
 
 def _evaluated(clients: Sequence[str], most: int, seed: int) -> tuple[str, ...]:
@@ -288,12 +289,19 @@ def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Sim
     mode = _mode(inputs.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
     how |= {"device": chosen(engine.device, mode == "vmap"), "seed": seed}
-    fed = _simulation(inputs.data, inputs.seen, inputs.algorithm, DTYPES[engine.dtype], own=inputs.own, **how)
-    ExperimentFacts(widths=widths(inputs.algorithm, inputs.own, fed.graphs)).check()
+    fed = _simulation(
+        inputs.data,
+        inputs.seen,
+        inputs.algorithm,
+        DTYPES[engine.dtype],
+        member_algorithms=inputs.member_algorithms,
+        **how,
+    )
+    ExperimentFacts(widths=widths(inputs.algorithm, inputs.member_algorithms, fed.graphs)).check()
     return fed
 
 
-def found_in(fed: Simulation) -> dict[str, Precomputed]:
+def precomputed_in(fed: Simulation) -> dict[str, Precomputed]:
     """{client: what was looked for in its data}; of those that have any."""
     if next(iter(fed.graphs.values())).own_edges.members[0].extra == Precomputed():
         return {}
@@ -345,7 +353,10 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     dtype = DTYPES[engine.dtype]
     graphs = client_graphs(inputs.data, inputs.seen, dtype, inputs.algorithm.finders, frozenset(clients))
     options: Record = {"classes": inputs.data.classes, "members": _members(inputs.data, inputs.seen)}
-    options |= {"test": global_test_graph(inputs.data, inputs.seen, dtype), "own": inputs.own}
+    options |= {
+        "test": global_test_graph(inputs.data, inputs.seen, dtype),
+        "member_algorithms": inputs.member_algorithms,
+    }
     mode = _mode(inputs.nets, "vmap")
     options["device"] = chosen(engine.device, mode == "vmap")
     more: Record = {"chunk": engine.chunk, "record": engine.record}
@@ -406,15 +417,17 @@ def federation(
     ).check()
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    client_algorithms = with_models(algorithm, members or {})
-    mode = _mode([algorithm.model, *(variant.model for variant in client_algorithms.values())], mode)
+    member_algorithms = with_models(algorithm, members or {})
+    mode = _mode([algorithm.model, *(variant.model for variant in member_algorithms.values())], mode)
     options: Record = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
-    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=client_algorithms, **options)
+    fed = _simulation(
+        data, seen, algorithm, dtype, seed=seed, device=place, member_algorithms=member_algorithms, **options
+    )
     meter_target_scaling(fed.ledger, fed.clients, data)
-    ExperimentFacts(widths=widths(algorithm, client_algorithms, fed.graphs)).check()
+    ExperimentFacts(widths=widths(algorithm, member_algorithms, fed.graphs)).check()
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
-    fed.origin = Origin(data, partition, seed, engine, client_algorithms)
+    fed.origin = Origin(data, partition, seed, engine, member_algorithms)
     return fed
 
 

@@ -81,14 +81,14 @@ class MadeGraphs(Makes):
 
         index, starts = induced_together(self._data, nodes, sizes, self._starts, self._slots)
         weight = None if self._dtype == torch.float32 else np.ones(index.shape[1])
-        client_index, sens = torch.arange(len(parts), device="cpu"), self._data.sens
+        client_index, sensitive = torch.arange(len(parts), device="cpu"), self._data.sensitive
         return Graph(
             x=self._features(nodes, place, len(parts), rows),
             edges=Edges(BatchCache(EdgeLists(index, starts, rows, weight), rows), client_index),
             y=laid(y.astype(np.int64, copy=False), -1),
             masks=laid(masks.T, False).mT.contiguous(),
             real=laid(np.ones(len(nodes), bool), False),
-            sens=None if sens is None else laid(sens[nodes].astype(np.int64, copy=False), -1),
+            sensitive=None if sensitive is None else laid(sensitive[nodes].astype(np.int64, copy=False), -1),
         )
 
     @cached_property
@@ -156,7 +156,7 @@ def graph_of(
             x, links.edges, links.y, links.masks, None, *sizes, pairs=links.pairs, ranks=links.ranks, lists=lists
         )
     more = data.graph_of, examples, extra, data.edge_attrs
-    return make_graph(x, data.edges, data.y, masks, data.sens, dtype, rows, *more, scale=data.target_scale)
+    return make_graph(x, data.edges, data.y, masks, data.sensitive, dtype, rows, *more, scale=data.target_scale)
 
 
 def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = ()) -> LinkExamples:
@@ -165,8 +165,8 @@ def links_of(share: Dataset, members: Sequence[tuple[np.ndarray, np.ndarray]] = 
     if settings is None or attributes is None:
         raise ValueError(f"the examples of {share.name} are no links")
     masks = np.asarray(share.public)
-    if attributes.until is not None and attributes.time is not None:
-        attributes = attributes._replace(until=None)  # the split says as much
+    if attributes.split_times is not None and attributes.time is not None:
+        attributes = attributes._replace(split_times=None)  # the split says as much
     items = None
     if settings.items is not None and share.node_labels is not None:
         items = np.flatnonzero(share.node_labels == share.node_kinds.index(settings.items))

@@ -31,7 +31,7 @@ from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, BY_NODES, amounts
 from fedweave.errors import ConfigError, DataError, UserError, listed
-from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, OwnModels, parameters, registry
+from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, MemberModels, parameters, registry
 from fedweave.metrics.selection import OF_LISTS, OF_RANKS
 from fedweave.ops.tape import once
 from fedweave.partition.base import Partition, client_ids
@@ -67,7 +67,7 @@ class ExperimentFacts:
     engine: Values
     normalize: str
     edge_normalize: str
-    member_models: OwnModels | Mapping[str, Model]
+    member_models: MemberModels | Mapping[str, Model]
     members: Sequence[str]
     data: Dataset
     partition: Partition
@@ -100,7 +100,7 @@ class ExperimentFacts:
             declared=capabilities(config.algorithm.kind),
             rounds=config.general.rounds,
             engine=config.engine.values,
-            member_models=config.own,
+            member_models=config.member_models,
             **scaling,
         )
 
@@ -166,9 +166,9 @@ class ExperimentFacts:
     def timed(self) -> bool:
         """Whether messages depend on time."""
         if not self.at_site:
-            return any(part.until is not None for part in self.partition.parts)
+            return any(part.split_times is not None for part in self.partition.parts)
         attributes = self.data.edge_attrs
-        return attributes is not None and attributes.until is not None and not self.declared.vertical
+        return attributes is not None and attributes.split_times is not None and not self.declared.vertical
 
     @property
     def bounded(self) -> set[str]:
@@ -218,14 +218,14 @@ def _foreign_ends(facts: ExperimentFacts) -> bool:
 
 def _unlike_ports(facts: ExperimentFacts) -> bool:
     config = facts.config
-    choices = (config.model, *config.own.each, *config.own.members.values())
+    choices = (config.model, *config.member_models.each, *config.member_models.members.values())
     return len({bool(choice.values.get("ports", False)) for choice in choices}) > 1
 
 
 def _strangers(facts: ExperimentFacts) -> list[str]:
     """Names in `member_models` that are no members."""
     models_of = facts.member_models
-    names = models_of.members if isinstance(models_of, OwnModels) else models_of
+    names = models_of.members if isinstance(models_of, MemberModels) else models_of
     return [name for name in names if name not in facts.members]
 
 
@@ -364,13 +364,13 @@ def _scaled(key: str, how: str, facts: ExperimentFacts) -> str:
     )
 
 
-def widths(algorithm: object, client_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> dict[str, int]:
+def widths(algorithm: object, member_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> dict[str, int]:
     """{client: how many numbers the last layer of its model reads}; {} where all clients have one model, or nothing of
     it is compared. client_algorithms: {client: its own algorithm}."""
-    if not client_algorithms or not isinstance(algorithm, FedAvg):
+    if not member_algorithms or not isinstance(algorithm, FedAvg):
         return {}
     least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
-    each = {client: client_algorithms.get(client, algorithm) for client in graphs}
+    each = {client: member_algorithms.get(client, algorithm) for client in graphs}
     return once(partial(_width, graph=least), each)
 
 
@@ -474,7 +474,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         CODE,
-        lambda f: bool(f.config.own),
+        lambda f: bool(f.config.member_models),
         lambda f: not _unlike_ports(f),
         lambda f: "model.members, model.each: ports = true is for all members' models or for none. Set one value.",
     ),
@@ -567,8 +567,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "config.no-sens",
-        lambda f: f.asked.sens and not f.predicts,
-        lambda f: f.data.sens is not None,
+        lambda f: f.asked.sensitive and not f.predicts,
+        lambda f: f.data.sensitive is not None,
         lambda f: (
             f"{f.named}: needs a sensitive attribute, and {f.data.name} has none. Add the column `sens` to its table "
             f"of {f.data.example}s (the array `sens` to an .npz), or choose published data that has one (`fedweave "
@@ -577,7 +577,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "data.two-classes",
-        lambda f: f.asked.sens and not f.predicts,
+        lambda f: f.asked.sensitive and not f.predicts,
         lambda f: f.data.classes == 2,
         lambda f: (
             f"{f.data.name} has {f.data.classes} classes: group fairness compares two. Make class 1 the favorable one."
@@ -585,14 +585,14 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "data.groups",
-        lambda f: f.asked.sens and not f.predicts and f.data.sens is not None,
-        lambda f: int(f.data.sens.max(initial=-1)) <= 1,  # type: ignore[union-attr]
+        lambda f: f.asked.sensitive and not f.predicts and f.data.sensitive is not None,
+        lambda f: int(f.data.sensitive.max(initial=-1)) <= 1,  # type: ignore[union-attr]
         lambda f: (
             f"{f.data.name}: people are of the groups {', '.join(f.data.groups)}, and group fairness compares two. "
             "Correct misspelt names, or make two groups of them (an empty cell is in none)."
             if f.data.groups
-            else f"{f.data.name}: sens has the value {int(f.data.sens.max())}, and group fairness compares two groups. "  # type: ignore[union-attr]
-            "Recode it as 0 and 1."
+            else f"{f.data.name}: sens has the value {int(f.data.sensitive.max())}, "  # type: ignore[union-attr]
+            "and group fairness compares two groups. Recode it as 0 and 1."
         ),
     ),
     Requirement(
@@ -683,7 +683,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "config.whole-graphs",
-        lambda f: any(layer.judged for layer in f.model),
+        lambda f: any(layer.infer for layer in f.model),
         lambda f: _samples(f) and not _whole(f),
         _whole_graphs,
     ),

@@ -29,7 +29,7 @@ from fedweave.metrics.measured import (
     positive_class,
 )
 from fedweave.metrics.ranking import Alarm, pooled_examples, pooled_sums
-from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive_of
+from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_of, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
@@ -69,7 +69,7 @@ class RoundResult(Shown):
 
     def facts(self) -> dict[str, object]:
         """The round, and what it measured on test examples."""
-        metric = judged_by(self.summary)
+        metric = selection_metric_of(self.summary)
         names = [name for name in self.summary if name in (f"global/{metric}", f"local/{metric}", "global/loss")]
         return {"": f"round {self.round:,}", **{name: self.summary[name] for name in names}}
 
@@ -192,10 +192,10 @@ class _Referee:
             rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
         measured |= progress
         measured |= self.algorithm.counts(state)
-        if sample := self.fed.judged:
+        if sample := self.fed.evaluated_clients:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
-        selects = judged_by(measured) != PLAIN or self.judging != Judging()
+        selects = selection_metric_of(measured) != PLAIN or self.judging != Judging()
         is_best = best.get(f"{BEST}/round") == number and selects
         if is_best or last:
             together = self._together(state, measured, evaluation.total)
@@ -215,9 +215,9 @@ class _Referee:
         share = self.judging.intervals
         if total is not None:
             return pooled_sums(total, alarm, share)
-        if (w := self.algorithm.judged_model(state)) is None:
+        if (w := self.algorithm.evaluated_model(state)) is None:
             return {}
-        examples = self.fed.evaluated_examples(self.algorithm.net, w, self.fed.judged or self.fed.clients)
+        examples = self.fed.evaluated_examples(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
 
 

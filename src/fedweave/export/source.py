@@ -26,7 +26,7 @@ from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
 from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
 from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import BEST, Flagging, flagging, judged_by, of_best, title_of
+from fedweave.metrics.selection import BEST, Flagging, flagging, of_best, selection_metric_of, title_of
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.report.compliance import disclose
@@ -96,7 +96,7 @@ def exportable(directory: Path) -> "Config":
             f"{what}: an export has no rows of single nodes or of other members. Take `fedweave predict --pairs`.",
             code="user.link-export",
         )
-    if not config.own:
+    if not config.member_models:
         check_known(config)
     return config
 
@@ -217,7 +217,7 @@ def _check_layers(config: "Config", layers: Sequence[Layer], form: DataForm) -> 
         config.model.name in ATTENTION and form.edges is None
     )
     unsupported = not has and any(layer.operator in kinds() for layer in layers)
-    if unsupported or has_ports(config.model.make()) or any(layer.judged for layer in layers):
+    if unsupported or has_ports(config.model.make()) or any(layer.infer for layer in layers):
         raise UserError(
             f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
             "layers: of models that do, it has gine's without either. Take `fedweave predict`."
@@ -431,7 +431,7 @@ def _card_metrics(metrics: Record) -> list[tuple[str, str]]:
     same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
     return [
         (name, about.format(members=members))
-        for name, about in (*_SHOWN, *_deciding(judged_by(metrics)))
+        for name, about in (*_SHOWN, *_deciding(selection_metric_of(metrics)))
         if metrics.get(name) is not None and not (same and name == "global/auc")
     ]
 

@@ -335,7 +335,7 @@ PLAIN = ("accuracy", "loss")
 OTHERS = tuple(
     name for name, metric in METRICS.items() if (metric.judges or metric.positive) and name not in (*PLAIN, *OF_RANKS)
 )
-BATCH = 64  # models that are judged at once
+BATCH = 64  # models that are evaluated at once
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
 
@@ -399,8 +399,8 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN or graphs[0].target != CLASS:
-            return _ordering([(models.judged_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
-        scores = [_score(models.judged_as_seen(model, w, graph), graph, metric) for graph in graphs]
+            return _ordering([(models.infer_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
+        scores = [_score(models.infer_as_seen(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()
 
     def of(masks: Tensor) -> Tensor:

@@ -320,11 +320,11 @@ class Touched:
 
 
 class BatchTree:
-    """A tree like the weights as a batch trains it. `own` is stacked [P, …], with only touched rows if the path is also
-    in `rest`, which all clients share."""
+    """A tree like the weights as a batch trains it. `per_client` is stacked [P, …], with only touched rows if the path
+    is also in `rest`, which all clients share."""
 
     def __init__(self, per_client: Stored, rest: Stored, touched: Touched | None) -> None:
-        self.own, self.rest, self._touched = per_client, rest, touched
+        self.per_client, self.rest, self._touched = per_client, rest, touched
 
     @classmethod
     def of(
@@ -337,16 +337,16 @@ class BatchTree:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that the optimizer moves: `own`, then `rest`."""
-        return [*self.own.tensors, *self.rest.tensors]
+        """The tensors that the optimizer moves: `per_client`, then `rest`."""
+        return [*self.per_client.tensors, *self.rest.tensors]
 
     def zeros(self) -> "BatchTree":
         """Zeros of the same shapes."""
-        return BatchTree(self.own.zeros(), self.rest.zeros(), self._touched)
+        return BatchTree(self.per_client.zeros(), self.rest.zeros(), self._touched)
 
     def tree(self) -> Tree:
         """The tree, with partly stored leaves where `rest` holds the other rows."""
-        flat: Record = self.own.shaped(self.own.tensors)
+        flat: Record = self.per_client.shaped(self.per_client.tensors)
         if self._touched is not None:
             rows, matrix = self._touched.rows, self._touched.matrix
             for path, rest in self.rest.shaped(self.rest.tensors).items():
@@ -355,7 +355,7 @@ class BatchTree:
 
     def dims(self) -> Tree:
         """The batch dimensions of `tree`."""
-        return nest({path: STACKED if path in self.rest.shapes else 0 for path in self.own.shapes})
+        return nest({path: STACKED if path in self.rest.shapes else 0 for path in self.per_client.shapes})
 
 
 def share_again(state: Tree, graph: Graph) -> Tree:
@@ -416,7 +416,7 @@ def train_batch(
     """
     batch = _Batch(plan, clients, w, anchor, graph, args, state)
     operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.untouched_inputs))
-    per_client, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
+    per_client, rest, tensors = batch.weights.per_client, batch.weights.rest, batch.weights.tensors
     minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
     dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
 

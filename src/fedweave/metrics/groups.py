@@ -24,7 +24,7 @@ from fedweave.metrics.selection import PLAIN, near_constant
 COUNTED = ("groups", "group_auc")
 
 
-def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
+def counts(logits: Tensor, y: Tensor, sensitive: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     """One client's additive counts for every metric, for S sets of nodes.
 
     logits [n, 2]; y int64 [n], -1 where unlabeled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
@@ -45,13 +45,13 @@ def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = T
             f"group fairness is defined for two classes; the model has {logits.shape[-1]}.", code="data.two-classes"
         )
     margin = logits[:, 1] - logits[:, 0]
-    known = ((sens == 0) | (sens == 1)) & ((y == 0) | (y == 1))
-    cell = 4 * sens + 2 * y + (margin > 0)
+    known = ((sensitive == 0) | (sensitive == 1)) & ((y == 0) | (y == 1))
+    cell = 4 * sensitive + 2 * y + (margin > 0)
     member = known[:, None] & (cell[:, None] == torch.arange(8, device=cell.device))
     out = {"groups": (masks.to(torch.float64) @ member.to(torch.float64)).reshape(-1, 2, 2, 2)}
     if not auc:
         return out
-    group = sens == torch.arange(2, device=sens.device)[:, None]
+    group = sensitive == torch.arange(2, device=sensitive.device)[:, None]
     sets = (masks[:, None] & group).flatten(0, 1)  # every set's group 0, then its group 1
     pairs = ordered_pairs(margin[:, None], (y == 1)[:, None], sets)
     return out | {"group_auc": pairs.reshape(-1, 2, 2).transpose(1, 2)}

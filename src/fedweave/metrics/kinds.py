@@ -13,11 +13,11 @@ from fedweave.metrics.classification import ALERTS, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
 from fedweave.metrics.ranking import MARGINS
 from fedweave.metrics.selection import (
-    JUDGED,
     NRMSE,
     PLAIN,
     POSITIVES,
     RAREST,
+    VERDICT,
     Judging,
     lower,
     of_members,
@@ -250,9 +250,9 @@ def mean(of_clients: np.ndarray) -> float:
     return float(defined.mean()) if len(defined) else math.nan
 
 
-def judged_known(before: Mapping[str, float]) -> dict[str, float]:
+def known_selection(before: Mapping[str, float]) -> dict[str, float]:
     """The selection metric's entries in the summary of the evaluation before."""
-    return {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}
+    return {name: value for name, value in before.items() if name.startswith(f"{VERDICT}/")}
 
 
 def _rarer(counted: np.ndarray) -> int:

@@ -21,13 +21,22 @@ from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import (
     Classes,
     Measured,
-    judged_known,
     kind_by,
+    known_selection,
     mean,
     with_pairs,
     within,
 )
-from fedweave.metrics.selection import BEST, CROSSING, METRICS, OF_POSITIVE, Judging, judged_by, positive_of, rank
+from fedweave.metrics.selection import (
+    BEST,
+    CROSSING,
+    METRICS,
+    OF_POSITIVE,
+    Judging,
+    positive_of,
+    rank,
+    selection_metric_of,
+)
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -106,7 +115,7 @@ def measure(
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
     judging, kind = judging or Judging(), kind_by(everyone or (global_test_pairs if server is None else server))
-    by = judged_known(before or {}) or kind.verdict(everyone, judging)
+    by = known_selection(before or {}) or kind.verdict(everyone, judging)
     positive = positive_class(judging, by)
     per_client, of_groups = kind.measured(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
     common, means = kind.constant(everyone), mean_values(_pairs(summed, "mean"), positive)
@@ -115,7 +124,7 @@ def measure(
     crossing = kind.values(_pairs(scores, CROSSING), 1)
     across = kind.values({name: pair.sum(0) for name, pair in _pairs(scores, CROSSING).items()}, 1)
     after = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
-    fairness = kind.between(per_client, judged_by(by), replies.clients) if per_client else {}
+    fairness = kind.between(per_client, selection_metric_of(by), replies.clients) if per_client else {}
     whole = within(kind, with_pairs(kind, per_client, summed), everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
@@ -124,7 +133,7 @@ def measure(
     summary |= kind.matched(per_client) | {name: mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in across.items()}
     summary |= between_groups.summarized(of_groups, groups)
-    chosen = between_groups.selection(everyone, judged_by(by), positive)
+    chosen = between_groups.selection(everyone, selection_metric_of(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
     warned = kind.warned(everyone, after.get("trained/loss"))
@@ -147,7 +156,7 @@ def measure(
     after |= {f"{CROSSING}/{name}": value for name, value in crossing.items()}
     rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
     defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
-    return Measurement(rows, defined, _validated(per_client, means, judged_by(by)), selection)
+    return Measurement(rows, defined, _validated(per_client, means, selection_metric_of(by)), selection)
 
 
 def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
@@ -314,14 +323,14 @@ def best_validated(
     "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
     the first. Empty without validation examples.
 
-    Another selection metric (`judging.judged_by`) replaces the accuracy, and its test values are added, with other
-    metrics of the positive class. Rounds that lack clients' scores ("best_val/missing") are compared only with rounds
-    that lack the same number, and count only while no round lacks fewer. Otherwise the mean would rise because the
-    worst client is missing.
+    Another selection metric (`selection.selection_metric_of`) replaces the accuracy, and its test values are added,
+    with other metrics of the positive class. Rounds that lack clients' scores ("best_val/missing") are compared only
+    with rounds that lack the same number, and count only while no round lacks fewer. Otherwise the mean would rise
+    because the worst client is missing.
 
     score: that mean (`validated`). summary: of this round's evaluation. before: the summary of the evaluation before.
     """
-    by = judged_by(summary)
+    by = selection_metric_of(summary)
     validation = f"{BEST}/val/{by}"
     missing = summary.get(MISSING, 0.0)
     if score is None:
@@ -366,7 +375,7 @@ def fairest(
     better = first or lacking < 0 or (lacking == 0 and groups.fairer(scores, last, margin))
     if not better:
         return _carry_over(FAIREST, before)
-    more = tuple(f"{kind}/{judged_by(summary)}" for kind in ("global", "local"))
+    more = tuple(f"{kind}/{selection_metric_of(summary)}" for kind in ("global", "local"))
     test = {name: v for name, v in summary.items() if name in _OF_FAIREST + more or name.startswith("groups/")}
     scores["margin"] = margin
     val = {f"{FAIREST}/val/{name}": value for name, value in scores.items() if not math.isnan(value)}

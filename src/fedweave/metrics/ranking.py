@@ -334,12 +334,12 @@ def evaluated_examples(model: Model, w: Tree, graph: Graph) -> Tree:
     graph = graph.to(device_of(w))
     used = graph.masks.any(0)
     with torch.no_grad():
-        return {"logits": judged_outputs(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
+        return {"logits": inferred_outputs(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
 
 
-def judged_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
+def inferred_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
     """The model's outputs for a graph's examples, [e, c]; numbers are in the data's units."""
-    outputs = models.judged(model, w, graph)
+    outputs = models.infer(model, w, graph)
     return from_scale(outputs, graph.scale) if graph.target == NUMBER else outputs
 
 

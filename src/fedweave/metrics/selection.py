@@ -15,7 +15,7 @@ from fedweave.errors import ConfigError
 HITS = (1, 3, 10, 50, 100)
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 BEST = "best_val"  # "best_val/<metric>" in a summary: value at the round that was best on validation examples
-JUDGED = "judged"  # "judged/<metric>" in a summary: number of the positive class, or NONE for a metric without one
+VERDICT = "judged"  # "judged/<metric>" in a summary: number of the positive class, or NONE for a metric without one
 NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
@@ -288,7 +288,7 @@ class Judging:
 
     def verdict_of(self, target: Kind) -> dict[str, float]:
         """{"judged/<metric>": NONE} for targets that are no classes."""
-        return {f"{JUDGED}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
+        return {f"{VERDICT}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
 
     def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:
         """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy.
@@ -297,12 +297,12 @@ class Judging:
         """
         positive = float(self.positive if isinstance(self.positive, int) else rarer)
         if self.metric != "auto":
-            return {f"{JUDGED}/{self.metric}": positive if self.metric in OF_POSITIVE else NONE}
+            return {f"{VERDICT}/{self.metric}": positive if self.metric in OF_POSITIVE else NONE}
         if math.isnan(rarest):
             return {}
         if classes != 2:
-            return {f"{JUDGED}/{RARE_OF_MANY}": NONE}
-        return {f"{JUDGED}/{RARE_OF_TWO}": positive}
+            return {f"{VERDICT}/{RARE_OF_MANY}": NONE}
+        return {f"{VERDICT}/{RARE_OF_TWO}": positive}
 
 
 class Flagging(NamedTuple):
@@ -349,7 +349,7 @@ def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
 
 def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     """A summary's entries for the round that was best on validation examples, and for its selection metric."""
-    prefixes = (f"{JUDGED}/", RAREST)
+    prefixes = (f"{VERDICT}/", RAREST)
     entries = {name: value for name, value in metrics.items() if name.startswith(prefixes)}
     best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
     return entries | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
@@ -361,15 +361,15 @@ def near_constant(predicted: float, true: float) -> bool:
     return predicted < NEARLY * true or 1 - predicted < NEARLY * (1 - true)
 
 
-def judged_by(metrics: Mapping[str, float | None]) -> str:
+def selection_metric_of(metrics: Mapping[str, float | None]) -> str:
     """The selection metric of a run, by its summary."""
     for name in metrics:
-        if name.startswith(f"{JUDGED}/"):
-            return name.removeprefix(f"{JUDGED}/")
+        if name.startswith(f"{VERDICT}/"):
+            return name.removeprefix(f"{VERDICT}/")
     return PLAIN if metrics.get(RAREST) is None else RARE_OF_MANY
 
 
 def positive_of(metrics: Mapping[str, float | None]) -> int | None:
     """The number of the class that the selection metric describes; None where it describes none."""
-    number = metrics.get(f"{JUDGED}/{judged_by(metrics)}")
+    number = metrics.get(f"{VERDICT}/{selection_metric_of(metrics)}")
     return None if number is None or number < 0 else int(number)

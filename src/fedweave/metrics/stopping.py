@@ -7,7 +7,7 @@ from typing import Annotated
 from fedweave.core.bounds import CountOrNone, NonNegative
 from fedweave.core.settings import Beside, Settings
 from fedweave.errors import UserError
-from fedweave.metrics.selection import judged_by, rank, title_of
+from fedweave.metrics.selection import rank, selection_metric_of, title_of
 
 # A summary holds the last improvement on validation examples: "stopping/round" is its round, "stopping/score" the
 # selection metric in that round.
@@ -42,7 +42,7 @@ class Stopping(Settings):
         """
         if not self.patience:
             return {}
-        metric = judged_by(summary)
+        metric = selection_metric_of(summary)
         last = {name: value for name, value in summary.items() if name.startswith(f"{STOPPING}/")}
         if score is None and not last:
             raise UserError(
@@ -62,7 +62,7 @@ class Stopping(Settings):
         """Why the run stops after round `number`, as a sentence."""
         best, score = int(summary[f"{STOPPING}/round"]), summary[f"{STOPPING}/score"]
         return (
-            f"stopped after round {number}: {title_of(judged_by(summary))} on validation examples "
+            f"stopped after round {number}: {title_of(selection_metric_of(summary))} on validation examples "
             f"has not improved by more than {self.min_delta:g} since round {best} ({score:.4f}; patience "
             f"{self.patience})"
         )

@@ -26,7 +26,7 @@ from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
 
-JUDGED = 10  # sampled messages of each way, or neighbors, per node and layer in evaluation
+EVALUATED_NEIGHBORS = 10  # sampled messages of each way, or neighbors, per node and layer in evaluation
 AT_ONCE = 1 << 14  # places of neighborhoods that evaluation samples at once for a client
 
 
@@ -45,12 +45,12 @@ def marks() -> Layer:
         whole = torch.eye(1, dtype=graph.x.dtype, device=graph.device)
         return torch.cat([dense(h), graph.edges.operator(EGO_IDS) @ whole], 1)
 
-    return Layer(lambda key: {}, apply, operator=EGO_IDS, judged=minibatch_logits)
+    return Layer(lambda key: {}, apply, operator=EGO_IDS, infer=minibatch_logits)
 
 
 def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
     """The logits [e, c] of all examples without dropout; each example has a neighborhood that is the same each time."""
-    sampler, count = Minibatches(1, JUDGED), len(graph.y)
+    sampler, count = Minibatches(1, EVALUATED_NEIGHBORS), len(graph.y)
     size = max(1, AT_ONCE // places_of(model, sampler))
     key, logits = random.key(0, graph.device), []
     for first in range(0, count, size):

@@ -52,10 +52,10 @@ class Duration(NamedTuple):
         return self.seconds + delay * self.exchanges
 
 
-def duration(ledger: pa.Table, until: int | None = None) -> Duration:
-    """Of the training rounds 1, …, `until` (None: all) in `ledger` (`core.ledger.SCHEMA`); evaluation is not counted,
-    nor what the server computes between the calls."""
-    last = pc.max(ledger["round"]).as_py() if until is None else until
+def duration(ledger: pa.Table, last_round: int | None = None) -> Duration:
+    """Of the training rounds 1, …, `last_round` (None: all) in `ledger` (`core.ledger.SCHEMA`); evaluation is not
+    counted, nor what the server computes between the calls."""
+    last = pc.max(ledger["round"]).as_py() if last_round is None else last_round
     rounds, steps = ledger["round"], ledger["step"].cast(pa.string())
     training = pc.invert(pc.is_in(steps, pa.array(sorted(EVALUATION))))
     counted = pc.and_(training, pc.and_(pc.greater(rounds, 0), pc.less_equal(rounds, last or 0)))
@@ -201,8 +201,8 @@ def _reached(run: Path, percent: float) -> int | None:
     return next((number for number, value in curve(run).items() if value >= percent), None)
 
 
-def _duration(run: Path, until: int | None, delay: float) -> float:
-    return duration(read_table(run, LEDGER), until).delayed(delay)
+def _duration(run: Path, last_round: int | None, delay: float) -> float:
+    return duration(read_table(run, LEDGER), last_round).delayed(delay)
 
 
 def summary(run: Path) -> Record:

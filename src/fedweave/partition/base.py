@@ -98,7 +98,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         **({"edges_added": (client_edges - seen_edges).tolist()} if (client_edges > seen_edges).any() else {}),
         **({} if data.example != "edge" else _shared(holders)),
         **{name: realized(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
-        **({} if data.sens is None else _groups(data, partition)),
+        **({} if data.sensitive is None else _groups(data, partition)),
     }
 
 
@@ -145,7 +145,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
         "edges": edges,
         "edges_kept": seen,
         "edges_lost": edges - seen,
-        **({} if data.sens is None else _without(_groups(data, partition))),
+        **({} if data.sensitive is None else _without(_groups(data, partition))),
     }
 
 
@@ -196,11 +196,11 @@ def _text(value: object) -> str:
 
 def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
     """The columns for the sensitive attribute, one entry per client."""
-    sens = np.asarray(data.sens)
-    many = max(2, int(sens.max(initial=-1)) + 1)
+    sensitive = np.asarray(data.sensitive)
+    many = max(2, int(sensitive.max(initial=-1)) + 1)
 
     def counted(examples: np.ndarray) -> list[int]:
-        result: list[int] = np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        result: list[int] = np.bincount(sensitive[examples][sensitive[examples] >= 0], minlength=many).tolist()
         return result
 
     tested = [part.examples[part.masks[TEST]] for part in partition.parts]
@@ -267,8 +267,8 @@ class Part(Shown):
              the examples.
     edge_rows: int64 [e_i], sorted numbers of all edges of `Dataset.edge_attrs` among `nodes`, or of its own edges
              where it has `edges`; None where edges are not the examples.
-    until:   the last times of training and of validation, beyond which their examples get no messages
-             (`EdgeAttributes.until`); None where the split is not by time.
+    split_times: the last times of training and of validation, beyond which their examples get no messages
+             (`EdgeAttributes.split_times`); None where the split is not by time.
     groups:  whether it sees the group of its examples (sens).
     """
 
@@ -279,7 +279,7 @@ class Part(Shown):
     labels: bool = True
     graphs: np.ndarray | None = None
     edge_rows: np.ndarray | None = None
-    until: tuple[float, float] | None = None
+    split_times: tuple[float, float] | None = None
     groups: bool = True
 
     def facts(self) -> dict[str, object]:
@@ -307,10 +307,10 @@ class Partition(Shown):
     parts: one per client, in client order. Clients may share nodes (label skew, vertical partitions); a client keeps
            the edges among its own.
     test:  int64 [m] sorted examples of the global test set, or None. No client trains on them, and none holds them
-           unless there is `judged`.
+           unless there is `evaluation_part`.
     names: the clients' own names, distinct, in client order; None numbers them.
-    judged: the graph on which a global model is evaluated, where it is larger than the one that `test` induces; its
-           test nodes are `test`.
+    evaluation_part: the graph on which a global model is evaluated, where it is larger than the one that `test`
+           induces; its test nodes are `test`.
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
     pairs:  facts about every two clients, {name: float64 [P, P]}, such as how much they share; stored with a run.
@@ -322,7 +322,7 @@ class Partition(Shown):
     parts: tuple[Part, ...]
     test: np.ndarray | None = None
     names: tuple[str, ...] | None = None
-    judged: Part | None = None
+    evaluation_part: Part | None = None
     held: Mapping[str, Part] = field(default_factory=dict)
     pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -367,7 +367,7 @@ class Partition(Shown):
             raise UserError(
                 "this partition does not know what it was cut from; give the data: table(data).", code="user.no-data"
             )
-        data: Dataset = self.maker.given[0]
+        data: Dataset = self.maker.arguments[0]
         return data
 
 

@@ -27,10 +27,10 @@ from fedweave.partition.ego_networks import edges_among, induced_carried, induce
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """The part on which a global model is evaluated: `Partition.judged`, else the global test examples with every
-    labeled one in the TEST mask; None without a global test set."""
-    if partition.test is None or partition.judged is not None:
-        return partition.judged
+    """The part on which a global model is evaluated: `Partition.evaluation_part`, else the global test examples with
+    every labeled one in the TEST mask; None without a global test set."""
+    if partition.test is None or partition.evaluation_part is not None:
+        return partition.evaluation_part
     masks = np.zeros((3, len(partition.test)), bool)
     masks[TEST] = data.labeled[partition.test]
     return Part.of(data, partition.test, masks)
@@ -53,7 +53,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             columns=data.columns if part.columns is None else column_names,
             edges=edges,
             y=y if part.labels else unlabeled_like(y),
-            sens=None if data.sens is None else np.where(part.groups, data.sens[part.examples], -1),
+            sensitive=None if data.sensitive is None else np.where(part.groups, data.sensitive[part.examples], -1),
             owner=None if data.owner is None else data.owner[nodes if data.example == "edge" else part.examples],
             public=part.masks & labeled(y),
             parties=None,
@@ -76,9 +76,9 @@ def _attributes_of(data: Dataset, part: Part, induced: EdgeAttributes | None) ->
     """A client's edges with their attributes. `induced` covers all edges among its nodes, also those that a client with
     edges of its own (`Part.edges`) does not have."""
     if part.edges is None or part.edge_rows is None or data.edge_attrs is None:
-        return None if induced is None or part.edges is not None else induced._replace(until=part.until)
+        return None if induced is None or part.edges is not None else induced._replace(split_times=part.split_times)
     ends = np.searchsorted(part.nodes, data.edge_attrs.ends[:, part.edge_rows])
-    return data.edge_attrs.taken(part.edge_rows, ends)._replace(until=part.until)
+    return data.edge_attrs.taken(part.edge_rows, ends)._replace(split_times=part.split_times)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -121,29 +121,37 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
     if data is not None and data.links is not None:  # links between clients have a split, too
-        masks = split_of_links(data, parts[0].until)[:, examples]
+        masks = split_of_links(data, parts[0].split_times)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
     graphs = _union([part.graphs for part in parts])
     labels, edge_numbers = any(part.labels for part in parts), examples if of_edges else None
     whole = Part(
-        nodes, masks, columns, edges, labels, graphs, edge_numbers, parts[0].until, any(part.groups for part in parts)
+        nodes,
+        masks,
+        columns,
+        edges,
+        labels,
+        graphs,
+        edge_numbers,
+        parts[0].split_times,
+        any(part.groups for part in parts),
     )
     named = zip(client_ids(len(parts), partition.names), parts, strict=True)
     named_parts = [] if columns is not None else list(named)
     members = {name: np.searchsorted(examples, part.examples) for name, part in named_parts}
-    more = {"judged": partition.judged, "held": partition.held, "members": members}
+    more = {"evaluation_part": partition.evaluation_part, "held": partition.held, "members": members}
     if data is not None and data.links is not None:
         more["member_nodes"] = {name: np.searchsorted(nodes, part.nodes) for name, part in named_parts}
     return Partition((whole,), partition.test, **more)  # type: ignore[arg-type]
 
 
-def split_of_links(data: Dataset, until: tuple[float, float] | None) -> np.ndarray:
+def split_of_links(data: Dataset, split_times: tuple[float, float] | None) -> np.ndarray:
     """Masks bool [3, e] of all links: by time up to the ends of training and validation, or the data's own split."""
-    if until is None or data.time is None:
+    if split_times is None or data.time is None:
         return np.asarray(data.public)
-    masks: np.ndarray = np.searchsorted(until, data.time) == np.arange(3)[:, None]
+    masks: np.ndarray = np.searchsorted(split_times, data.time) == np.arange(3)[:, None]
     return masks
 
 

@@ -70,7 +70,7 @@ class CrossingLinks:
             )
         holder, parts = holders_of(data, partition), partition.parts
         hashes = name_hashes(data, links)
-        every = _pairs(data, links, parts[0].until)
+        every = _pairs(data, links, parts[0].split_times)
         every = KnownPairs(*(column[_between(every, holder, len(parts))] for column in every))
         known = [
             _Member(links, hashes, part.nodes, KnownPairs(*(column[holder[every.near] == at] for column in every)))
@@ -101,10 +101,10 @@ def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:
     return both
 
 
-def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
+def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None) -> KnownPairs:
     """All links, once from each end that knows it: both ends of the data's own links, and the owner's end of links in
     one file (`outside`)."""
-    attributes, masks = data.edge_attrs, split_of_links(data, until)
+    attributes, masks = data.edge_attrs, split_of_links(data, split_times)
     if attributes is None:
         raise ValueError(f"the examples of {data.name} are no links")
     split = np.where(masks.any(0), masks.argmax(0), -1)
@@ -112,11 +112,11 @@ def _pairs(data: Dataset, links: Links, until: tuple[float, float] | None) -> Kn
     relation, one = relation_of(attributes), np.ones(attributes.total, np.int64)
     pieces = [KnownPairs(source, target, relation, one, split), KnownPairs(target, source, relation, 0 * one, split)]
     if data.outside is not None and data.outside.edge_attrs.total:
-        pieces.append(_outside(data, links, until))
+        pieces.append(_outside(data, links, split_times))
     return KnownPairs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
 
-def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> KnownPairs:
+def _outside(data: Dataset, links: Links, split_times: tuple[float, float] | None) -> KnownPairs:
     """The links that are in one member's file only, to nodes that some member holds."""
     outside, place = data.outside, known_ends(data)
     if outside is None:
@@ -127,8 +127,8 @@ def _outside(data: Dataset, links: Links, until: tuple[float, float] | None) -> 
     leads = inside[0, there].astype(np.int64)
     source, target = ends[:, there]
     relation = relation_of(outside.edge_attrs)[there] if links.relations else np.zeros(there.sum(), np.int64)
-    if until is not None and outside.edge_attrs.time is not None:
-        split = np.searchsorted(until, outside.edge_attrs.time[there])
+    if split_times is not None and outside.edge_attrs.time is not None:
+        split = np.searchsorted(split_times, outside.edge_attrs.time[there])
     elif outside.edge_attrs.split is not None and (outside.edge_attrs.split >= 0).any():
         split = outside.edge_attrs.split[there]
     else:

@@ -121,19 +121,19 @@ def moment(name: str, value: float | str | None) -> float:
         ) from error
 
 
-def _at(until: float, times: np.ndarray) -> float:
-    """The time `until`; if it is a share, the time up to which this share of the sorted `times` lies."""
-    if not 0 < until < 1 or not len(times):
-        return until
-    return float(times[max(0, int(np.ceil(until * len(times) - 1e-9)) - 1)])
+def _at(split_times: float, times: np.ndarray) -> float:
+    """The time `end`; if it is a share, the time up to which this share of the sorted `times` lies."""
+    if not 0 < split_times < 1 or not len(times):
+        return split_times
+    return float(times[max(0, int(np.ceil(split_times * len(times) - 1e-9)) - 1)])
 
 
-def by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
+def by_time(data: Dataset, held: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:
     """Parts over `held` examples (int64, sorted), split by the last times of training and of validation."""
     time = np.asarray(data.time)
-    split = np.searchsorted(until, time)  # an example at the end of a split is in that split
+    split = np.searchsorted(split_times, time)  # an example at the end of a split is in that split
     masks = (split == np.arange(3)[:, None]) & data.labeled
-    return tuple(replace(Part.of(data, examples, masks[:, examples]), until=until) for examples in held)
+    return tuple(replace(Part.of(data, examples, masks[:, examples]), split_times=split_times) for examples in held)
 
 
 def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[int, int]]:

@@ -199,13 +199,13 @@ class EgoNetworks(Settings):
             )
         centers = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
         parts = tuple(Part(nodes[near], whole.masks[:, near]) for near in _within(graph, centers, self.hops))
-        return Partition(parts, nodes[whole.masks[TEST]], judged=whole)
+        return Partition(parts, nodes[whole.masks[TEST]], evaluation_part=whole)
 
     def _nodes(self, data: Dataset) -> np.ndarray:
         """The sorted nodes that take part."""
         if self.incomplete == "keep":
             return np.arange(data.nodes)
-        return np.flatnonzero(data.labeled & (True if data.sens is None else data.sens >= 0))
+        return np.flatnonzero(data.labeled & (True if data.sensitive is None else data.sensitive >= 0))
 
 
 def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:

@@ -45,7 +45,7 @@ from fedweave.incentives.shapley import (
     shapley,
     worth,
 )
-from fedweave.metrics.selection import METRICS, judged_by, positive_of
+from fedweave.metrics.selection import METRICS, positive_of, selection_metric_of
 from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
@@ -100,7 +100,7 @@ def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., li
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
-    if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
+    if not isinstance(algorithm, FedAvg) or not means or not algorithm.evaluates_one_model:
         raise UserError(
             f"{config.algorithm.name} in {directory} is not evaluated by a global model that is a weighted mean of its "
             "clients' models; contributions are measured for such algorithms, for instance fedavg.",
@@ -187,7 +187,7 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
 def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     """The metric of the gains, and the number of the positive class."""
     metrics = read_summary(directory / SUMMARY)["metrics"]
-    positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
+    positive, name = positive_of(metrics), selection_metric_of(metrics) if metric == "auto" else metric
     measured = {key.rpartition("/")[2] for key in metrics}
     choices = [one for one in (*PLAIN, *OTHERS) if one in measured]
     if name not in choices or (METRICS[name].positive and positive is None and metric != "auto"):

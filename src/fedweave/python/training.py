@@ -14,7 +14,7 @@ from fedweave.core.shown import Shown, Words, page
 from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, Origin, found_in, origin_of
+from fedweave.experiment.build import Built, Origin, origin_of, precomputed_in
 from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
 from fedweave.experiment.rounds import RoundResult
@@ -23,7 +23,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.described import check_described, described
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.warm import begin
-from fedweave.metrics.selection import Judging, judged_by
+from fedweave.metrics.selection import Judging, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 from fedweave.report.terminal import Terminal, screen
 
@@ -54,7 +54,7 @@ class SavedRun(Shown):
         """The experiment, the finished rounds, and the scores on test examples."""
         config, scores = self.config, self.summary.get("metrics", {})
         about = f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients"
-        names = [f"{place}/{judged_by(scores)}" for place in ("global", "local")]
+        names = [f"{place}/{selection_metric_of(scores)}" for place in ("global", "local")]
         rounds = self.summary.get("rounds", Words("not finished"))
         return {
             "": about,
@@ -293,7 +293,8 @@ def train(
     config, data = described(algorithm, origin, general, directory)
     evaluation = EvaluationSettings(**asdict(judging)) if judging is not None else config.evaluation
     config = replace(config, evaluation=replace(evaluation, patience=patience, min_delta=min_delta))
-    built = Built(data, origin.partition, algorithm, fed, found_in(fed), own=origin.own)  # type: ignore[arg-type]
+    features, algorithms = precomputed_in(fed), origin.member_algorithms  # type: ignore[arg-type]
+    built = Built(data, origin.partition, algorithm, fed, features, member_algorithms=algorithms)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
@@ -305,7 +306,7 @@ def _check_models(algorithm: Algorithm, origin: Origin) -> None:
     Raises:
         ConfigError: it is another algorithm, or has other settings.
     """
-    for its in origin.own.values():
+    for its in origin.member_algorithms.values():
         if type(its) is type(algorithm) and replace(its, model=algorithm.model) == algorithm:
             continue
         raise ConfigError(
@@ -323,5 +324,5 @@ def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
     """
     if (origin := origin_of(fed)) is None:
         raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
-    for note in begin(fed, algorithm, origin.data, earlier, origin.own).notes:
+    for note in begin(fed, algorithm, origin.data, earlier, origin.member_algorithms).notes:
         _LOG.warning("note: %s", note)

@@ -171,14 +171,14 @@ def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: st
     return [replace(cell, best=is_best) for cell, is_best in zip(cells, best, strict=True)]
 
 
-def leading(judged: str) -> Callable[[str], bool]:
+def leading(selection_metric: str) -> Callable[[str], bool]:
     """Whether a metric of the summary is shown first.
 
     All metrics are, except where a positive class is looked for: there only the selection metric and metrics of
     alerts.
     """
-    last = (judged, *ALERTING)
-    return lambda name: judged not in OF_POSITIVE or name.rpartition("/")[2] in last or name in FLAGGING
+    last = (selection_metric, *ALERTING)
+    return lambda name: selection_metric not in OF_POSITIVE or name.rpartition("/")[2] in last or name in FLAGGING
 
 
 def explained(name: str) -> str:

@@ -77,7 +77,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     if not unmeasured and (favorable := favored(built.data, config.data.values)):
         console.print(printable(favorable), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
-    times = odd_times(built.data, built.partition.parts[0].until, held_by)
+    times = odd_times(built.data, built.partition.parts[0].split_times, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
     for note in (*alone, *unused(config.partition.make(), *partitioned), *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
@@ -88,7 +88,7 @@ def favored(data: Dataset, settings: Values) -> str:
 
     Returns "" where no groups are compared. settings: values of [data].
     """
-    if data.sens is None or data.classes != 2:
+    if data.sensitive is None or data.classes != 2:
         return ""
     names = [f"{name} ({at})" for at, name in enumerate(data.labels)] if data.labels else ["class 0", "class 1"]
     clause = f"a prediction of {names[1]} counts as favorable"

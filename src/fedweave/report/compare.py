@@ -24,7 +24,7 @@ from fedweave.report.cells import (
 )
 from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
 from fedweave.report.notes import WHOSE, hits
-from fedweave.report.reading import Group, judged_alike, spread
+from fedweave.report.reading import Group, common_selection_metric, spread
 from fedweave.report.result_names import readable
 from fedweave.report.tables import Gain, alike, gains, headline, sentences
 
@@ -41,7 +41,7 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
     There is no row where the runs have different selection metrics, or where no fairness was measured.
     """
-    metric = judged_alike(groups)
+    metric = common_selection_metric(groups)
     first, *others = groups
     rows = [row for other in others if metric and (row := _row(first, other, metric))]
     names = [
@@ -142,7 +142,7 @@ def caught(groups: Sequence[Group]) -> str:
 
     Returns "" unless a metric of a positive class is the selection metric of all, or if the number is not known.
     """
-    if judged_alike(groups) not in OF_POSITIVE:
+    if common_selection_metric(groups) not in OF_POSITIVE:
         return ""
     sentences = []
     for kind, whose in WHOSE.items():
@@ -161,7 +161,7 @@ def _caught(group: Group, mean: float) -> str:
 
 def metrics_compared(groups: Sequence[Group]) -> list[str]:
     """The metrics by which groups of runs are compared: the selection metric, and then `COMPARED`."""
-    metric = judged_alike(groups)
+    metric = common_selection_metric(groups)
     decides = (f"global/{metric}", f"local/{metric}") if metric else ()
     return list(dict.fromkeys((*decides, *COMPARED)))
 
@@ -201,7 +201,7 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
     void = [name.startswith("groups/") and (alike(first) or alike(group)) for group, _ in pairs]
     ways = signs([() if empty else differences for (_, differences), empty in zip(pairs, void, strict=True)])
     return [
-        (group, differences, verdict(name, sign, judged_alike([first, group])))
+        (group, differences, verdict(name, sign, common_selection_metric([first, group])))
         for (group, differences), sign in zip(pairs, ways, strict=True)
     ]
 
@@ -219,7 +219,7 @@ def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -
 
     name: the summary's name of the metric that ranks the groups; "" takes the metric of the last models.
     """
-    metric = judged_alike(groups)
+    metric = common_selection_metric(groups)
     name, comparable = name or f"local/{metric}", bool(metric) and not incomparable(groups)
     lines = [standing(groups, name, metric), caught(groups)] if comparable else []
     alone = headline(gained)

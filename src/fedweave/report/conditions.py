@@ -28,7 +28,7 @@ from fedweave.report.cells import (
     signs,
 )
 from fedweave.report.drawing import Dots, Figure, Panel, of_run
-from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
+from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 
 UNDECIDED = "No significant difference"
 TOO_FEW = f"an interval needs {LEAST_SEEDS} seeds"
@@ -162,7 +162,7 @@ class Condition:
     @property
     def metric(self) -> str:
         """The selection metric; "" where the runs have different ones."""
-        return judged_alike(self.groups)
+        return common_selection_metric(self.groups)
 
     @property
     def shown(self) -> str:
@@ -185,7 +185,7 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), chosen: bool =
     """
     if keys:
         together = distinct(groups, lambda one, other: values_of(one, keys) == values_of(other, keys))
-        titles = [said(values_of(alike[0], keys)) for alike in together]
+        titles = [in_words(values_of(alike[0], keys)) for alike in together]
     else:
         coarse = distinct(groups, lambda one, other: _examples(one) == _examples(other))
         together = [fine for alike in coarse for fine in _finer(alike)]
@@ -204,7 +204,7 @@ def values_of(group: Group, keys: Sequence[str]) -> Record:
     return {key: known[key] for key in keys if key in known}
 
 
-def said(values: Values) -> str:
+def in_words(values: Values) -> str:
     """ "lr = 0.1, noise labels = 0.2"."""
     return ", ".join(f"{short(key)} = {value}" for key, value in values.items())
 
@@ -240,7 +240,7 @@ def _titles(together: Sequence[Sequence[Group]]) -> list[str]:
         mine = _settings(one)
         keys = dict.fromkeys(key for other in same for key in other)
         apart = {key: mine.get(key, "none") for key in keys if any(other.get(key) != mine.get(key) for other in same)}
-        titles.append(", ".join(filter(None, [_examples(one)[0] if several else "", said(apart)])))
+        titles.append(", ".join(filter(None, [_examples(one)[0] if several else "", in_words(apart)])))
     clash = len(set(titles)) < len(titles)
     return [f"{title}, {_examples(one)[1]}" if clash else title for title, one in zip(titles, firsts, strict=True)]
 

@@ -21,7 +21,7 @@ from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
 from fedweave.report import drawing
 from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
-from fedweave.report.reading import Group, Run, judged_alike, spread
+from fedweave.report.reading import Group, Run, common_selection_metric, spread
 
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 
@@ -57,7 +57,7 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
     Runs that sent none have a dot. Lines show the mean over seeds, bands one deviation. Returns None where nothing was
     sent.
     """
-    metric = judged_alike(groups) or PLAIN
+    metric = common_selection_metric(groups) or PLAIN
     lines = []
     for at, group in enumerate(groups):
         line = _line(group.label, at, [run.curve(metric, "test", False) for run in group.runs])
@@ -120,7 +120,7 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 
     Bands show one deviation. Dotted lines: always predicting the most frequent class.
     """
-    metric = judged_alike(groups) or PLAIN
+    metric = common_selection_metric(groups) or PLAIN
     wanted = {
         f"Global test {title_of(metric)}": (metric, "test", True),
         f"Local test {title_of(metric)}, mean over clients": (metric, "test", False),
@@ -152,7 +152,7 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
     """
     panels = []
     for at, group in enumerate(groups):
-        metric = group.judged or PLAIN
+        metric = group.selection_metric or PLAIN
         seeds = [run.clients(metric) for run in group.runs]
         if all(seeds):
             title = group.label if len(groups) > 1 else ""

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, judged_by, lower, title_of
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, selection_metric_of, title_of
 from fedweave.report import figures, tables
 from fedweave.report import notes as noting
 from fedweave.report import tables as gain
@@ -23,7 +23,7 @@ from fedweave.report.embeddings import picture as picture_of_embeddings
 from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
-from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
+from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
 
 Owner = tuple[Group, Run]
@@ -92,7 +92,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
     figures."""
     owners = [(group, run) for group in groups for run in group.runs]
     seeds = any(len(group.runs) > 1 for group in groups)
-    judged, comparable = judged_alike(groups), tables.comparable(groups)
+    selection_metric, comparable = common_selection_metric(groups), tables.comparable(groups)
     body = rendered(
         "sections.html",
         at=at,
@@ -114,9 +114,9 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         several=len(groups) > 1,
         marked=comparable,
         **_curves(groups, at),
-        **_of_clients(groups, judged, at),
+        **_of_clients(groups, selection_metric, at),
         **_of_gains(groups, at),
-        judged=title_of(judged),
+        selection_metric=title_of(selection_metric),
         missing=gain.missing(owners[0][1]),
         incentives=[
             incentive
@@ -133,16 +133,16 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners, at),
-        **_summary(groups, judged),
+        **_summary(groups, selection_metric),
     )
     return Markup(body)
 
 
-def _of_clients(groups: Sequence[Group], judged: str, at: str) -> Record:
+def _of_clients(groups: Sequence[Group], selection_metric: str, at: str) -> Record:
     """How the final models serve the clients."""
     return {
         "accuracy": drawn(figures.client_accuracy(groups), f"{at}accuracy"),
-        "accuracy_caption": _caption(groups, judged),
+        "accuracy_caption": _caption(groups, selection_metric),
         "extremes": tables.extremes(groups),
         "spreads": tables.spreads(groups),
         "by_client": tables.by_client(groups),
@@ -177,7 +177,7 @@ def _summary(groups: Sequence[Group], metric: str) -> Record:
         "own_thresholds": any(
             run.between_sites
             and THRESHOLD not in run.summary["metrics"]
-            and judged_by(run.summary["metrics"]) in OF_POSITIVE
+            and selection_metric_of(run.summary["metrics"]) in OF_POSITIVE
             for run in runs
         ),
     }
@@ -228,7 +228,7 @@ def _title(groups: Sequence[Group]) -> str:
 
 def _lead(run: Run) -> str:
     """The result of one run in a sentence."""
-    metrics, accuracy, metric = run.summary["metrics"], run.clients(run.judged), run.judged
+    metrics, accuracy, metric = run.summary["metrics"], run.clients(run.selection_metric), run.selection_metric
     shown = {
         f"pooled/{metric}": f"{title_of(metric)} of all members' test examples together",
         f"global/{metric}": f"global test {title_of(metric)}",
@@ -256,14 +256,14 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     return Markup(rendered("figure.html", figure=figure, name=name))
 
 
-def _caption(groups: Sequence[Group], judging_metric: str) -> str:
-    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
+def _caption(groups: Sequence[Group], selection_metric: str) -> str:
+    accuracies = [[run.clients(run.selection_metric) for run in group.runs] for group in groups]
     drawn = [seeds for seeds in accuracies if all(seeds)]
-    metric = title_of(judging_metric)
+    metric = title_of(selection_metric)
     captions = [f"Test {metric} of the final model on each client's own test examples."]
     alone = any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn)
-    if judging_metric in figures.CONSTANT and alone:
-        what = "most frequent class" if judging_metric == PLAIN else "mean"
+    if selection_metric in figures.CONSTANT and alone:
+        what = "most frequent class" if selection_metric == PLAIN else "mean"
         captions.append(f"A gray stroke marks the constant prediction of the client's {what} of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in equal steps, all seeds together.")

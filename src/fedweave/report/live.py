@@ -64,14 +64,14 @@ def state(directory: Path) -> Record:
         "round": run.done,
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
-        "metric": title_of(run.judged),
+        "metric": title_of(run.selection_metric),
         "members": _members(run),
         "figures": drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic"),
     }
 
 
 def _members(run: Run) -> list[Record]:
-    value, loss = run.clients(run.judged), run.clients("loss")
+    value, loss = run.clients(run.selection_metric), run.clients("loss")
     fault_counts = faults(run.metrics)
     names, none = sorted({*value, *loss, *fault_counts}), dict[str, dict[int, int]]()
     calls = {

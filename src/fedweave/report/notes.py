@@ -21,11 +21,11 @@ from fedweave.metrics.selection import (
     RMSE_OF_MEAN,
     TARGETS_APART,
     WITHOUT_GRAPH,
-    judged_by,
     lower,
     near_constant,
     positive_of,
     rank,
+    selection_metric_of,
     title_of,
 )
 
@@ -50,7 +50,7 @@ def compared_people(names: Sequence[str]) -> str:
 
 def headline(metrics: Mapping[str, float | None]) -> str:
     """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
-    name = judged_by(metrics)
+    name = selection_metric_of(metrics)
     shown = title_of(name)
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
     known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
@@ -62,7 +62,7 @@ def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> 
 
     Returns "" unless a metric of the positive class is the selection metric, or if the number is not known.
     """
-    if judged_by(metrics) not in OF_POSITIVE:
+    if selection_metric_of(metrics) not in OF_POSITIVE:
         return ""
     positive = positive_of(metrics)
     noun = f"“{classes[positive]}”" if positive is not None and positive < len(classes) else "positives"
@@ -135,7 +135,7 @@ _UNTESTED = (
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     sentences = {}
-    accuracy, metric = metrics.get("global/accuracy"), judged_by(metrics)
+    accuracy, metric = metrics.get("global/accuracy"), selection_metric_of(metrics)
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
         sentences["untested"] = _UNTESTED
@@ -212,7 +212,7 @@ def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note where a model that should find a positive class predicts it for no positive test example."""
-    if judged_by(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
+    if selection_metric_of(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
         return {}
     at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
     known = "" if at is None or caught is None else f" From the probability {at:.3g} on, it finds {caught:.1%} of them."
@@ -316,8 +316,8 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
     It is worse by the selection metric, or far worse by AUC.
     """
-    judged, clauses = judged_by(metrics), []
-    for name, least in {"auc": FAR, judged: 0.0}.items():
+    selection_metric, clauses = selection_metric_of(metrics), []
+    for name, least in {"auc": FAR, selection_metric: 0.0}.items():
         for kind, words in _WHERE.items():
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
             if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - least:
@@ -335,18 +335,19 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note where a model of links is worse than a score that knows only the training edges."""
-    judged, scores = judged_by(metrics), dict[str, float]()
+    selection_metric, scores = selection_metric_of(metrics), dict[str, float]()
     for key, value in metrics.items():
         kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
-        if key.startswith(f"{REFERENCE}/") and name == judged and value is not None:
+        if key.startswith(f"{REFERENCE}/") and name == selection_metric and value is not None:
             scores[kind] = value
-    reached = metrics.get(f"global/{judged}")
+    reached = metrics.get(f"global/{selection_metric}")
     if reached is None or not scores or reached >= max(scores.values()):
         return {}
     best = max(scores, key=lambda kind: scores[kind])
     return {
-        "references": f"the {title_of(judged)} on all test pairs, {reached:.3f}, is below {scores[best]:.3f}, the "
-        f"value of {best.replace('_', ' ')} on the training edges. Train longer, or try another model or decoder."
+        "references": f"the {title_of(selection_metric)} on all test pairs, {reached:.3f}, is below "
+        f"{scores[best]:.3f}, the value of {best.replace('_', ' ')} on the training edges. "
+        "Train longer, or try another model or decoder."
     }
 
 
@@ -380,7 +381,7 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
     Returns "" where it is of the fairest round (`metrics.measured.fairest`).
     """
     val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
-    metric, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
+    metric, margin = selection_metric_of(metrics), metrics.get("best_fair/val/margin")
     other = val["score"] is not None
     accuracy, constant = (val["score"], val["chance"]) if other else (val["accuracy"], val["constant"])
     if accuracy is None or constant is None or margin is None:

@@ -44,7 +44,7 @@ from fedweave.metrics.measured import (
     selection,
     validated,
 )
-from fedweave.metrics.selection import JUDGED, RAREST, RMSE, judged_by
+from fedweave.metrics.selection import RAREST, RMSE, VERDICT, selection_metric_of
 
 T = TypeVar("T")
 
@@ -101,9 +101,9 @@ class Run:
         return models_told(self.section("model"))
 
     @cached_property
-    def judged(self) -> str:
+    def selection_metric(self) -> str:
         """The run's selection metric."""
-        return judged_by(self.summary.get("metrics", {}))
+        return selection_metric_of(self.summary.get("metrics", {}))
 
     @property
     def members(self) -> int:
@@ -170,9 +170,9 @@ class Group:
         return self.runs[0]
 
     @property
-    def judged(self) -> str:
+    def selection_metric(self) -> str:
         """The selection metric of all its runs; "" where they have different ones."""
-        return judged_alike([self])
+        return common_selection_metric([self])
 
     def values(self, name: str) -> list[float | None]:
         """One entry of every run's summary, or of its metrics; None where it is absent."""
@@ -184,9 +184,9 @@ class Group:
         return {run.config.get("seed"): value for run, value in pairs if value is not None and math.isfinite(value)}
 
 
-def judged_alike(groups: Iterable[Group]) -> str:
+def common_selection_metric(groups: Iterable[Group]) -> str:
     """The selection metric of all runs; "" where they have different ones."""
-    metrics = {run.judged for group in groups for run in group.runs}
+    metrics = {run.selection_metric for group in groups for run in group.runs}
     return metrics.pop() if len(metrics) == 1 else ""
 
 
@@ -305,7 +305,7 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
         measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
-        best = best_validated(number, validated(last, judged_by(measured)), measured, summary)
+        best = best_validated(number, validated(last, selection_metric_of(measured)), measured, summary)
         fair = fairest(number, selection(last), measured, summary, config.get("fair_margin", 0.0))
         summary = measured | best | fair
     byte_counts = dict.fromkeys(("up", "down", "peer"), 0)
@@ -337,7 +337,7 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
     whole = {
         name: value
         for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
-        if split == "test" or name.startswith(("fairness/", JUDGED, RAREST, DIVERGED))
+        if split == "test" or name.startswith(("fairness/", VERDICT, RAREST, DIVERGED))
     }
     lists = client_rows.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
     of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))

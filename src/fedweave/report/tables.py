@@ -34,7 +34,7 @@ from fedweave.report.conditions import TOO_FEW, UNDECIDED, Effect, effect, incom
 from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
-from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, judged_alike, spread
+from fedweave.report.reading import BY_FEATURES, Group, Run, common_selection_metric, distinct, spread
 from fedweave.report.result_names import GAPS, GROUPS, note, readable, whole
 
 # ----------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:
 
     Returns None where accuracy is not the selection metric, or members' numbers of test examples are not known.
     """
-    if run.judged != PLAIN or run.partition is None:
+    if run.selection_metric != PLAIN or run.partition is None:
         return None
     tested = dict(zip(run.partition["client"].to_pylist(), run.partition["test"].to_pylist(), strict=True))
     others = other.clients(PLAIN)
@@ -125,7 +125,7 @@ class Gain:
     @property
     def way(self) -> int:
         """-1 where lower values of the selection metric are better, else 1."""
-        return -1 if lower(self.run.judged) else 1
+        return -1 if lower(self.run.selection_metric) else 1
 
 
 def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
@@ -155,10 +155,10 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
     for at, group in enumerate(groups):
         for run in group.runs:
             reference = local_run(run, groups)
-            before = {} if reference is None else reference.clients(run.judged)
+            before = {} if reference is None else reference.clients(run.selection_metric)
             changes = {
-                client: rank(run.judged, value - before[client])
-                for client, value in run.clients(run.judged).items()
+                client: rank(run.selection_metric, value - before[client])
+                for client, value in run.clients(run.selection_metric).items()
                 if client in before
             }
             if changes:
@@ -180,7 +180,7 @@ def sentences(all_gains: Sequence[Gain]) -> list[str]:
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
         who = "pairs of a member and a seed" if len(group) > 1 else "members"
-        change, metric = _change(group), title_of(group[0].run.judged)
+        change, metric = _change(group), title_of(group[0].run.selection_metric)
         beside = [f"alone: {text}" for text in (group[0].beside, group[0].apart) if text]
         about = "; ".join([turned(change, group[0].way).sureness, *beside])
         if change.significant:
@@ -218,7 +218,9 @@ def headline(all_gains: Sequence[Gain]) -> str:
     }
     if len(changes) < 2:
         return ""
-    metrics = listed([title_of(name) for name in dict.fromkeys(gain.run.judged for gain in all_gains)], " or ")
+    metrics = listed(
+        [title_of(name) for name in dict.fromkeys(gain.run.selection_metric for gain in all_gains)], " or "
+    )
     ways: dict[str, dict[str, Effect]] = {
         "Against training alone,": {},
         f"{UNDECIDED} to training alone:": {},
@@ -298,7 +300,7 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     clients = [client for client in split[0].of_clients if all(client in gain.of_clients for gain in split)]
     order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in split))
     title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
-    metrics = " or ".join(dict.fromkeys(title_of(gain.run.judged) for gain in split))
+    metrics = " or ".join(dict.fromkeys(title_of(gain.run.selection_metric) for gain in split))
     beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
     if split[0].way < 0:
         beside = f"test {metrics} alone, less that together"
@@ -421,7 +423,7 @@ def metrics(
         for name in run.summary["metrics"]
         if name.startswith(f"{family}/") and shown(name)
     )
-    rows, marks, metric = [], comparable(groups), judged_alike(groups)
+    rows, marks, metric = [], comparable(groups), common_selection_metric(groups)
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
         form = number if not whole(name) else tenths if family == "local" else counted_number
@@ -474,9 +476,9 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
     rows = []
     for group in groups:
         for run in group.runs:
-            accuracy = run.clients(run.judged)
+            accuracy = run.clients(run.selection_metric)
             if accuracy:
-                both = (end(accuracy.values()) for end in ((max, min) if lower(run.judged) else (min, max)))
+                both = (end(accuracy.values()) for end in ((max, min) if lower(run.selection_metric) else (min, max)))
                 ends_of_run = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
@@ -489,7 +491,7 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
 
     Of very many clients the first and the last are shown. Empty for one group, and where groups have other clients.
     """
-    each = [[run.clients(run.judged) for run in group.runs] for group in groups]
+    each = [[run.clients(run.selection_metric) for run in group.runs] for group in groups]
     names = [[*dict.fromkeys(client for values in runs for client in values)] for runs in each]
     if len(groups) < 2 or not names[0] or any(set(other) != set(names[0]) for other in names):
         return ResultTable((), ())
@@ -505,7 +507,7 @@ def spreads(groups: Sequence[Group]) -> ResultTable:
     rows = []
     for group in groups:
         for run in group.runs:
-            by_client = run.clients(run.judged)
+            by_client = run.clients(run.selection_metric)
             if len(by_client) > MANY:
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, Cell(f"{len(by_client):,}"), *cells([*by_client.values()])))
@@ -555,7 +557,7 @@ def reward_fairness(groups: Sequence[Group]) -> ResultTable:
         reference = local_run(run, groups)
         if reference is None:
             continue
-        one, other = reference.clients(run.judged), run.clients(run.judged)
+        one, other = reference.clients(run.selection_metric), run.clients(run.selection_metric)
         shared = sorted(one.keys() & other.keys())
         correlation = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
         interval = NONE if math.isnan(correlation.low) else f"{correlation.low:.3f} to {correlation.high:.3f}"
@@ -601,7 +603,7 @@ def clients(run: Run) -> ResultTable:
 
     Of very many clients the largest and the smallest are shown.
     """
-    accuracy, rows = run.clients(run.judged), []
+    accuracy, rows = run.clients(run.selection_metric), []
     if run.partition is None:
         return ResultTable((), ())
     names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
@@ -613,7 +615,7 @@ def clients(run: Run) -> ResultTable:
         score = accuracy.get(part["client"])
         last = Cell(NONE) if score is None else Cell(number(score), repr(score))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
-    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {title_of(run.judged)}")
+    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {title_of(run.selection_metric)}")
     return ResultTable(head, ends(rows))
 
 

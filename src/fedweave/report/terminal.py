@@ -29,8 +29,8 @@ from fedweave.metrics.selection import (
     RMSE,
     RMSE_OF_MEAN,
     WITHOUT_GRAPH,
-    judged_by,
     of_members,
+    selection_metric_of,
     title_of,
 )
 from fedweave.report.absences import absent, mostly
@@ -106,7 +106,7 @@ class Terminal:
         note = f"{reached.seconds / reached.round:.3g} s/round"
         if known := headline(reached.summary):
             note += f", {known}"
-            name = title_of(judged_by(reached.summary))
+            name = title_of(selection_metric_of(reached.summary))
             self._last = f", {name} after round {reached.round}{known.removeprefix(name)}"
         else:
             note += self._last
@@ -157,7 +157,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     if "stopped" in summary:
         console.print(summary["stopped"], highlight=False, soft_wrap=True, markup=False)
     if "best_val/round" in metrics:
-        console.print(_chosen(metrics, judged_by(metrics)), highlight=False, soft_wrap=True)
+        console.print(_chosen(metrics, selection_metric_of(metrics)), highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)
     for head, text in _account(summary, directory):
@@ -166,7 +166,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
 
 def _result(summary: Values, directory: Path) -> Table:
     """The most important metrics on the test split, and the references to compare them with."""
-    metrics, metric = summary["metrics"], judged_by(summary["metrics"])
+    metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
     rounds = counted(summary["rounds"], "round")
     table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
     for heading in ("all examples", "member mean", "worst member"):
@@ -255,7 +255,7 @@ def _scores(metrics: Values) -> list[Table]:
         table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
     for name in (key.removeprefix("pooled/") for key in metrics if key.startswith("pooled/")):
         table.add_row(f"{name}, pooled", _number(metrics[f"pooled/{name}"]))
-    metric, chosen = judged_by(metrics), "best_val/round" in metrics
+    metric, chosen = selection_metric_of(metrics), "best_val/round" in metrics
     for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
             table.add_row(f"{name}, features only", *map(_number, values))
@@ -294,7 +294,11 @@ def _show_fairest(console: Console, metrics: Values) -> None:
     """Print the test result of the fairest round, or of the round shown instead, and notes on it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-    by = f"best by validation {title_of(judged_by(metrics))}" if fallen_back(metrics) else "fairest by validation"
+    by = (
+        f"best by validation {title_of(selection_metric_of(metrics))}"
+        if fallen_back(metrics)
+        else "fairest by validation"
+    )
     console.print(f"{by}: {words}", highlight=False)
     for note in of_fairest(metrics).values():
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)

@@ -43,8 +43,8 @@ from fedweave.experiment.runs.files import CHECKPOINT, write
 from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.cells import Cell, ResultTable, measured, number
-from fedweave.report.conditions import said, short, values_of
-from fedweave.report.reading import Group, judged_alike, spread
+from fedweave.report.conditions import in_words, short, values_of
+from fedweave.report.reading import Group, common_selection_metric, spread
 
 MOST = 10_000  # largest number of runs
 
@@ -183,7 +183,7 @@ def _sharing_notes(name: str, exchanged: Exchanged, lacking: Sequence[str], docu
     lacking: the texts of --set that it does not take.
     """
     unused = [f"{name} does not take {', '.join(f'--set {text}' for text in lacking)}"] if lacking else []
-    return [f"{note}." for note in (*unused, *exchanged.told(name, resolve(document).algorithm.values))]
+    return [f"{note}." for note in (*unused, *exchanged.notes(name, resolve(document).algorithm.values))]
 
 
 def _algorithm(document: Document) -> tuple[str, type]:
@@ -384,7 +384,9 @@ def choose(
 
     keys: keys of the grid. apart: the keys that are conditions.
     """
-    metrics = {repr(values_of(alike[0], apart)): judged_alike(alike) for alike in by_condition(groups, apart)}
+    metrics = {
+        repr(values_of(alike[0], apart)): common_selection_metric(alike) for alike in by_condition(groups, apart)
+    }
     candidates: dict[tuple[str, str], list[Group]] = {}  # {(algorithm, condition): its settings}
     for group in groups:
         condition = repr(values_of(group, apart))
@@ -490,7 +492,9 @@ def describe_choices(choices: Sequence[Chosen]) -> Iterator[str]:
 def _settings_text(choices: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
     """ "fedavg with lr = 0.1, …": each choice with its values of these keys."""
     return ", ".join(
-        dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in choices for key in keys(one))
+        dict.fromkeys(
+            f"{one.algorithm} with {in_words({key: one.setting[key]})}" for one in choices for key in keys(one)
+        )
     )
 
 
@@ -503,7 +507,7 @@ def table(choices: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
         (
             Cell(one.algorithm),
             *(Cell(str(one.condition.get(key, ""))) for key in apart),
-            *([Cell(said(one.setting) or "-")] if has_settings else []),
+            *([Cell(in_words(one.setting) or "-")] if has_settings else []),
             *(measured(one.group.values(name), number) for name in shown),
         )
         for one in choices

@@ -37,11 +37,11 @@ from fedweave.report.cells import (
     unlike,
 )
 from fedweave.report.compare import headlines, over_conditions
-from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
+from fedweave.report.conditions import Condition, Ranks, conditions, effect, in_words, placed, short
 from fedweave.report.drawing import COLORS, DASHES
 from fedweave.report.figures import mean_sent
 from fedweave.report.html import SelectedRuns, render
-from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
+from fedweave.report.reading import Group, Run, common_selection_metric, grouped, read_runs, spread
 from fedweave.report.tables import gains
 from fedweave.report.terminal import show_cells
 from fedweave.sweep import plan
@@ -74,10 +74,10 @@ def latex(choices: Sequence[Chosen]) -> str:
     """A `table` with booktabs' rules: algorithms down, conditions across. A result is bold if it is better than every
     other in its column by a paired test over seeds. With several conditions the last column has the mean ranks."""
     rows = list(dict.fromkeys(one.algorithm for one in choices))
-    columns = list(dict.fromkeys(said(one.condition) for one in choices))
-    at = {(one.algorithm, said(one.condition)): one for one in choices}
+    columns = list(dict.fromkeys(in_words(one.condition) for one in choices))
+    at = {(one.algorithm, in_words(one.condition)): one for one in choices}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    column_heads = {said(one.condition): _head(one.condition) for one in choices}
+    column_heads = {in_words(one.condition): _head(one.condition) for one in choices}
     heads = [escaped(column_heads[column] or worded(choices[0].metric)) for column in columns]
     order = placed_over(choices)
     if order is not None:
@@ -108,7 +108,7 @@ def latex(choices: Sequence[Chosen]) -> str:
 
 def _head(condition: Values) -> str:
     """A condition above a column: "cora, louvain, clients = 5"."""
-    words = (str(value) if key.endswith(".name") else said({key: value}) for key, value in condition.items())
+    words = (str(value) if key.endswith(".name") else in_words({key: value}) for key, value in condition.items())
     return ", ".join(words)
 
 
@@ -118,7 +118,7 @@ def placed_over(choices: Sequence[Chosen]) -> Ranks | None:
     for one in choices:
         mean = spread(one.values())[0]
         known = {one.algorithm: rank(one.metric, mean)} if math.isfinite(mean) else {}
-        means.setdefault(said(one.condition), {}).update(known)
+        means.setdefault(in_words(one.condition), {}).update(known)
     names = list(dict.fromkeys(one.algorithm for one in choices))
     sets = {str(one.group.first.config["data"].get("name")) for one in choices}
     order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None
@@ -131,14 +131,14 @@ def by_condition(choices: Sequence[Chosen]) -> list[Record]:
     order, lines = placed_over(choices), []
     together: dict[str, list[Chosen]] = {}
     for one in choices:
-        together.setdefault(said(one.condition), []).append(one)
+        together.setdefault(in_words(one.condition), []).append(one)
     gaps_of = {
         where: [paired_differences(one.by_seed(), alike[0].by_seed()) for one in alike[1:]]
         for where, alike in together.items()
     }
     ways = {where: signs(gaps) for where, gaps in gaps_of.items()}
     for one in choices:
-        where = said(one.condition)
+        where = in_words(one.condition)
         first, place = together[where][0], together[where].index(one)
         mean, deviation, seeds = spread(one.values())
         line = {"condition": where, "algorithm": one.algorithm, "metric": one.metric, "seeds": seeds, "mean": mean}
@@ -191,7 +191,7 @@ def caption(choices: Sequence[Chosen], what: str) -> str:
     settings: dict[str, dict[str, list[Chosen]]] = {}
     for one in choices:
         if one.setting:
-            settings.setdefault(one.algorithm, {}).setdefault(said(one.setting), []).append(one)
+            settings.setdefault(one.algorithm, {}).setdefault(in_words(one.setting), []).append(one)
     tuned = [
         f"{algorithm if len(values) == 1 else _named(one)}: {value}"
         for algorithm, values in settings.items()
@@ -242,7 +242,7 @@ def named(key: str, config: Values) -> str:
 
 
 def _named(one: Chosen) -> str:
-    return f"{one.algorithm} ({said(one.condition)})" if one.condition else one.algorithm
+    return f"{one.algorithm} ({in_words(one.condition)})" if one.condition else one.algorithm
 
 
 def _same(section: str, configs: Sequence[Values], varied: set[str]) -> str:
@@ -338,7 +338,7 @@ def charts(choices: Sequence[Chosen]) -> list[Chart]:
         for one in choices:
             if is_number(one.condition.get(key)):
                 rest = {other: value for other, value in one.condition.items() if other != key}
-                together.setdefault(said(rest), []).append(one)
+                together.setdefault(in_words(rest), []).append(one)
         for where, alike in together.items():
             if len({one.condition[key] for one in alike}) > 1 == len({one.metric for one in alike}):
                 result.append(_over(key, where, alike))
@@ -381,7 +381,7 @@ def _tests(one: Chosen) -> list[dict[int, float]]:
 def _curves(choices: Sequence[Chosen], over: str, name: str, line: Callable[[Chosen], list[Point]]) -> list[Chart]:
     together: dict[str, list[Chosen]] = {}
     for one in choices:
-        together.setdefault(said(one.condition), []).append(one)
+        together.setdefault(in_words(one.condition), []).append(one)
     charts = []
     for where, alike in together.items():
         unit = f"test {worded(alike[0].metric)}"
@@ -533,7 +533,7 @@ AFTER = {"pooled/auc": "pooled AUC", "within/auc": "AUC within members", "global
 
 def headings(groups: Sequence[Group], further: Mapping[str, str]) -> dict[str, str]:
     """{metric: heading} of the tables of such runs; further: additional columns."""
-    metric = judged_alike(groups)
+    metric = common_selection_metric(groups)
     headings_by_name = COLUMNS | (OF_POSITIVE if metric in selection.OF_POSITIVE else {})
     columns = {name.format(metric): words for name, words in headings_by_name.items()} if metric else AFTER
     return {**columns, **further, "seconds": "seconds"}
@@ -551,8 +551,8 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
 
 def describe_numbers(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
     """A note on the numbers and the selection metric; chosen: the choice in every condition."""
-    if not (metric := judged_alike(groups)):
-        ways = dict.fromkeys(f"{title_of(one.metric)} ({said(one.condition)})" for one in chosen)
+    if not (metric := common_selection_metric(groups)):
+        ways = dict.fromkeys(f"{title_of(one.metric)} ({in_words(one.condition)})" for one in chosen)
         return (f"Each condition has its own selection metric: {', '.join(ways)}.",) if ways else (APART,)
     words = title_of(metric)
     return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
@@ -717,7 +717,7 @@ def _for_papers(
         files.append(_save(folder / "sweep.tex", latex(chosen)))
     if options.csv:
         files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, options.keys)))
-        if len({said(one.condition) for one in chosen}) > 1:
+        if len({in_words(one.condition) for one in chosen}) > 1:
             files.append(_save(folder / "sweep-conditions.csv", _csv(by_condition(chosen))))
     if options.figures is not None:
         files += figures(chosen, options.figures)

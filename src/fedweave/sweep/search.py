@@ -13,7 +13,7 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
 from fedweave.papers.grid import PlannedRun, planned_run
-from fedweave.report.reading import grouped, judged_alike, read_runs, spread
+from fedweave.report.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.sweep.plan import (
     algorithms_of,
     check_scopes,
@@ -81,7 +81,7 @@ class Search:
         value = math.nan
         if not any(run.name in failed for run in self.runs):
             groups = grouped(read_runs([run.directory for run in self.runs]))
-            metric = judged_alike(groups)
+            metric = common_selection_metric(groups)
             value = rank(metric, spread(groups[0].values(f"{BEST}/val/{metric}"))[0])
         if math.isnan(value):
             self.study.tell(self.trial, state=optuna.trial.TrialState.FAIL)

@@ -97,7 +97,7 @@ class MotifPrototypes(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """λ times the distance, scalar; 0 before there are global prototypes."""
-        inputs, embedded = outputs.given, outputs.embeddings[embedding(outputs.model) - 1]
+        inputs, embedded = outputs.inputs, outputs.embeddings[embedding(outputs.model) - 1]
         if "prototype" not in inputs:
             result: Tensor = embedded.new_zeros(())
             return result
@@ -121,7 +121,7 @@ class MotifPrototypes(Part):
         """{"motif": int64 [K], "prototype": [K, h]} of the trained model, -1 and zeros behind the agent's motifs."""
         graph = ctx.client.graph
         embedded = models.apply(ctx.training.model[: embedding(ctx.training.model)], ctx.trained, graph)
-        return {"motif": graph.found(MOTIFS), "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
+        return {"motif": graph.precomputed(MOTIFS), "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
 
     # --- server ---
 
@@ -227,7 +227,7 @@ class AgentValue(Part):
 
     def report(self, ctx: Context) -> Tree:
         """{"motif": int64 [K], -1 at padding} and {"n": training examples}, if they count."""
-        motif = {"motif": ctx.client.graph.found(MOTIFS)} if self.alpha2 else {}
+        motif = {"motif": ctx.client.graph.precomputed(MOTIFS)} if self.alpha2 else {}
         return motif | ({"n": ctx.examples} if self.weights == "size" else {})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:

@@ -571,7 +571,7 @@ class Vocabulary:
         """
         if any(part.edges is not None for part in partition.parts):
             return [self.alone(share) for share in shares(data, partition.parts)]
-        whole = self.found(data)
+        whole = self.search(data)
         return [
             self.table(whole, part.examples, (part.masks & data.labeled[part.examples])[TRAIN])
             for part in partition.parts
@@ -579,19 +579,19 @@ class Vocabulary:
 
     def alone(self, data: Dataset, folder: Path | None = None) -> Precomputed:
         """The motifs of a client's training graphs, from only these graphs."""
-        return self.table(self.found(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
+        return self.table(self.search(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
 
-    def tables(self, found: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
+    def tables(self, precomputed: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
         """The most frequent motifs of each client's training graphs: client, motif, graphs."""
         rows = []
-        for client, entry in found.items():
+        for client, entry in precomputed.items():
             names = entry.words[MOTIFS]
             graphs = np.diff(entry.matrices[HAVING].indptr)[: len(names)]
             rows += [(client, names[k], int(graphs[k])) for k in np.argsort(-graphs, kind="stable")[:_SHOWN]]
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         return {MOTIFS: pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))}
 
-    def found(self, data: Dataset, folder: Path | None = None) -> Motifs:
+    def search(self, data: Dataset, folder: Path | None = None) -> Motifs:
         """The motifs of all small graphs of `data`; read from `folder`, by default the cache, if they were searched
         before."""
         if data.graph_of is None:

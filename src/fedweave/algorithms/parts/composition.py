@@ -24,7 +24,7 @@ from fedweave.algorithms.parts.part import (
     FollowsData,
     Part,
     ScoresMore,
-    TellsPeers,
+    SendsToPeers,
     Trains,
     TriesModels,
     Warns,
@@ -193,13 +193,13 @@ class Composition(dict[str, Part]):
         return torch.stack(limits).prod(0) if limits else None
 
     def of_client(
-        self, hook: Literal["receive", "start", "judged"], ctx: Context, default: Callable[[Context], Tree]
+        self, hook: Literal["receive", "start", "personalize"], ctx: Context, default: Callable[[Context], Tree]
     ) -> Tree:
         """The weights from the owner of a hook at the client, or from `default`."""
         if not (owner := self.owner(hook)):
             return default(ctx)
         part = self[owner]
-        return {"receive": part.receive, "start": part.start, "judged": part.judged}[hook](ctx.at(owner))
+        return {"receive": part.receive, "start": part.start, "personalize": part.personalize}[hook](ctx.at(owner))
 
     def trained(self, ctx: Context) -> Fit:
         """The result of local training, by the owner of `train` or with `local_steps` steps.
@@ -314,7 +314,7 @@ class Composition(dict[str, Part]):
         if forgetful and (keeps := [name for name in self if name in state]):
             raise ConfigError(
                 f"parts: {called(self[keeps[0]])} keeps values at clients, but {called(self[forgetful])} with "
-                "everyone = false needs updates from the present message only; set everyone = true"
+                "require_all = false needs updates from the present message only; set require_all = true"
                 + of_algorithm(self, (keeps[0], forgetful))
             )
 
@@ -328,22 +328,22 @@ class Composition(dict[str, Part]):
     @property
     def teller(self) -> str:
         """The name of the part with which clients send each other values for each new model; "" if there is none."""
-        return next((name for name, part in self.items() if isinstance(part, TellsPeers)), "")
+        return next((name for name, part in self.items() if isinstance(part, SendsToPeers)), "")
 
     @property
-    def tells(self) -> dict[str, Sends | str]:
+    def sends_to_peers(self) -> dict[str, Sends | str]:
         """The declarations of the values that clients send to peers."""
         part = self.get(self.teller)
-        return dict(part.tells) if isinstance(part, TellsPeers) else {}
+        return dict(part.sends_to_peers) if isinstance(part, SendsToPeers) else {}
 
     def parcels(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """The client's messages to its peers."""
         part = self[self.teller]
-        return part.tell(ctx.at(self.teller), model, w) if isinstance(part, TellsPeers) else {}
+        return part.tell(ctx.at(self.teller), model, w) if isinstance(part, SendsToPeers) else {}
 
     def heard(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Let the part keep the peers' messages."""
-        if isinstance(part := self[self.teller], TellsPeers):
+        if isinstance(part := self[self.teller], SendsToPeers):
             part.hear(ctx.at(self.teller), received, present)
 
     @property
@@ -390,10 +390,10 @@ class Composition(dict[str, Part]):
         items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
         return {key: matrix for key, matrix in items if isinstance(matrix, Tensor) and matrix.dim() == 2}
 
-    def layers(self, model: Model, own: bool = True) -> Model:
+    def layers(self, model: Model, on_clients: bool = True) -> Model:
         """The model's layers after all parts (see `Part.layers`)."""
         for part in self.values():
-            model = part.layers(model, own)
+            model = part.layers(model, on_clients)
         return model
 
     @property
@@ -403,16 +403,18 @@ class Composition(dict[str, Part]):
         sent again."""
         if self.tunes:
             return list(self)
-        return [name for name in self if name in (self.owner("receive"), self.owner("judged") or self.owner("start"))]
+        return [
+            name for name in self if name in (self.owner("receive"), self.owner("personalize") or self.owner("start"))
+        ]
 
     @property
     def tunes(self) -> bool:
         """Whether clients train the received weights for use."""
-        judge = self.owner("judged")
+        judge = self.owner("personalize")
         return bool(judge) and self[judge].needs.tunes
 
     @property
-    def judges_received(self) -> bool:
+    def evaluates_received(self) -> bool:
         """Whether clients use the received weights, as they are or after further training, as far as the parts
         decide."""
         return self.uses_received or self.tunes
@@ -420,8 +422,8 @@ class Composition(dict[str, Part]):
     @property
     def uses_received(self) -> bool:
         """Whether clients use the received weights as they are, as far as the parts decide."""
-        judge = self.owner("judged")
-        return self[judge].needs.judged_global if judge else not (self.owner("receive") or self.owner("start"))
+        judge = self.owner("personalize")
+        return self[judge].needs.uses_global_model if judge else not (self.owner("receive") or self.owner("start"))
 
     @property
     def setup(self) -> tuple[Step, ...]:

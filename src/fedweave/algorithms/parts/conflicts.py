@@ -112,7 +112,7 @@ DECIDES = {
     "step": "the server's step",
     "start": "where training starts",
     "train": "how a client trains",
-    "judged": "which model a client uses",
+    "personalize": "which model a client uses",
 }
 SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # examples of parts that decide a hook
 OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks that have no use if no weights are shared
@@ -306,7 +306,7 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "{other} reads each client's reply, which {one} hides; leave out one of them",
     ),
     (
-        lambda part: part.needs.tells_gradients,
+        lambda part: part.needs.sends_gradients,
         lambda part: bool(mechanisms(part)) and not _adds_up(part),
         "any",
         "{one} also sends gradients, which {other} does not protect; leave out one of them, or "
@@ -316,15 +316,15 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         _of_the_message_alone,
         lambda part: _has("start")(part) or _changes(part),
         "any",
-        "{other} lets clients train from more than the present message, and {one} with everyone = false forbids that; "
-        "set everyone = true",
+        "{other} lets clients train from more than the present message, and {one} with require_all = false forbids "
+        "that; set require_all = true",
     ),
     (
         _of_the_message_alone,
         _remakes_data,
         "any",
-        "{other} lets clients train on data of an earlier message, and {one} with everyone = false forbids that; "
-        "set everyone = true",
+        "{other} lets clients train on data of an earlier message, and {one} with require_all = false forbids that; "
+        "set require_all = true",
     ),
     (
         _hides,
@@ -406,37 +406,37 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
 WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: part.needs.whole_models,
-        lambda part, given: given.share,
+        lambda part, settings: settings.share,
         "{one} lets the server evaluate whole models, but clients send only a share of the weights",
     ),
     (
         lambda part: part.protection.stateless,
-        lambda part, given: given.remembers,
-        "{one} with everyone = false needs updates from the present message only, but {given.remembers} uses earlier "
-        "ones; change that, or set everyone = true",
+        lambda part, settings: settings.remembers,
+        "{one} with require_all = false needs updates from the present message only, but {settings.remembers} uses "
+        "earlier ones; change that, or set require_all = true",
     ),
     (
-        lambda part: part.needs.everyone,
-        lambda part, given: given.participation < 1,
-        "{one} needs all clients, and participation is {given.participation:g}; set participation = 1.0",
+        lambda part: part.needs.all_clients,
+        lambda part, settings: settings.participation < 1,
+        "{one} needs all clients, and participation is {settings.participation:g}; set participation = 1.0",
     ),
     (
         _of_all,
-        lambda part, given: given.participation < 1,
-        "{one} with everyone = true needs all clients, and participation is {given.participation:g}; set participation "
-        "= 1.0, or everyone = false",
+        lambda part, settings: settings.participation < 1,
+        "{one} with require_all = true needs all clients, and participation is {settings.participation:g}; set "
+        "participation = 1.0, or require_all = false",
     ),
     (
         _of_single_examples,
-        lambda part, given: given.own_weights,
+        lambda part, settings: settings.own_weights,
         "{one} bounds what one example reveals through its own gradient, but weights that stay at clients come "
         "from all examples (set share = ['*'], and no reward)",
     ),
     (
         lambda part: part.needs.optimizer is not None,
-        lambda part, given: given.optimizer != part.needs.optimizer,
-        "{one} treats updates as sums of gradients, and updates by {given.optimizer} are no such sums; set optimizer = "
-        "'{part.needs.optimizer}'",
+        lambda part, settings: settings.optimizer != part.needs.optimizer,
+        "{one} treats updates as sums of gradients, and updates by {settings.optimizer} are no such sums; set "
+        "optimizer = '{part.needs.optimizer}'",
     ),
     (
         lambda part: part.needs.optimizer == "sgd",
@@ -484,7 +484,7 @@ def check_settings(parts: Parts, settings: Combination) -> None:
     for name, part in parts.items():
         for concerned, conflicting, sentence in WITH_SETTINGS:
             if concerned(part) and conflicting(part, settings):
-                words = {"one": name, "part": part, "given": settings, "excluded": settings.excluded(part)}
+                words = {"one": name, "part": part, "settings": settings, "excluded": settings.excluded(part)}
                 raise ValueError("parts: " + sentence.format(**words))
 
 
@@ -498,7 +498,7 @@ def check_links(parts: Parts, model: Model) -> None:
         return
     for name, part in parts.items():
         needs = part.needs
-        if needs.nodes or needs.sens or part.protection.plain_loss or (has(part, "objective") and not needs.links):
+        if needs.nodes or needs.sensitive or part.protection.plain_loss or (has(part, "objective") and not needs.links):
             preset = _maker(part)
             remedy = "Leave it out of algorithm.parts." if not preset else 'Set algorithm.name = "fedavg" or "fedprox".'
             of = f' of algorithm.name = "{preset}"' if preset else ""
@@ -606,19 +606,19 @@ def _incomplete(parts: Parts) -> Iterator[str]:
 NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: bool(part.needs.several_steps),
-        lambda part, given: given.one_step,
+        lambda part, settings: settings.one_step,
         "{one}: with local_steps = 1 training ends before {part.needs.several_steps}",
     ),
     (
         lambda part: part.needs.suits is not None,
-        lambda part, given: given.optimizer != part.needs.suits,
-        "{one} is made for steps of {part.needs.suits}; steps of {given.optimizer} do not get shorter on a flat "
+        lambda part, settings: settings.optimizer != part.needs.suits,
+        "{one} is made for steps of {part.needs.suits}; steps of {settings.optimizer} do not get shorter on a flat "
         "objective. Set optimizer = '{part.needs.suits}'",
     ),
     (
         lambda part: part.needs.pull > 0,
-        lambda part, given: given.optimizer == "sgd" and given.lr * part.needs.pull > 2,
-        "{one}: steps of lr = {given.lr:g} along a pull of strength {part.needs.pull:g} overshoot and diverge. "
+        lambda part, settings: settings.optimizer == "sgd" and settings.lr * part.needs.pull > 2,
+        "{one}: steps of lr = {settings.lr:g} along a pull of strength {part.needs.pull:g} overshoot and diverge. "
         "Set lr · strength below 2",
     ),
 )
@@ -629,4 +629,4 @@ def noted(parts: Parts, settings: Combination) -> Iterator[str]:
     for name, part in parts.items():
         for concerned, condition, sentence in NOTED:
             if concerned(part) and condition(part, settings):
-                yield sentence.format(one=name, part=part, given=settings)
+                yield sentence.format(one=name, part=part, settings=settings)

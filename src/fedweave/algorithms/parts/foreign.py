@@ -80,7 +80,7 @@ class ForeignEnds(LinkPrediction):
     epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
     target_rounds: Annotated[Count | None, Beside("epsilon")] = None
-    needs = Needs(links=True, ids=True, one_model=True, tells=True, finder=CrossingLinks())
+    needs = Needs(links=True, ids=True, one_model=True, sends_to_peers=True, finder=CrossingLinks())
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.sigma:
@@ -160,7 +160,7 @@ class ForeignEnds(LinkPrediction):
     )
     def ask(self, client: Client, message: Tree) -> Tree:
         """{"names", "evidence": int64 [F], -1 at padding}."""
-        names, evidence = client.graph.found(FOREIGN_NODES).unbind(1)
+        names, evidence = client.graph.precomputed(FOREIGN_NODES).unbind(1)
         return {"names": names.clone(), "evidence": evidence.clone()}
 
     @on_client(sends={"refused": Sends("how many nodes each peer asked it for that it has no link to", within=Whole())})
@@ -168,10 +168,10 @@ class ForeignEnds(LinkPrediction):
         """Keep, for each of P peers, the client's nodes whose rows the peer gets, "rows" int64 [P, m], and their places
         among the peer's foreign nodes, "places" int64 [P, m]; both -1 at padding."""
         graph, received = client.graph, message["received"]
-        room, key = graph.found(ROOM).shape[0], type(self).__name__
-        names = torch.where(graph.real, graph.found(NODE_NAMES)[:, 0], -1)
+        room, key = graph.precomputed(ROOM).shape[0], type(self).__name__
+        names = torch.where(graph.real, graph.precomputed(NODE_NAMES)[:, 0], -1)
         order = names.argsort()
-        (records, at), ends = graph.found(RECORDS)[:, 0].sort(), graph.found(RECORDS)[:, 1]
+        (records, at), ends = graph.precomputed(RECORDS)[:, 0].sort(), graph.precomputed(RECORDS)[:, 1]
         rows, places, refused = list[Tensor](), list[Tensor](), list[Tensor]()
         for demand in (received[str(peer)] for peer in range(len(received))):
             mine, there = _member(names.gather(0, order), demand["names"])
@@ -189,8 +189,8 @@ class ForeignEnds(LinkPrediction):
     # --- after each round: holders send rows of their models ---
 
     @property
-    def tells(self) -> Declaration:
-        """See `TellsPeers`."""
+    def sends_to_peers(self) -> Declaration:
+        """See `SendsToPeers`."""
         what = "the embeddings by the holder's model of the nodes that the peer asked for, from features and neighbors"
         return {
             "h": Sends(what, self.mechanisms),
@@ -219,7 +219,7 @@ class ForeignEnds(LinkPrediction):
     def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Keep the last row of each foreign node from its holder, "h" [F, k], and "there" bool [F], whether there is
         one. If two peers claim the same node, the client takes neither row."""
-        memory, size = ctx.memory, ctx.client.graph.found(FOREIGN_NODES).shape[0]
+        memory, size = ctx.memory, ctx.client.graph.precomputed(FOREIGN_NODES).shape[0]
         h = received[0]["h"].new_zeros(size + 1, received[0]["h"].shape[1])
         claims = torch.zeros(size + 1, dtype=torch.int64, device=h.device)
         for at, parcel in enumerate(received):
@@ -257,7 +257,7 @@ class ForeignEnds(LinkPrediction):
         """The sum [F, k] of the rows of h [n, k] that training links join to each foreign node, and their number [F,
         1]."""
         links, real = self.links(graph)
-        size, there = graph.found(FOREIGN_NODES).shape[0], real[:, None].to(h.dtype)
+        size, there = graph.precomputed(FOREIGN_NODES).shape[0], real[:, None].to(h.dtype)
         place, near = places_of(graph, links), links[:2].amin(0)
         sums = h.new_zeros(size, h.shape[1]).index_add(0, place, gather_rows(h, near) * there)
         return sums, h.new_zeros(size, 1).index_add(0, place, there)
@@ -272,20 +272,20 @@ class ForeignEnds(LinkPrediction):
 
     def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
         """The client's training links to foreign nodes, int64 [3, t] as `Graph.pairs`, and bool [t] which are real."""
-        trained = graph.found(FOREIGN_TRAINED)[:, 0]
+        trained = graph.precomputed(FOREIGN_TRAINED)[:, 0]
         return ends_of(graph).gather(1, trained.clamp(min=0).expand(3, -1)), trained >= 0
 
     def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """For each of `links` int64 [3, m] a pair of a client's node and the foreign end of a training link that is
         none of its known links, and bool [m], whether one was drawn in `TRIES`. With several relations only the foreign
         end is drawn."""
-        trained = graph.found(FOREIGN_TRAINED)[:, 0]
+        trained = graph.precomputed(FOREIGN_TRAINED)[:, 0]
         ends, total = (
-            graph.found(FOREIGN_PAIRS)[:, 1].gather(0, trained.clamp(min=0)),
+            graph.precomputed(FOREIGN_PAIRS)[:, 1].gather(0, trained.clamp(min=0)),
             (trained >= 0).sum().clamp(min=1),
         )
-        nodes, count = graph.real.sum(), (graph.found(FOREIGN_NODES)[:, _NAME] != -1).sum().clamp(min=1)
-        codes = graph.found(FOREIGN_LINKS)[:, 0]
+        nodes, count = graph.real.sum(), (graph.precomputed(FOREIGN_NODES)[:, _NAME] != -1).sum().clamp(min=1)
+        codes = graph.precomputed(FOREIGN_LINKS)[:, 0]
         codes = torch.where(codes < 0, _LARGEST, codes)
         source, target, relation = links
         leads = source < graph.nodes
@@ -304,13 +304,13 @@ class ForeignEnds(LinkPrediction):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without links to foreign nodes whose rows it received."""
-        graph, drawn, there = outputs.graph, outputs.drawn, outputs.given["there"]
+        graph, drawn, there = outputs.graph, outputs.drawn, outputs.inputs["there"]
         links, real = self._chosen(graph, drawn)
         pairs, count = torch.cat([links, drawn["pairs"]], 1), len(real)
         known = there.gather(0, places_of(graph, pairs))
-        foreign = self.foreign(outputs.model, outputs.w, graph, outputs.given, outputs.embedding)
+        foreign = self.foreign(outputs.model, outputs.w, graph, outputs.inputs, outputs.embedding)
         if self.neighbors:  # each link gets a row that is computed without it
-            apart = self._without(graph, outputs.embedding, outputs.given, links, real)
+            apart = self._without(graph, outputs.embedding, outputs.inputs, links, real)
             at = graph.nodes + len(foreign) + torch.arange(count, device=links.device)
             ends = [torch.where(end < graph.nodes, end, at) for end in links[:2]]
             pairs = torch.cat([torch.stack([*ends, links[2]]), drawn["pairs"]], 1)
@@ -331,13 +331,13 @@ class ForeignEnds(LinkPrediction):
         """{"crossing": [3, 2, …] as in `metrics.classification.counts`} of links to foreign nodes whose rows the client
         received, and of pairs that are no links, in each split."""
         graph = with_foreign(self, model, w, ctx.client.graph, ctx.memory)
-        return {CROSSING: counts(models.judged(model, w, graph), graph.y, graph.masks)}
+        return {CROSSING: counts(models.infer(model, w, graph), graph.y, graph.masks)}
 
 
 def with_foreign(part: ForeignEnds, model: Model, w: Tree, graph: Graph, memory: Tree) -> Graph:
     """A client's graph whose examples are the pairs with a foreign end; pairs that can be scored are in their splits;
     memory: the part's memory at the client."""
-    table, pairs = graph.found(FOREIGN_PAIRS), ends_of(graph)
+    table, pairs = graph.precomputed(FOREIGN_PAIRS), ends_of(graph)
     known = memory["there"].gather(0, places_of(graph, pairs)) & (table[:, _Y] >= 0)
     masks = (table[:, _SPLIT] == torch.arange(3, device=table.device)[:, None]) & known
     rows = part.foreign(model, w, graph, memory)
@@ -347,7 +347,7 @@ def with_foreign(part: ForeignEnds, model: Model, w: Tree, graph: Graph, memory:
 
 def ends_of(graph: Graph) -> Tensor:
     """int64 [3, c]: the pairs with a foreign end, as `Graph.pairs`."""
-    near, place, relation, leads, *_ = graph.found(FOREIGN_PAIRS).unbind(1)
+    near, place, relation, leads, *_ = graph.precomputed(FOREIGN_PAIRS).unbind(1)
     near, far = near.clamp(min=0), place.clamp(min=0) + graph.nodes
     return torch.stack([torch.where(leads == 1, near, far), torch.where(leads == 1, far, near), relation])
 

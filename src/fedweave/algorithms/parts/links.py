@@ -111,7 +111,7 @@ class LinkPrediction(Part):
 
 def training_links(graph: Graph) -> tuple[Tensor, Tensor]:
     """The client's training links, int64 [3, k] as `Graph.pairs`, and bool [k], which of them are real."""
-    rows = graph.found(TRAINED)
+    rows = graph.precomputed(TRAINED)
     if graph.pairs is None:
         raise ValueError("these examples are no links")
     return graph.pairs.gather(1, rows.clamp(min=0).expand(3, -1)), rows >= 0
@@ -123,7 +123,7 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
     Both ends are drawn; with several relations only the head or the tail; with items only the item.
     """
-    nodes, known = graph.real.sum(), graph.found(KNOWN)
+    nodes, known = graph.real.sum(), graph.precomputed(KNOWN)
     source, target, relation = links[SOURCE], links[TARGET], links[RELATION].clamp(min=0)
     items = graph.extra.get(ITEMS)
     several = known.shape[0] > 0 and graph.several and items is None

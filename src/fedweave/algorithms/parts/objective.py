@@ -269,7 +269,7 @@ class Objective:
         w: Tree,
         client: Client,
         key: Tensor,
-        given: Tree | None = None,
+        inputs: Tree | None = None,
         anchor: Tree | None = None,
         state: Tree | None = None,
         penalty: Penalty | None = None,
@@ -282,7 +282,7 @@ class Objective:
         """`local_steps` steps from `w`, or the steps of `local_epochs` passes over the training examples, at the
         round's rate.
 
-        given: {part: values of its download and recall}. anchor: the received weights for penalties; None for no
+        inputs: {part: values of its download and recall}. anchor: the received weights for penalties; None for no
         penalties. state: the optimizer's state; None starts it afresh. penalty: replaces the parts' penalties; it must
         be a method that stays the same object, because the traced training is stored under it. steps, optimizer:
         replace the training's. limit: the number of steps after which this client stops, int64 scalar (`learn.fit`).
@@ -291,13 +291,13 @@ class Objective:
         """
         training, graph = self.training, client.graph
         if steps is None and limit is None and training.local_epochs and training.batch_size:
-            steps = training.local_epochs * (given or {})[BATCHES]["batches"]
+            steps = training.local_epochs * (inputs or {})[BATCHES]["batches"]
             limit = training.local_epochs * batches(graph.masks[TRAIN].sum(), training.batch_size)
         steps = training.steps if steps is None else steps
         optimizer = training.update_rule if optimizer is None else optimizer
         extra = self._penalties if anchor is not None and penalty is None else {}
-        args = {name: value for name, value in (given or {}).items() if name in self._terms or name in extra}
-        counts = (given or {}).get(COUNTS, {}).get("classes")
+        args = {name: value for name, value in (inputs or {}).items() if name in self._terms or name in extra}
+        counts = (inputs or {}).get(COUNTS, {}).get("classes")
         args |= {k: extra for k, extra in ((_WITHIN, within), (_SHARE, share), (_COUNTS, counts)) if extra is not None}
         moves_all = limit is not None and (training.weight_decay > 0 or extra or penalty)
         drawn = {
@@ -318,7 +318,7 @@ class Objective:
             rows=frozenset() if moves_all else self._feature_rows & {path for path, _ in leaves(w)},
             state=state,
             limit=limit,
-            rate=(given or {}).get(RATE, {}).get("rate"),
+            rate=(inputs or {}).get(RATE, {}).get("rate"),
             clip=training.clip_gradient,
         )
 
@@ -326,10 +326,10 @@ class Objective:
         """{part: values of its `recall` at the client}, without parts that recall nothing."""
         return {name: memory for name, part in self.parts.items() if (memory := part.recall(ctx.at(name)))}
 
-    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
+    def gradient(self, w: Tree, client: Client, key: Tensor, inputs: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches; computed
         as the difference that a plain step of length 1 makes."""
-        inputs = {name: value for name, value in (given or {}).items() if name != RATE}
+        inputs = {name: value for name, value in (inputs or {}).items() if name != RATE}
         slope = sub(w, self._one_step.fit(w, client, key, inputs).w)
         if not models.statistics(self.training.model):
             return slope

@@ -139,7 +139,7 @@ class Trainable(Protocol):
         w: Tree,
         client: Client,
         key: Tensor,
-        given: Tree | None = None,
+        inputs: Tree | None = None,
         anchor: Tree | None = None,
         state: Tree | None = None,
         penalty: Penalty | None = None,
@@ -152,7 +152,7 @@ class Trainable(Protocol):
         """Train `w` (`Objective.fit`)."""
         ...
 
-    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
+    def gradient(self, w: Tree, client: Client, key: Tensor, inputs: Tree | None = None) -> Tree:
         """The gradient at `w`."""
         ...
 
@@ -175,7 +175,7 @@ class Context:
     last_loss: the loss before the last step of local training; None until then.
     released:  the update of the shared weights as it leaves the client, but without the masks of secure aggregation.
     known:     logits that `outputs` computed in this task.
-    said:      values that a part's `release` leaves for its `report`.
+    notes:     values that a part's `release` leaves for its `report`.
     """
 
     client: Client
@@ -188,7 +188,7 @@ class Context:
     last_loss: Tensor | None = None
     released: Tree = field(default_factory=dict)
     known: ByObject[Tensor] = field(default_factory=ByObject)
-    said: dict[str, Tensor] = field(default_factory=dict)
+    notes: dict[str, Tensor] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:
         """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once per task."""
@@ -206,21 +206,21 @@ class Context:
         return self.objective.training
 
     @property
-    def given(self) -> Tree:
+    def downloaded(self) -> Tree:
         """The values that the part's `download` sent: those for all clients, and this client's row ("each")."""
         result: Tree = self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
         return result
 
     @property
     def sent(self) -> Tree:
-        """{part: values of its `download` and `recall` for this client}, the `given` of `objective.fit`."""
+        """{part: values of its `download` and `recall` for this client}, the `inputs` of `objective.fit`."""
         names = (self.message.keys() | self.message.get("each", {}).keys()) - {"w", "init", "each", KEEP}  # of parts
-        downloads = {name: self.at(name).given for name in sorted(names)}
+        downloads = {name: self.at(name).downloaded for name in sorted(names)}
         recalled = self.objective.recalled(self)
         return downloads | {name: downloads.get(name, {}) | memory for name, memory in recalled.items()}
 
     @property
-    def own(self) -> Tree:
+    def local_weights(self) -> Tree:
         """The weights that the client trained last; before its first training, the initial weights of all clients."""
         state = self.client.state
         return state["w"] if state.get("w") else self.first
@@ -317,17 +317,17 @@ class Outputs:
     """What a part's `objective` sees of one training step.
 
     forward: the forward pass; it runs at most once, when the first term reads `logits` or `embeddings`.
-    given:   values of the part's `download` and `recall`.
+    inputs:  values of the part's `download` and `recall`.
     drawn:   this step's row of the part's `draw`.
     """
 
     forward: Forward
-    given: Tree
+    inputs: Tree
     drawn: Tree
 
-    def of(self, given: Tree, drawn: Tree) -> "Outputs":
+    def of(self, inputs: Tree, drawn: Tree) -> "Outputs":
         """This step as another part sees it."""
-        return replace(self, given=given, drawn=drawn)
+        return replace(self, inputs=inputs, drawn=drawn)
 
     @property
     def logits(self) -> Tensor:
@@ -404,10 +404,10 @@ ONE_WIDTH = "the exchanged values are compared, so the input of the last layer m
 class Needs:
     """What a part needs of data, training and other parts.
 
-    sens:           clients have a sensitive attribute.
+    sensitive:      clients have a sensitive attribute.
     ids:            clients have their nodes' places in the undivided graph.
     finder:         precomputes client features before any step runs (`core.operators.Precomputed`); None if nothing.
-    everyone:       every client takes part in each round.
+    all_clients:    every client takes part in each round.
     optimizer:      the only local optimizer with which an update is a sum of gradients; None if any.
     excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not
                     support.
@@ -415,7 +415,8 @@ class Needs:
     pull:           strength s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
     several_steps:  what happens only from the second local step on, for a note if training is one step from the
                     received weights ("training ends before …"); "" if nothing.
-    tells_gradients: `report` sends gradients, which reveal what the protection of an update hides.
+    sends_gradients:
+                    `report` sends gradients, which reveal what the protection of an update hides.
     received:       `objective` or `penalty` compares with weights that the server sends.
     whole_features: `objective` reads all columns of the features, even columns that are 0 at a client, or `penalty` is
                     no sum over the elements of the weights.
@@ -430,32 +431,34 @@ class Needs:
     alike:          all clients count equally, also if they report sizes, unless another part weights updates.
     any_models:     the exchanged values do not have the weights' shapes, so clients' models may differ if their
                     embeddings have one width.
-    judged_apart:   the global test evaluates the clients' models (`judged`), not the global one.
-    judged_global:  `judged` gives the received weights, so that clients use the global model.
-    tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
+    tests_client_models:
+                    the global test evaluates the clients' models (`personalize`), not the global one.
+    uses_global_model:
+                    `personalize` gives the received weights, so that clients use the global model.
+    tunes:          `personalize` trains the received weights, so that clients are sent what all parts' terms of the
                     objective need.
     nodes:          it is about nodes and their neighbors, so that edges are no examples for it, and messages cannot
                     depend on time.
     classes:        it needs one class per example; numbers and several labels are not supported.
     whole_graphs:   it reads a model's outputs for a client's whole graph; a model that marks the seeds of sampled
                     neighborhoods has none.
-    tells:          clients send each other values computed with each global model (`TellsPeers`).
+    sends_to_peers: clients send each other values computed with each global model (`SendsToPeers`).
     statistics:     supported running statistics of batch norm: "any"; "home", only statistics that stay at their
                     client, because the part does not average updates; or "none", because the part computes with weights
                     at clients.
     bounds:         settings that bound the number of examples in a training step; sites may require a minimum.
     """
 
-    sens: bool = False
+    sensitive: bool = False
     ids: bool = False
     finder: Precompute | None = None
-    everyone: bool = False
+    all_clients: bool = False
     optimizer: OptimizerName | None = None
     excludes: tuple[str, ...] = ()
     suits: OptimizerName | None = None
     pull: float = 0.0
     several_steps: str = ""
-    tells_gradients: bool = False
+    sends_gradients: bool = False
     received: bool = False
     whole_features: bool = False
     decided: tuple[str, ...] = ()
@@ -468,13 +471,13 @@ class Needs:
     private: tuple[str, ...] = ()
     alike: bool = False
     any_models: bool = False
-    judged_apart: bool = False
-    judged_global: bool = False
+    tests_client_models: bool = False
+    uses_global_model: bool = False
     tunes: bool = False
     nodes: bool = False
     classes: bool = False
     whole_graphs: bool = False
-    tells: bool = False
+    sends_to_peers: bool = False
     statistics: Literal["any", "home", "none"] = "any"
     bounds: tuple[str, ...] = ("batch",)
 
@@ -508,14 +511,14 @@ class Part(Settings):
 
     At the server, in the order of a round: `init`, `download`, `observe`, `limit`, `weigh`, `aggregate`, `value`,
     `update`, `step` and `measures`. At a client: `receive`, `start`, `recall`, `draw`, `objective`, `penalty`,
-    `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
+    `release` and `report`; `personalize` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints.
 
     Some parts also implement a protocol below: `ChangesData` changes clients' data from round to round, and
     `FollowsData` reacts to such changes. `BoundsExamples` trains in steps on few examples. `Trains` decides how a
-    client trains. With `TriesModels` clients try models. With `TellsPeers` clients send each other values for each new
-    model. `ScoresMore` adds measurements, `Warns` warns after a round, `Attackable` knows attacks on what clients send,
-    and `JoinsSum` can send its first values by secure aggregation.
+    client trains. With `TriesModels` clients try models. With `SendsToPeers` clients send each other values for each
+    new model. `ScoresMore` adds measurements, `Warns` warns after a round, `Attackable` knows attacks on what clients
+    send, and `JoinsSum` can send its first values by secure aggregation.
 
     sends:         {key that `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
@@ -547,11 +550,11 @@ class Part(Settings):
     def check(self, training: Training) -> None:
         """Raise a ValueError if the part does not suit the model or the training."""
 
-    def layers(self, model: Model, own: bool) -> Model:
+    def layers(self, model: Model, on_clients: bool) -> Model:
         """The layers of the model that is trained and used, for example with masks on its weights. Each part changes
         the layers of the part before it.
 
-        own: whether the model runs on clients' data; False for the global test graph, which no part changes.
+        on_clients: whether the model runs on clients' data; False for the global test graph, which no part changes.
         """
         return model
 
@@ -562,13 +565,13 @@ class Part(Settings):
         return {}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """What `ctx.given` has at the P called clients: a tree for all of them, and a tree with leaves [P, …], a row
-        for each. A part with `receive` adds a third tree, leaves [P, …]: what each client gets instead of the global
-        weights.
+        """What `ctx.downloaded` has at the P called clients: a tree for all of them, and a tree with leaves [P, …], a
+        row for each. A part with `receive` adds a third tree, leaves [P, …]: what each client gets instead of the
+        global weights.
 
         at: int64 [P], the called clients' places among all clients. The server sends the trees of all parts for
-        training. For evaluation it sends only those of the part that makes the models, by `receive` and `judged` or
-        else by `start`.
+        training. For evaluation it sends only those of the part that makes the models, by `receive` and `personalize`
+        or else by `start`.
         """
         return {}, {}
 
@@ -619,7 +622,7 @@ class Part(Settings):
         return ctx.received
 
     def recall(self, ctx: Context) -> Tree:
-        """Values that `objective` and `penalty` find in `given` in addition to the download, such as the part's memory
+        """Values that `objective` and `penalty` find in `inputs` in addition to the download, such as the part's memory
         at this client, or values computed once before training; {} if none."""
         return {}
 
@@ -632,10 +635,10 @@ class Part(Settings):
         """A term of the local objective that depends on data, scalar. Terms add up."""
         raise NotImplementedError
 
-    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+    def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """A term of the local objective that depends only on the weights: a scalar that is a sum over the elements of
         the leaves in `w`. `w` may hold few leaves; an absent leaf counts 0 (otherwise the part needs `whole_features`).
-        received: the weights that the server sent. It and trees in `given` in the form of the weights hold the same
+        received: the weights that the server sent. It and trees in `inputs` in the form of the weights hold the same
         leaves as `w`. Terms add up."""
         raise NotImplementedError
 
@@ -648,7 +651,7 @@ class Part(Settings):
         the client also sends, under the keys of `sends`."""
         return {}
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """The weights of the model that the client uses. Only one part may decide this."""
         return ctx.start
 
@@ -739,12 +742,12 @@ class TriesModels(Protocol):
 
 
 @runtime_checkable
-class TellsPeers(Protocol):
+class SendsToPeers(Protocol):
     """A part with which clients send each other values for every new global model: after `init`, and after each round.
     Only one part may do so."""
 
     @property
-    def tells(self) -> Mapping[str, Sends | str]:
+    def sends_to_peers(self) -> Mapping[str, Sends | str]:
         """{key of the message to a peer: what the peer learns from it}."""
         ...
 

@@ -40,16 +40,16 @@ class InSum(Part):
     bound:    every number is cut to ±bound.
     fraction: binary digits of a masked integer behind the point.
     bits:     bits of a masked integer, 32 or 64.
-    everyone: each sum covers all clients.
-    least:    fewest clients of a sum without `everyone`.
-    accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
+    require_all: each sum covers all clients.
+    minimum:  fewest clients of a sum without `require_all`.
+    accomplices: without `require_all`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     """
 
     bound: Positive = 1.0
     fraction: CountOrNone = 24
     bits: Literal[32, 64] = 32
-    everyone: bool = True
-    least: Annotated[int, Field(ge=2)] = 2
+    require_all: bool = True
+    minimum: Annotated[int, Field(ge=2)] = 2
     accomplices: CountOrNone = 1
 
     def __post_init__(self) -> None:
@@ -62,13 +62,13 @@ class InSum(Part):
     @property
     def masked(self) -> mechanism.SecureSum:
         """The form of the sum."""
-        against = 0 if self.everyone else self.accomplices
-        return mechanism.SecureSum(self.least, self.everyone, self.bits, self.fraction, against)
+        against = 0 if self.require_all else self.accomplices
+        return mechanism.SecureSum(self.minimum, self.require_all, self.bits, self.fraction, against)
 
     @property
     def protection(self) -> Protection:
         """Secure aggregation; clients may keep values from round to round if each sum covers everyone."""
-        return Protection(self.masked, hides=True, stateless=not self.everyone)
+        return Protection(self.masked, hides=True, stateless=not self.require_all)
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
         """The numbers to add up, before they are cut to the bound; float64."""
@@ -78,12 +78,12 @@ class InSum(Part):
         """The terms as integers to mask."""
         words, terms = self._words, self.terms(ctx, update)
         most = words.word(self.bound)
-        ctx.said[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
+        ctx.notes[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
         return map_leaves(lambda leaf: words.encode(leaf, most), terms)
 
     def beyond(self, ctx: Context) -> Tree:
         """{"beyond": how many numbers were cut to the bound}."""
-        return {BEYOND: ctx.said[BEYOND]}
+        return {BEYOND: ctx.notes[BEYOND]}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Add up how many numbers were cut so far."""
@@ -114,18 +114,18 @@ class SecureSum(InSum):
     the same sum if the server needs only their mean (`Sends.mean`). Parts that read single clients' updates or reports
     cannot be combined with it. Parts that protect an update come before it.
 
-    With `everyone`, each sum covers all clients, and none may be missing. Clients may then keep values of earlier
+    With `require_all`, each sum covers all clients, and none may be missing. Clients may then keep values of earlier
     messages: a client that received a different message masks its terms differently, and the sum cannot be opened.
-    Without `everyone`, a sum covers the clients that replied. Then a term depends only on the present message and the
-    client's data, and an optimizer starts afresh in each round. A server may then ask for two sums, with and without a
-    client; their difference is near that client's update.
+    Without `require_all`, a sum covers the clients that replied. Then a term depends only on the present message and
+    the client's data, and an optimizer starts afresh in each round. A server may then ask for two sums, with and
+    without a client; their difference is near that client's update.
 
     bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; the sum also reveals how many were cut.
     fraction: binary digits of a masked integer behind the point.
     bits:     bits of a masked integer, 32 or 64.
-    everyone: each sum covers all clients.
-    least:    fewest clients of a sum without `everyone`.
-    accomplices: without `everyone`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
+    require_all: each sum covers all clients.
+    minimum:  fewest clients of a sum without `require_all`.
+    accomplices: without `require_all`: c of P clients may work with the server; the sum covers more than (P + c) / 2.
     weights:  weights of updates if no other part decides them: "size", n_i training examples, or "equal".
     """
 
@@ -187,7 +187,7 @@ class SecureSum(InSum):
         """Another part's report as integers to mask, weighted like an update."""
         words, share = self._words, self._share(ctx)
         most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), report)
-        ctx.said[BEYOND] = sum((words.beyond(leaf, most) for _, leaf in leaves(terms)), ctx.said[BEYOND])
+        ctx.notes[BEYOND] = sum((words.beyond(leaf, most) for _, leaf in leaves(terms)), ctx.notes[BEYOND])
         return map_leaves(lambda leaf: words.encode(leaf, most), terms)
 
     def report(self, ctx: Context) -> Tree:
@@ -249,4 +249,4 @@ def _like(tree: Tree, w: Tree) -> Tree:
 
 
 def _sent_count(ctx: Context) -> Tensor:
-    return torch.as_tensor(ctx.given["n"], device=ctx.client.graph.device).clamp(min=1).double()
+    return torch.as_tensor(ctx.downloaded["n"], device=ctx.client.graph.device).clamp(min=1).double()

@@ -25,9 +25,9 @@ class TrainedModel(Part):
     released code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx so. Before its first round a client uses
     the received model."""
 
-    needs = Needs(judged_apart=True)
+    needs = Needs(tests_client_models=True)
 
-    def judged(self, ctx: Context) -> Tree:
+    def personalize(self, ctx: Context) -> Tree:
         """w_i."""
         return ctx.client.state["w"] if ctx.client.state.get("w") else ctx.received
 
@@ -59,7 +59,7 @@ class MixedStart(Part):
 
 COUNTS = "class_counts"  # reveals labels
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
-_TELLS = "how many training examples of each class all members have together"
+_REVEALS = "how many training examples of each class all members have together"
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,22 @@ class ClassCounts(Part):
     clients, instead of each client's own. Clients add up these counts once, before the first round, by secure
     aggregation: no one learns a single client's counts. The server sends the sum to all clients.
 
-    everyone:    the sum covers all clients.
-    least:       fewest clients of a sum without `everyone`.
-    accomplices: without `everyone`: c of P clients may work with the server; it covers more than (P + c) / 2.
+    require_all: the sum covers all clients.
+    minimum:     fewest clients of a sum without `require_all`.
+    accomplices: without `require_all`: c of P clients may work with the server; it covers more than (P + c) / 2.
     """
 
-    everyone: bool = True
-    least: Annotated[int, Field(ge=2)] = 2
+    require_all: bool = True
+    minimum: Annotated[int, Field(ge=2)] = 2
     accomplices: CountOrNone = 1
     needs = Needs(classes=True)
 
-    client_learns: ClassVar[Mapping[str, str]] = {"classes": _TELLS}
+    client_learns: ClassVar[Mapping[str, str]] = {"classes": _REVEALS}
 
     @property
     def _summed(self) -> mechanism.SecureSum:
-        against = 0 if self.everyone else self.accomplices
-        return mechanism.SecureSum(self.least, self.everyone, 64, 0, against)
+        against = 0 if self.require_all else self.accomplices
+        return mechanism.SecureSum(self.minimum, self.require_all, 64, 0, against)
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -96,7 +96,7 @@ class ClassCounts(Part):
         return {"classes": fed.map(self.count_classes, {"classes": none}).total(COUNTS)}
 
     @on_client(
-        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_TELLS}", self._summed)},
+        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_REVEALS}", self._summed)},
         hears={"classes": "how many classes there are"},
         apart=True,
     )

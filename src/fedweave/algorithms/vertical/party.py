@@ -225,7 +225,7 @@ class PartySteps:
         """The gradient with respect to the aggregate below a segment; after the first segment, a step."""
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
-            loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
+            loss, tail = self._prediction_loss(client), self.split.segment_weights(w, self.split.last)
             h = _filled(message["h"], len(now["sent"]))
             now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
         inputs = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
@@ -305,7 +305,7 @@ class PartySteps:
         tail = segment == self.split.last and self.split.cuts
         inputs: Tree = {
             "segment": segment,
-            "w": self.split.own(w, segment),
+            "w": self.split.segment_weights(w, segment),
             "h": h,
             "kept": now.get("kept", {}) if segment else {},
             "drop": self._tail_keys(now, torch.zeros_like(now["batch"])) if tail else random.fold(now["key"], "joint"),

@@ -66,7 +66,7 @@ class Split:
         """The numbers of a segment's layers that pass messages, from the last to the first."""
         return [i for i in reversed(self.layers(segment)) if self.linked and self.model[i].operator is not None]
 
-    def own(self, w: Tree, segment: int) -> Tree:
+    def segment_weights(self, w: Tree, segment: int) -> Tree:
         """A segment's weights."""
         return {str(i): w[str(i)] for i in self.layers(segment) if str(i) in w}
 
@@ -77,7 +77,7 @@ class Split:
             _widened(layer, clients) if self.wider and clients > 1 and i - 1 in self.cuts else layer
             for i, layer in enumerate(self.model)
         )
-        tail = self.own(models.init(wide, shared, dtype), self.last) if self.cuts else {}
+        tail = self.segment_weights(models.init(wide, shared, dtype), self.last) if self.cuts else {}
         return models.init(wide, key, dtype) | tail
 
     def sample(

@@ -98,7 +98,7 @@ def audit(folder: Path) -> Audit:
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
     runs = [_run(name, records) for name, records in by_run.items()]
     runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
-    numbers = {link.own.number for records in by_run.values() for link in records.links}
+    numbers = {link.head.number for records in by_run.values() for link in records.links}
     return Audit(tuple(runs), spent, rules, _table(by_run.values()), _lost(rules, runs, numbers))
 
 

@@ -49,7 +49,7 @@ class Head(NamedTuple):
 class ChainEntry(NamedTuple):
     """An entry of a journal in its chain, and the hash of the entry before."""
 
-    own: Head
+    head: Head
     before: str
 
 
@@ -70,12 +70,12 @@ class Chain:
             PolicyViolation: two entries have one number.
         """
         for link in links:
-            if self._links.setdefault(link.own.number, link) != link:
+            if self._links.setdefault(link.head.number, link) != link:
                 raise PolicyViolation(
-                    f"policy.lost: the site's journals hold two entries {link.own.number}. An old copy of ledgers/ may "
-                    "have replaced a later one. Restore the later ledgers/"
+                    f"policy.lost: the site's journals hold two entries {link.head.number}. An old copy of ledgers/ "
+                    "may have replaced a later one. Restore the later ledgers/"
                 )
-            self.head = max(self.head, link.own)
+            self.head = max(self.head, link.head)
 
     def after(self, line: bytes) -> None:
         """Add the entry with this `line` after the last one."""
@@ -99,7 +99,7 @@ class Chain:
             )
 
     def _at(self, number: int) -> Head:
-        return self._links[number].own if number in self._links else Head()
+        return self._links[number].head if number in self._links else Head()
 
 
 class Heads:

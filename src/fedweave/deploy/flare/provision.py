@@ -172,11 +172,11 @@ def keep(path: Path, content: object) -> None:
     replace_private(path, json.dumps(content).encode())
 
 
-def note_issued(authority: Path, name: str, serial: int, until: datetime) -> None:
+def note_issued(authority: Path, name: str, serial: int, expiry: datetime) -> None:
     """Note a certificate of the member `name` in the authority's folder, for `sites revoke`."""
     path = authority / ISSUED
     before = json.loads(path.read_text()) if path.exists() else []
-    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{until:%Y-%m-%d}"}])
+    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{expiry:%Y-%m-%d}"}])
 
 
 def _make(directory: Path) -> None:

@@ -236,7 +236,7 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
 def _of_received(steps: Iterable[Step]) -> bool:
     """Whether these steps score only models that the server sent, by the algorithm's declaration."""
     owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
-    return all(isinstance(owner, Algorithm) and owner.judges_received for owner in owners)
+    return all(isinstance(owner, Algorithm) and owner.evaluates_received for owner in owners)
 
 
 def read_scoring(note: str) -> Scoring | None:

@@ -75,7 +75,7 @@ class SiteData(DataSettings):
         """Refuse settings that apply to no form of data."""
         try:
             check_normalize(self.normalize)
-            check_loops(self.loops, carries=True)
+            check_loops(self.loops, has_edge_attributes=True)
             check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
             raise ConfigError(f"data.{error}", code=error.code) from error
@@ -131,12 +131,12 @@ class SiteData(DataSettings):
 
     def _check_until(self) -> None:
         bounds = {"train_until": self.train_until, "val_until": self.val_until}
-        if absent := [name for name, until in bounds.items() if until is None and self.timed]:
+        if absent := [name for name, end in bounds.items() if end is None and self.timed]:
             raise ConfigError(f"data.{absent[0]}: is missing; a split by time needs both train_until and val_until.")
-        for name, until in bounds.items():
-            if not isinstance(until, str) and until is not None and 0 < until < 1:
+        for name, end in bounds.items():
+            if not isinstance(end, str) and end is not None and 0 < end < 1:
                 raise ConfigError(
-                    f"data.{name} = {until}: a share would be of each site's own examples. Give one time or date for "
+                    f"data.{name} = {end}: a share would be of each site's own examples. Give one time or date for "
                     "all sites."
                 )
 

@@ -203,7 +203,7 @@ class Taken(NamedTuple):
 
     mark: str | None = None
     revoked: int | None = None
-    until: datetime | None = None
+    expiry: datetime | None = None
 
 
 def key_files(folder: Path) -> tuple[Path, Path, Path]:
@@ -252,7 +252,7 @@ def accept(folder: Path, file: Path) -> Taken:
     roots = [each for each in certs if each.subject == each.issuer]
     if roots:
         new[folder / STARTUP / ROOT] = _checked_root(folder, file, roots[0])
-        taken = taken._replace(until=roots[0].not_valid_after_utc)
+        taken = taken._replace(expiry=roots[0].not_valid_after_utc)
     if b"BEGIN X509 CRL" in content:
         new[folder / STARTUP / REVOKED], count = _checked_list(folder, file, content)
         taken = taken._replace(revoked=count)

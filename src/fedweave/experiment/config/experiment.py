@@ -26,7 +26,7 @@ from fedweave.experiment.config.plugins import (
     PARTS,
     REGISTRIES,
     Choice,
-    OwnModels,
+    MemberModels,
     Parameter,
     accepts,
     checked_values,
@@ -385,9 +385,9 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `min_external` are settings of [data] for all kinds of data
-    (`partition.external`); `own` are the models that members have instead of `model`; `links` states how links are the
-    examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned` states whether
-    nodes have a column each instead of their features (`datasets.triples.learned`)."""
+    (`partition.external`); `member_models` are the models that members have instead of `model`; `links` states how
+    links are the examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned`
+    states whether nodes have a column each instead of their features (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
@@ -401,7 +401,7 @@ class Config:
     noise: "Noise | None" = None
     external: str = "refuse"
     min_external: int = 1
-    own: OwnModels = field(default_factory=OwnModels)
+    member_models: MemberModels = field(default_factory=MemberModels)
     links: "Links | None" = None
     decoder: str = DECODER
     learned: bool = False
@@ -422,8 +422,8 @@ class Config:
 
     def of_member(self, member: str, members: Sequence[str]) -> "Config":
         """The experiment with the model of one of its members as the only one."""
-        model = self.own.of(member, members.index(member)) if self.own else None
-        return dataclasses.replace(self, model=self.model if model is None else model, own=OwnModels())
+        model = self.member_models.of(member, members.index(member)) if self.member_models else None
+        return dataclasses.replace(self, model=self.model if model is None else model, member_models=MemberModels())
 
     def in_process(self) -> "Config":
         """This experiment with all clients in this process, which changes no number."""
@@ -446,7 +446,7 @@ class Config:
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
         sections = {name: choice.plain() for name, choice in self.sections.items()}
-        sections["model"] |= self.own.plain()
+        sections["model"] |= self.member_models.plain()
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         if self.external != "refuse":
@@ -491,25 +491,25 @@ class ChoosesParts(Protocol):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What `with_algorithm` did with the keys of [algorithm]. kept: keys that stay. own: learning
+    """What `with_algorithm` did with the keys of [algorithm]. kept: keys that stay. replaced: learning
     rates and optimizers, with their old values, which the defaults of the new algorithm replace.
     dropped: keys that the new algorithm does not have, or cannot have with that value."""
 
     kept: tuple[str, ...] = ()
-    own: Values = field(default_factory=dict)
+    replaced: Values = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
-    def told(self, name: str, values: Values) -> list[str]:
+    def notes(self, name: str, values: Values) -> list[str]:
         """Sentences about the keys; name: of the new algorithm. values: its settings."""
-        if not (self.own or self.dropped):
+        if not (self.replaced or self.dropped):
             return []
         short = {key for key in self.kept if isinstance(values[key], int | float | str)}
         text = ", ".join(f"{key} = {values[key]}" if key in short else key for key in self.kept) or "nothing"
         sentences = (
             [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
         )
-        if self.own:
-            now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.own.items())
+        if self.replaced:
+            now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.replaced.items())
             sentences.append(
                 f"{name} has a learning rate and an optimizer of its own: {now}; --set algorithm.… changes it"
             )
@@ -541,7 +541,7 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         override(document, text)
     try:
         config = resolve(document)
-        return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
+        return config, [*notes, *exchanged.notes(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
         faults = [str(fault) for fault in error.args]
         messages = [*(_flagged(fault, overrides) for fault in faults), *_replacing(faults, overrides)]
@@ -670,7 +670,7 @@ def resolve(document: Document) -> Config:
         check_keys("", document, valid, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
-    folder, across, own_of, links = None, Record(), OwnModels(), None
+    folder, across, own_of, links = None, Record(), MemberModels(), None
     decoder, learned = DECODER, False
     for name in REGISTRIES:
         with faults:
@@ -717,7 +717,8 @@ def resolve(document: Document) -> Config:
     faults.refuse()
     from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
 
-    across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise, "own": own_of}
+    across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise}
+    across["member_models"] = own_of
     across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
     ExperimentFacts.of_config(config).check()

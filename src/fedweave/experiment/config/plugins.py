@@ -416,7 +416,7 @@ CODE = "model.members"  # code of errors about them
 
 
 @dataclass(frozen=True)
-class OwnModels:
+class MemberModels:
     """each: models that members get in their order, from the first again when all are used. members: {name: the model
     of that member}, which takes precedence over `each`."""
 
@@ -463,7 +463,7 @@ def pooling(
     return with_pooling
 
 
-def own_models(table: Document, choose_model: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
+def own_models(table: Document, choose_model: Callable[[str, Document, str], Choice]) -> tuple[Document, MemberModels]:
     """[model] without `each` and `members`, and the models in these. A table in them without a name is [model] with
     other values. Where [model] has no other keys, the first of `each` is its model.
 
@@ -488,7 +488,7 @@ def own_models(table: Document, choose_model: Callable[[str, Document, str], Cho
             choices[path] = choose_model("model", entry if "name" in entry else {**base, **entry}, path)
     faults.refuse()
     dealt = tuple(choices[f"model.{EACH}[{at}]"] for at in range(len(each)))
-    return base, OwnModels(dealt, {name: choices[f"model.{MEMBERS}.{name}"] for name in members})
+    return base, MemberModels(dealt, {name: choices[f"model.{MEMBERS}.{name}"] for name in members})
 
 
 def models_told(table: Document) -> str:

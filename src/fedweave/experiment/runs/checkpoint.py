@@ -337,7 +337,7 @@ class RunFiles:
 
     def _state_has_models(self) -> bool:
         """Whether the server's state determines the models of all clients."""
-        return self.built.algorithm.judged_model(self.reached.state) is not None
+        return self.built.algorithm.evaluated_model(self.reached.state) is not None
 
     def add(self, metrics: pa.Table | None) -> None:
         """Keep rows of metrics.parquet for the next save."""

@@ -107,10 +107,10 @@ def numbers(x: object, how: str) -> Record:
     """`DataForm.scaling` of features x [n, d], as they are."""
     if how not in BY_NODES:
         return {"how": how}
-    return told(how, *scaling(x, how))
+    return scaling_record(how, *scaling(x, how))
 
 
-def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
+def scaling_record(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
     """`DataForm.scaling` by these numbers."""
     finite = [value if math.isfinite(value) else None for value in divisor.tolist()]
     return {"how": how, "shift": shift.tolist(), "divisor": finite}
@@ -125,7 +125,9 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
         return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
         seen = seen_by(config.algorithm, partition, data)
-        return replace(form_of(data, "none", None, of_edges), scaling=told(data.scaling, *of_typical(data, seen)))
+        return replace(
+            form_of(data, "none", None, of_edges), scaling=scaling_record(data.scaling, *of_typical(data, seen))
+        )
     return form_of(data, how, unscaled(config) if how in BY_NODES else None, of_edges)
 
 

@@ -28,7 +28,7 @@ from fedweave.experiment.config.plugins import (
     PARTS,
     Choice,
     InPython,
-    OwnModels,
+    MemberModels,
     choose,
     parameters,
     registry,
@@ -58,7 +58,9 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
     """
     partition, data = _partition(origin)
     model, algorithm_choice = _model(algorithm.model, data), of_algorithm(algorithm)
-    member_models = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
+    member_models = MemberModels(
+        members={client: _model(its.model, data) for client, its in origin.member_algorithms.items()}
+    )
     data_choice, folder = _data(data, origin.seed, out.parent)
     defaults = {name: parameter.default for name, parameter in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
@@ -71,7 +73,9 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
                 choice.label,
                 out,
             )
-    return Config(general, data_choice, partition, model, algorithm_choice, engine, folder, own=member_models), data
+    return Config(
+        general, data_choice, partition, model, algorithm_choice, engine, folder, member_models=member_models
+    ), data
 
 
 def _model(layers: Model, data: Dataset) -> Choice:
@@ -104,9 +108,9 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
     or else the data with a column of owners, or else a placeholder."""
     data, partition, seed = origin.data, origin.partition, origin.seed
     maker = partition.maker
-    if maker is not None and isinstance(maker.plugin, Partitioner) and maker.given[0] is data:
+    if maker is not None and isinstance(maker.plugin, Partitioner) and maker.arguments[0] is data:
         choice = of_partition(maker.plugin)
-        if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), partition)):
+        if is_named(choice) and (maker.arguments[1] == seed or _same(maker.plugin.cut(data, seed), partition)):
             return choice, data
     if (with_owners := _with_owners(data, partition)) is not None:
         return of_partition(Column(use_dataset_split=True)), with_owners
@@ -117,7 +121,7 @@ def _with_owners(data: Dataset, partition: Partition) -> Dataset | None:
     """The data with the owners and the split of a partition; None where these do not determine the whole partition."""
     parts = partition.parts
     examples = np.concatenate([part.examples for part in parts])
-    more = partition.test is not None or partition.judged is not None or partition.held or partition.pairs
+    more = partition.test is not None or partition.evaluation_part is not None or partition.held or partition.pairs
     more_of_parts = any(part.columns is not None or part.edges is not None or not part.labels for part in parts)
     if more or more_of_parts or not np.array_equal(np.sort(examples), np.arange(data.examples)):
         return None
@@ -191,7 +195,7 @@ def of_algorithm(algorithm: object) -> Choice:
     """The choice of [algorithm] that makes this algorithm, given its model."""
     maker = maker_of(algorithm)
     if maker is not None and isinstance(maker.plugin, Preset):
-        return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
+        return _choice("algorithm", maker.plugin, maker.arguments[0], maker.plugin.paper)
     values = values_of(algorithm)
     settings = dict(list(values.items())[1:])  # the first field is the model
     return _choice("algorithm", type(algorithm), settings, algorithm)

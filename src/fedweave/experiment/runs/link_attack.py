@@ -41,7 +41,7 @@ def inferred(run: Trained) -> list[Inferred]:
         truths.append(graph.masks[TRAIN][link].numpy())
         for name, seen in (("scores", graph), ("model", bare)):
             with torch.no_grad():
-                logits = models.judged(run.net_of(client), w, seen.to(device_of(w))).cpu().double()
+                logits = models.infer(run.net_of(client), w, seen.to(device_of(w))).cpu().double()
             scores.setdefault(name, []).append((logits[link, 1] - logits[link, 0]).numpy())
     truth, results = np.concatenate(truths), list[Inferred]()
     if truth.all() or not truth.any():

@@ -68,7 +68,7 @@ def link_references(built: Built) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
     carry messages at each of them."""
     names = client_ids(len(built.partition.parts), built.partition.names)
-    evaluated = set(built.fed.judged or names)
+    evaluated = set(built.fed.evaluated_clients or names)
     client_data = zip(names, shares(built.data, built.partition.parts), strict=True)
     clients = [
         (links_of(share), share.nodes)

@@ -29,7 +29,15 @@ from fedweave.datasets.links import NAMES
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form, targets_form, told
+from fedweave.experiment.runs.data_form import (
+    Before,
+    DataForm,
+    form_of_config,
+    like,
+    read_form,
+    scaling_record,
+    targets_form,
+)
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.metrics.intervals import HALF_WIDTH
@@ -193,7 +201,7 @@ def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
     """
     check_finite(w)
     with torch.no_grad():
-        return from_outputs(models.judged(model, w, graph.to(device_of(w))).cpu(), graph)
+        return from_outputs(models.infer(model, w, graph.to(device_of(w))).cpu(), graph)
 
 
 def from_outputs(outputs: Tensor, graph: Graph) -> Tensor:
@@ -336,7 +344,7 @@ def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
     data = run.built.data
     part = run.seen.parts[list(run.built.fed.clients).index(client)]
     form = replace(form, targets=targets_form(replace(data, target_scale=target_scale_of(data, part))))
-    return form if data.scaling == "none" else replace(form, scaling=told(data.scaling, *of_part(data, part)))
+    return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, *of_part(data, part)))
 
 
 def half_widths(run: Trained) -> list[float]:

@@ -505,7 +505,7 @@ class Surroundings:
             graph = graph.to(device_of(case.w))
             x = torch.as_tensor(graph.x, device=device_of(case.w)).requires_grad_()
             with torch.enable_grad():
-                outputs = models.judged(case.net, case.w, graph._replace(x=x))
+                outputs = models.infer(case.net, case.w, graph._replace(x=x))
                 [slope] = torch.autograd.grad(from_outputs(outputs, graph)[targets, self.output].sum(), x)
             slope = slope[: len(part) * len(near.x)].view(len(part), *near.x.shape)
             slopes += slope.sum(0).double().cpu().numpy()

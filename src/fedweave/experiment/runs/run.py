@@ -107,8 +107,8 @@ def _write_found(directory: Path, built: Built) -> None:
     """Write tables of precomputed client features, with the names of the kinds of nodes and edges in their metadata
     (`files.KINDS`)."""
     kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
-    for finder in built.algorithm.finders if built.found else ():
-        for name, table in finder.tables(built.found).items():
+    for finder in built.algorithm.finders if built.precomputed else ():
+        for name, table in finder.tables(built.precomputed).items():
             output = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
             write_table(directory / f"{name}.parquet", output)
 
@@ -211,12 +211,12 @@ def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend,
     """The earlier run that a run begins from, if any, as its federation's start."""
     if (where := config.general.init_from) is None:
         return Begun()
-    goes_on, client_algorithms = (
+    goes_on, member_algorithms = (
         (directory / CHECKPOINT).exists() and not overwrite,
-        built.own if isinstance(built, Built) else {},
+        built.member_algorithms if isinstance(built, Built) else {},
     )
     try:
-        start = begin(built.fed, built.algorithm, built.data, here.earlier(where), client_algorithms)
+        start = begin(built.fed, built.algorithm, built.data, here.earlier(where), member_algorithms)
     except UserError:
         if not goes_on:
             raise

@@ -221,17 +221,21 @@ def _common(
 
 
 def begin(
-    fed: Engine, algorithm: Algorithm, data: Described, directory: Path, own: Mapping[str, Algorithm] | None = None
+    fed: Engine,
+    algorithm: Algorithm,
+    data: Described,
+    directory: Path,
+    member_algorithms: Mapping[str, Algorithm] | None = None,
 ) -> "Begun":
     """Begin `algorithm` on `fed` from the run in `directory`; returns what to record about that.
 
-    own: {member: the algorithm with its own model}, of those that have one.
+    member_algorithms: {member: the algorithm with its own model}, of those that have one.
 
     Raises:
         UserError: it cannot; see `fitting`, `Earlier.read` and `Earlier.of_members`.
     """
     if algorithm.any_models and isinstance(fed, LocalEngine):
-        return Begun(tuple(_at_home(fed, algorithm, data, directory, own or {})), _ledgers(directory))
+        return Begun(tuple(_at_home(fed, algorithm, data, directory, member_algorithms or {})), _ledgers(directory))
     earlier = Earlier.read(directory)
     fed.initial, notes = fitting(earlier, algorithm, data)
     if earlier.members and (new := [name for name in fed.clients if name not in earlier.members]):
@@ -244,13 +248,13 @@ def _at_home(
     algorithm: Algorithm,
     data: Described,
     directory: Path,
-    client_algorithms: Mapping[str, Algorithm],
+    member_algorithms: Mapping[str, Algorithm],
 ) -> list[str]:
     """Give every member the model that it kept of the run in `directory`; what to say of it."""
     before, states, notes = Earlier.of_members(directory), Tree(), dict[str, None]()
     for client in fed.clients:
         if client in before:
-            net = deployable(client_algorithms.get(client, algorithm)).net
+            net = deployable(member_algorithms.get(client, algorithm)).net
             into, sentences = _into(before[client], net, data)
             states[client] = {"w": into(models.init(net, random.key(0), fed.dtype))}
             notes |= dict.fromkeys(sentences)

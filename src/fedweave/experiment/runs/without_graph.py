@@ -57,7 +57,7 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     if asked == "auto" and float(nonzeros) * classes > MOST_ENTRIES:
         return {}
     client_data = dict(zip(names, map(_examples_of, shares(built.data, cut.parts)), strict=True))
-    clients = [client_data[name] for name in built.fed.judged or names]
+    clients = [client_data[name] for name in built.fed.evaluated_clients or names]
     if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in client_data.values()):
         return {}
     tests = (
