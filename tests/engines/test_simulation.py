@@ -484,10 +484,10 @@ def test_the_quorum_is_rounded_up_and_exact(called: int, present: int, percent: 
     fed._absent = lambda round, client: "off" if int(client) >= present else None
     wanted = max(1, -(-Fraction(percent, 100) * called // 1))
     if present >= wanted:
-        assert fed._present("step", None, percent / 100)[0] == list(fed.clients[:present])
+        assert fed._present("step", fed.clients, percent / 100)[0] == list(fed.clients[:present])
     else:
         with refusal("clients-missing", f" {wanted} are needed"):
-            fed._present("step", None, percent / 100)
+            fed._present("step", fed.clients, percent / 100)
 
 
 @pytest.mark.parametrize("quorum", [-0.1, 1.1])

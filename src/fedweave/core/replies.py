@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core.sizes import size_classes
-from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_stored, nest
+from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_leaves, map_stored, nest
 from fedweave.errors import FedweaveError, listed
 from fedweave.ops.touched import Sparsified, TouchedRows, materialize_stacked
 
@@ -296,6 +296,12 @@ class Replies:
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
         self._portions, self._all = portions, Joint(portions)
+
+    @classmethod
+    def of(cls, replies: Mapping[str, Tree], missing: Mapping[str, str], sums: Collection[str] = ()) -> Self:
+        """{client: its reply}, in client order, as replies."""
+        batches = [ReplyBatch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(replies.values())]
+        return cls(list(replies), batches, missing, sums)
 
     @cached_property
     def _row(self) -> dict[str, int]:

@@ -3,18 +3,28 @@
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm
-from fedweave.core.federation import Sent, Step, StepInfo, is_step
+from fedweave.core.federation import DATA, Client, Sent, Step, StepInfo, is_step
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, check
 from fedweave.engines.messages import Messages
-from fedweave.errors import CallRefused, ClientsMissing, FedweaveError, ReplyRefused, StepFailed, UserError, listed
+from fedweave.errors import (
+    CallRefused,
+    ClientsMissing,
+    FedweaveError,
+    ReplyRefused,
+    StepFailed,
+    UserError,
+    listed,
+    raised_at,
+)
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import writes
 
@@ -238,6 +248,43 @@ class Watched:
                     "(.clone()). To change data for good, use a step that replaces_data "
                     "(fed.replace_data)."
                 )
+
+
+def carry_out(
+    step: Step,
+    name: str,
+    info: StepInfo,
+    client: Client,
+    message: Tree,
+    whose: str,
+    *,
+    known: type[FedweaveError] = ReplyRefused,
+    written: type[FedweaveError] = StepFailed,
+) -> tuple[Tree, Any]:
+    """Run a step on one client, and check whether it kept the rules. Returns its reply, and the new data that it hands
+    over, which does not leave the client (None if there is none). The state that it leaves is in `client.state`.
+
+    whose: the client, for errors. known: errors of a step that are raised as they are. written: the class of the error
+    if the step wrote into the client's data.
+
+    Raises:
+        StepFailed: the step raised; names the client. ReplyRefused: reply or state is no tree. FedweaveError: see
+            `check_permanent`.
+    """
+    watched = Watched(client.graph, client.test)
+    try:
+        with torch.no_grad():
+            reply = step(client, message)
+        new_data = reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
+        check(reply, f"the reply of {name} from {whose}")
+        check(client.state, f"the state that {name} keeps at {whose}")
+        check_permanent(name, info, reply, client.state)
+    except known:
+        raise
+    except Exception as error:
+        raise StepFailed(f"step {name} failed on {whose}{raised_at(error)}: {type(error).__name__}: {error}") from error
+    watched.refuse_changes(name, whose, written)
+    return reply, new_data
 
 
 def _named(graph: Graph) -> Iterator[tuple[str, object]]:

@@ -3,14 +3,13 @@
 from abc import abstractmethod
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedweave.core.edges import Edges
-from fedweave.core.federation import DATA, StepInfo
+from fedweave.core.federation import DATA
 from fedweave.core.graph import Graph, graph_arrays, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.shown import Shown
 from fedweave.core.sizes import BLOCK
@@ -66,18 +65,39 @@ class ClientData:
     """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
 
     graphs: {client: its current graph}. versions: {client: number} of clients whose version is not 0. classes: number
-    of classes in all graphs.
+    of classes in all graphs. device: where steps see the graphs; None where each graph is.
     """
 
-    def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
+    def __init__(self, graphs: Mapping[str, Graph], classes: int, device: torch.device | None = None) -> None:
         self.graphs = CurrentGraphs({}, graphs)  # type: ignore[arg-type]  # the second map is never written to
-        self.classes, self.versions = classes, Counter[str]()
+        self.classes, self.versions, self._device = classes, Counter[str](), device
+        self._moved: dict[str, Graph] = {}  # {client: copy of its graph on the device of steps}
 
-    def replace(self, client: str, graph: Graph | None) -> None:
-        """Move to the next version: `graph`, or the same data again."""
+    def on_device(self, client: str) -> Graph:
+        """A client's graph on the device of steps. It is copied there once."""
+        graph = self.graphs[client]
+        if self._device is None or graph.device == self._device:
+            return graph
+        if client not in self._moved:
+            self._moved[client] = graph.to(self._device)
+        return self._moved[client]
+
+    def replace(self, client: str, new: object, where: str, columns: int) -> bool:
+        """Move to the next version: the `new` graph that a step made, or the same data again for None; returns whether
+        there is another graph. where, columns: see `accepted`.
+
+        Raises:
+            DataError: see `accepted`.
+        """
+        graph = None if new is None else accepted(new, self.graphs[client], self.classes, where, columns)
+        self._enter(client, graph)
+        return graph is not None
+
+    def _enter(self, client: str, graph: Graph | None) -> None:
         self.versions[client] += 1
         if graph is not None:
             self.graphs[client] = graph
+            self._moved.pop(client, None)
 
     def dump(self) -> Tree:
         """{client: its version, and its graph if that was replaced} of all clients whose version is not 0."""
@@ -90,18 +110,13 @@ class ClientData:
 
     def load(self, tree: Tree) -> None:
         """Undo `dump`: clients that are not in `tree` get their loaded graphs back."""
-        self.graphs.maps[0].clear()
-        self.versions.clear()
+        for changed in (self.graphs.maps[0], self.versions, self._moved):
+            changed.clear()
         for client, entry in tree.items():
             old = self.graphs[client]
             graph = tree_graph(entry[DATA], old.x.shape[1]).to(old.device) if DATA in entry else None
-            self.replace(client, graph)
+            self._enter(client, graph)
             self.versions[client] = int(entry["version"])
-
-
-def taken(reply: object, info: StepInfo) -> Any:
-    """Remove and return the new data of a reply, so that it does not leave the client; None if there is none."""
-    return reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
 
 
 def accepted(new: object, old: Graph, classes: int, where: str, columns: int) -> Graph:

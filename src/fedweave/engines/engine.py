@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -141,7 +141,36 @@ class DeliveredReplies(Sent):
         return messages
 
 
-class LocalEngine(Engine):
+class ServerEngine(Engine):
+    """The server's part in every engine, wherever its clients are: randomness, and the checks of a call."""
+
+    _keys: Keys
+
+    def begin(self, round: int) -> None:
+        """See `core.algorithm.Engine`."""
+        self.round, self._calls = round, 0
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """See `core.federation.Federation`."""
+        return self._keys.server(purpose)
+
+    def _prepared(self, call: Call) -> tuple[int, tuple[str, ...], Messages]:
+        """A call after all checks: how often its step ran in this round before, the called clients, their messages."""
+        name, info, clients = call.name, call.info, call.clients
+        again = self._keys.occurrence(name)
+        check_way(name, info, call.way)
+        if clients is None and self.evaluated_clients and self.ledger.purpose == EVALUATION:
+            clients = self.evaluated_clients
+        chosen = called(name, receivers(name, clients, call.received), self.place, call.quorum)
+        peers = call.received.open() if isinstance(call.received, DeliveredReplies) else None
+        messages = Messages(name, call.shared, call.each, chosen, self.clients, peers, self.device)
+        if info.sums:
+            check_same_message(name, messages)
+        return again, chosen, messages
+
+
+class LocalEngine(ServerEngine):
     """A federation whose clients belong to one executor.
 
     executor: runs the steps; messages, replies and the server's tensors are on its device too.
@@ -189,32 +218,16 @@ class LocalEngine(Engine):
         """See `core.algorithm.Engine`."""
         return self.executor.computes_on
 
-    def begin(self, round: int) -> None:
-        """See `core.algorithm.Engine`."""
-        self.round, self._calls = round, 0
-        self._keys.begin(round)
-
-    def key(self, purpose: str) -> Tensor:
-        """See `core.federation.Federation`."""
-        return self._keys.server(purpose)
-
     def answer(self, call: Call) -> Replies:
         """See `core.federation.Federation`."""
         name, info = call.name, call.info
-        key = self._keys.step(name, self._keys.occurrence(name))
-        check_way(name, info, call.way)
-        clients = call.clients
-        if clients is None and self.evaluated_clients and self.ledger.purpose == EVALUATION:
-            clients = self.evaluated_clients
-        here, missing = self._present(name, receivers(name, clients, call.received), call.quorum)
+        again, chosen, messages = self._prepared(call)
+        here, missing = self._present(name, chosen, call.quorum)
         check_summed(name, info, len(here), self.clients, missing)
-        peers = cast(DeliveredReplies, call.received).open() if call.received else None
-        messages = Messages(name, call.shared, call.each, [*here, *missing], self.clients, peers, self.device)
         if info.sums:
-            check_same_message(name, messages)
             self._sums.prepare((self.round, self._calls), here)
         portions: list[Portion] = []
-        for ran in self.executor.run(Work(call.step, name, info, key, messages), here):
+        for ran in self.executor.run(Work(call.step, name, info, self._keys.step(name, again), messages), here):
             portions.append(ran.replies)
             for group in ran.groups:
                 self._note(call, [*map(here.__getitem__, group.at)], messages, group)
@@ -234,8 +247,7 @@ class LocalEngine(Engine):
             self._note_parcels(call, replies)
         return sent
 
-    def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
-        chosen = called(name, clients, self.place, quorum)
+    def _present(self, name: str, chosen: Sequence[str], quorum: float) -> tuple[list[str], dict[str, str]]:
         if not self._absent:
             return list(chosen), {}
         reasons = {c: self._absent(self.round, c) for c in chosen}

@@ -14,14 +14,13 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured_one
 from fedweave.core.model import Model
 from fedweave.core.replies import ReplyBatch, as_row, by_size
-from fedweave.core.tree import Tree, check, leaves, map_leaves
-from fedweave.engines.calls import Watched, check_permanent, find_step, of_client, refuse_changes
-from fedweave.engines.data import ClientData, accepted, taken
+from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.engines.calls import carry_out, find_step, of_client, refuse_changes
+from fedweave.engines.data import ClientData
 from fedweave.engines.devices import named
 from fedweave.engines.engine import Metered, Ran, Work
 from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
-from fedweave.errors import ReplyRefused, StepFailed, raised_at
 from fedweave.metrics.ranking import evaluated_examples
 from fedweave.ops.touched import materialize
 
@@ -49,8 +48,7 @@ class Loop:
     ) -> None:
         self.device = next(iter(graphs.values())).device if device is None else device
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
-        self.data = ClientData(graphs, classes)
-        self._moved: dict[str, Graph] = {}  # {client: copy of its graph on the device of steps}
+        self.data = ClientData(graphs, classes, self.device)
         self._states, self._member_algorithms = States(self.device), member_algorithms or {}
         _, rows = by_size(members or {})
         self._members = tuple(row.to(self.device) for row in rows)
@@ -90,59 +88,28 @@ class Loop:
         me = torch.tensor(random.word(client), device=self.device)
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
-        view = Client(self._graph(client), state, key, secret, self.test, self._members)
+        view = Client(self.data.on_device(client), state, key, secret, self.test, self._members)
         message, versions = work.messages.one(client), work.messages.versions()
         sent = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)]
-        watched = Watched(view.graph, view.test)
-        # The step, and whether it kept the rules.
-        try:
-            reply = work.step(view, message)
-            new_graph = taken(reply, work.info)
-            check(reply, f"the reply of {work.name} from {client!r}")
-            check(view.state, f"the state that {work.name} keeps at {client!r}")
-            check_permanent(work.name, work.info, reply, view.state)
-        except ReplyRefused:
-            raise
-        except Exception as error:
-            raise StepFailed(
-                f"step {work.name} failed on client {client!r}{raised_at(error)}: {type(error).__name__}: {error}"
-            ) from error
+        reply, new_graph = carry_out(work.step, work.name, work.info, view, message, f"client {client!r}")
         refuse_changes(work.name, versions, work.messages)
-        watched.refuse_changes(work.name, f"client {client!r}")
         # What the step leaves behind: new data, the client's state and the reply. State and reply share memory neither
         # with each other nor with what the step received.
-        if work.info.replaces_data:
-            self._replace(client, new_graph, work)
+        where = f"the graph that {work.name} made for {client!r}"
+        if work.info.replaces_data and self.data.replace(client, new_graph, where, work.info.columns):
+            self._renew([client])
         isolation = MemoryIsolation([*sent, *view.graph, *view.graph.extra.values(), *(new_graph or ())])
         if not work.info.apart:
             rows = {path: as_row(isolation.copy(materialize(leaf))) for path, leaf in leaves(view.state)}
             self._states.put(group, rows)
         return map_leaves(lambda leaf: as_row(isolation.copy(leaf)), reply)
 
-    def _graph(self, client: str) -> Graph:
-        """The graph of one client on the device of steps."""
-        graph = self.data.graphs[client]
-        if graph.device == self.device:
-            return graph
-        if client not in self._moved:
-            self._moved[client] = graph.to(self.device)
-        return self._moved[client]
-
-    def _replace(self, client: str, new_graph: object, work: Work) -> None:
-        """Replace the client's graph by what the step returned; None keeps the graph."""
-        where, old = f"the graph that {work.name} made for {client!r}", self.data.graphs[client]
-        graph = None if new_graph is None else accepted(new_graph, old, self.data.classes, where, work.info.columns)
-        self.data.replace(client, graph)
-        self._moved.pop(client, None)
-        if graph is not None:
-            self._renew([client])
-
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget values derived from the data of `clients`, which has changed; a subclass may have such values."""
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `Executor`."""
-        return [evaluated_examples(model, w, self._graph(client)) for client in clients]
+        return [evaluated_examples(model, w, self.data.on_device(client)) for client in clients]
 
     def snapshot(self) -> Tree:
         """See `Executor`."""
@@ -158,5 +125,4 @@ class Loop:
         self._states = States(self.device)
         self._states.load(tree)
         self.data.load(data)
-        self._moved.clear()
         self._renew(self.clients)

@@ -21,6 +21,7 @@ from fedweave.metrics.classification import average_ranks, mean_of_classes, on_g
 from fedweave.metrics.selection import NRMSE, RMSE, RMSE_OF_MEAN
 
 ALWAYS = ("loss", "squared")  # always in the result of `counts`
+COUNTED = (*ALWAYS, "absolute", "moments", "spearman", "group_errors")  # the last one only with `sens`
 Y, P, YY, PP, YP = range(5)  # rows of "moments"
 _CONSTANT = 1e-12  # a smaller share of the sum of squares is rounding, no spread
 _PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")

@@ -165,6 +165,23 @@ def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], le
     )
 
 
+def member_words(
+    x: "np.ndarray | sp.csr_matrix", outside: Outside, slot: np.ndarray, slots: int, least: int, members: int
+) -> np.ndarray:
+    """int64 [S, w (1 + d)]: a member's addend of an exchange, as integers.
+
+    x: [n, d], features of the member's own nodes. outside: its edges to others' nodes. slot: int64 [F], the place among
+    `slots` of each of these; -1 is none. least: see `terms`. members: their number.
+
+    Raises:
+        DataError: a value is too large.
+    """
+    n, edges = x.shape[0], outside.edge_attrs
+    ends = ends_at(edges, own_holder(n, outside))
+    ends = ends._replace(far=slot[ends.far - n])
+    return words(terms(x, ends.only(ends.far >= 0), (slots, len(ways(edges.directed))), least), members)
+
+
 def words(values: np.ndarray, members: int) -> np.ndarray:
     """int64: float64 values as integers, for a sum over this number of members.
 

@@ -12,15 +12,13 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
-from types import MethodType
 from typing import Any, TypeAlias, TypeVar
 
-from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.algorithms.declarations import BELOW_SCORES, all_fields, all_steps
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.scoring import HISTOGRAM, MEAN
 from fedweave.core import plugins
 from fedweave.core.algorithm import Algorithm, Calls, capabilities
-from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
+from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
@@ -48,8 +46,6 @@ from fedweave.experiment.config import Choice, Config, Document, General, own_pa
 from fedweave.experiment.config.toml import check_name, nearest
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
-from fedweave.metrics import classification, groups
-from fedweave.models import GCN, MODELS
 from fedweave.models.edges import model_for
 from fedweave.partition.external import ADDING
 
@@ -93,10 +89,6 @@ def _names(tree: ast.Module) -> set[str]:
             case ast.ClassDef(name=name):
                 classes.add(name)
     return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
-
-
-# Leaves of `COUNTED`; some have no declaration of their own.
-_SCORES = (*classification.COUNTED, *groups.COUNTED, MEAN, HISTOGRAM)
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -160,8 +152,9 @@ def _unknown(key: str) -> str:
         heads = sorted({sent.split("/")[0] for sent in known()})
         return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
     head, below, name = key.partition("/")
-    if below and head in COUNTED and name.split("/")[0] not in _SCORES:
-        return f"no algorithm sends {key!r}; below {head} there are {', '.join(_SCORES)}.{nearest(name, _SCORES)}"
+    if below and head in COUNTED and name.split("/")[0] not in BELOW_SCORES:
+        known_names = ", ".join(BELOW_SCORES)
+        return f"no algorithm sends {key!r}; below {head} there are {known_names}.{nearest(name, BELOW_SCORES)}"
     return ""
 
 
@@ -169,55 +162,19 @@ def _unknown(key: str) -> str:
 def known_steps() -> tuple[str, ...]:
     """The names that `policy.calls` may have: every step, with and without the name of its algorithm or part, and the
     requests before the first step."""
-    steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_default_algorithm(name, kind))}
-    steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
+    steps = set(map(step_name, all_steps()))
     jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 
 @cache
 def known() -> frozenset[str]:
-    """All reply fields that algorithms and parts with default settings declare."""
-    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
-    for name, kind in ALGORITHMS.items():
-        for step in _steps(_default_algorithm(name, kind)):
-            keys |= step_info(step).sends.keys()
-    for part in (kind() for kind in PARTS.values()):
-        keys |= StepInfo.of(part.sends).sends.keys()
-        for step in part.setup:
-            keys |= step_info(step).sends.keys()
-    return frozenset(keys)
+    """All reply fields that algorithms and parts with default settings declare, or that sites send before a run."""
+    return all_fields() | {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
 
 
 def _within(path: str, key: str) -> bool:
     return f"{path}/".startswith(f"{key}/")
-
-
-def _default_algorithm(name: str, kind: Callable[[object], Algorithm]) -> Algorithm:
-    """The algorithm `name` with its defaults and the first model that it accepts."""
-    for plugin in (*(model() for model in MODELS.values()), GCN(norm="batch")):
-        try:
-            return kind(plugin.build(4, 2))
-        except (ValueError, TypeError):
-            continue
-    raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
-
-
-def _steps(algorithm: Algorithm) -> list[Step]:
-    places = [algorithm, *algorithm.composed.values()]
-    return [
-        MethodType(method, place)
-        for place in places
-        for method in _members(place)
-        if callable(method) and is_step(method)
-    ]
-
-
-def _members(place: object) -> Iterable[object]:
-    """All attributes of an object's class, including inherited ones."""
-    return {
-        name: attribute for kind in reversed(type(place).__mro__) for name, attribute in vars(kind).items()
-    }.values()
 
 
 # ----------------------------------------------------------------------------------------------------

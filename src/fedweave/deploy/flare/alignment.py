@@ -21,7 +21,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.datasets import npz
-from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
+from fedweave.datasets.base import BARE, Dataset, Outside, beside, ways
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import AUTO, compact, normalize, of_party, rescaled, without_sens
 from fedweave.datasets.folder import Folder
@@ -53,9 +53,7 @@ from fedweave.partition.external import (
     TOTALS,
     columns_told,
     means,
-    own_holder,
-    terms,
-    words,
+    member_words,
 )
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import WIDTH as POINT
@@ -379,16 +377,13 @@ class Exchange:
         """
         if self._slots < 0 or message != {"slots": self._slots}:
             raise CallRefused("exchange: the server asks for sums of other nodes than it has numbered")
-        n, names = self.data.nodes, self._outside.names
+        names = self._outside.names
         slot = np.full(len(names), -1)
         slot[list(self._other.values())] = list(self._other)
         matrix = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
-            ends = ends_at(self._outside.edge_attrs, own_holder(n, self._outside))
-            ends = ends._replace(far=slot[ends.far - n])
-            form = self._slots, len(ways(self._outside.edge_attrs.directed))
-            sums = terms(self.data.x[:, : self.columns], ends.only(ends.far >= 0), form, self.least)
-            matrix[:, TELLERS:] = words(sums, sites)
+            x = self.data.x[:, : self.columns]
+            matrix[:, TELLERS:] = member_words(x, self._outside, slot, self._slots, self.least, sites)
         padded = matrix.view(np.uint64)
         for at, place in self._other.items():
             if matrix[at].any():

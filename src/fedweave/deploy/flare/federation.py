@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from torch import Tensor
 
-from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
 from fedweave.core.ledger import Entry, Ledger, line
-from fedweave.core.replies import Replies, ReplyBatch, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, PREDICTION, SETUP, Kind, Record, Values
 from fedweave.datasets.base import EXCHANGE
 from fedweave.datasets.check import refuse
@@ -51,8 +49,9 @@ from fedweave.deploy.flare.requests import PROTOCOL, Link, encoded, pin, version
 from fedweave.deploy.flare.scores import as_arrived, read_scoring
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
-from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
-from fedweave.engines.messages import LastSent, Messages, check_same_message
+from fedweave.engines.calls import Keys, check_quorum, sources, with_test
+from fedweave.engines.engine import ServerEngine
+from fedweave.engines.messages import LastSent, Messages
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging
@@ -245,10 +244,11 @@ def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, cl
             refuse(path, what, "Number the classes as the sites do.")
 
 
+_KINDS = {"map": "step", "send": "send", "replace_data": "replace"}  # {way of a call: kind of its request}
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 
 
-class Flare(Engine):
+class Flare(ServerEngine):
     """An engine whose every client is a site with its own process, graph and private state.
 
     clients: names of the sites, in the order of the project. quorum: the share of the called sites with which a call
@@ -290,13 +290,9 @@ class Flare(Engine):
 
     def begin(self, round: int) -> None:
         """Start a round. The last checkpoint is safe now, so that the sites may delete the states from before it."""
-        self.round, self._calls, self._saved = round, 0, self._snapshot
+        super().begin(round)
+        self._saved = self._snapshot
         self._versions.begin()
-        self._keys.begin(round)
-
-    def key(self, purpose: str) -> Tensor:
-        """The server's randomness in this round for `purpose`."""
-        return self._keys.server(purpose)
 
     def join(
         self,
@@ -406,14 +402,11 @@ class Flare(Engine):
 
     def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
         name, info, received = call.name, call.info, call.received
-        check_way(name, info, call.way)
-        chosen = called(name, receivers(name, call.clients, received), self.place, call.quorum)
-        request = self._request("step" if call.way == "map" else "replace", name)
+        again, chosen, messages = self._prepared(call)
+        request, here = self._request(call, again), self._open(chosen)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
-        messages, here = Messages(name, call.shared, call.each, chosen, self.clients), self._open(chosen)
         if info.sums:
-            check_same_message(name, messages)
             request["sum"] = self._sums.prepare(name, info, here)
             here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)
@@ -435,17 +428,15 @@ class Flare(Engine):
     def deliver(self, call: Call) -> Sent:
         """See `core.federation.Federation`. The server relays sealed messages, which it cannot read."""
         name, info, to, senders = call.name, call.info, call.to, sources(call.name, call.to, self.place)
-        check_way(name, info, call.way)
         if info.addressed:
             raise FedweaveError(
                 f"step {name} sends a different message to each peer, which sites do not support. Run it as a "
                 "simulation.",
                 code="step.addressed",
             )
-        chosen = called(name, list(to), self.place, call.quorum)
-        request, here, number = self._request("send", name), self._open(chosen), self._calls
+        again, chosen, messages = self._prepared(call)
+        request, here, number = self._request(call, again), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
-        messages = Messages(name, call.shared, call.each, chosen, self.clients)
         replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
         missing, good = dict(replies.missing), []
         for site in replies.clients:
@@ -459,7 +450,7 @@ class Flare(Engine):
             self._note(receipt, (self.round, number, name, site), request["to"][site], info)
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
-        return Relayed(name, tuple(good), ordered, senders, request["again"])
+        return Relayed(name, tuple(good), ordered, senders, again)
 
     def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
         """Enter into the ledger what a site sent to other sites, by its receipt."""
@@ -469,10 +460,9 @@ class Flare(Engine):
         if peers:
             self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
-    def _request(self, kind: str, name: str) -> Record:
-        again = self._keys.occurrence(name)
-        call = {"round": self.round, "again": again, "saved": self._saved}
-        return {"kind": kind, "pin": self._pin, "step": name} | call
+    def _request(self, call: Call, again: int) -> Record:
+        where = {"round": self.round, "again": again, "saved": self._saved}
+        return {"kind": _KINDS[call.way], "pin": self._pin, "step": call.name} | where
 
     def _step(
         self,
@@ -533,9 +523,8 @@ class Flare(Engine):
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
         self._calls += 1
         self._count(missing, refused)
-        batches = [ReplyBatch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
-        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
-        return replies, {site: answers[site].note for site in here}
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return Replies.of({site: good[site] for site in here}, ordered), {site: answers[site].note for site in here}
 
     def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
         self._faults.note(self.round, missing, refused)

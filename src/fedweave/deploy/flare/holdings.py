@@ -15,12 +15,12 @@ from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
 from fedweave.core.links import Links
 from fedweave.core.ranges import Whole
-from fedweave.core.replies import Replies, ReplyBatch, as_row
+from fedweave.core.replies import Replies
 from fedweave.core.sizes import agreed, least_rows
-from fedweave.core.target import CLASS, LABELS, NUMBER, Kind, where_known
+from fedweave.core.target import where_known
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree, map_leaves
-from fedweave.core.types import Record
+from fedweave.core.tree import Tree
+from fedweave.core.types import CLASS, LABELS, NUMBER, Kind, Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.check import first, refuse
@@ -489,9 +489,8 @@ def checked(message: Tree, needed: Mapping[str, int]) -> dict[str, int]:
 
 def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
     """The replies without the `odd` sites, which count as missing for the reasons in `odd`."""
-    here = [site for site in replies.clients if site not in odd]
-    batches = [ReplyBatch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
-    return Replies(here, batches, {**replies.missing, **odd})
+    here = {site: replies[site] for site in replies.clients if site not in odd}
+    return Replies.of(here, {**replies.missing, **odd})
 
 
 TARGET = "target"  # sent only if the target is no class

@@ -19,10 +19,9 @@ from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.federation import Client, Declaration, Lasting, Step, StepInfo, step_info
-from fedweave.core.graph import DTYPES
+from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, step_info
 from fedweave.core.mechanism import Mechanism, release_of
-from fedweave.core.tree import Tree, check, decode, encode, leaves, to
+from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.accounts import CallLog
@@ -95,11 +94,10 @@ from fedweave.deploy.flare.scores import models_scored
 from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
 from fedweave.deploy.flare.states import StateFile
 from fedweave.deploy.flare.sums import data, tensor
-from fedweave.engines.calls import Watched, check_declared, check_permanent, check_way, find_step, of_client
-from fedweave.engines.data import taken
+from fedweave.engines.calls import carry_out, check_declared, check_permanent, check_way, find_step, of_client
 from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.messages import INFO, fingerprint
-from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed, raised_at
+from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
 from fedweave.ops import hashing
 
@@ -109,44 +107,13 @@ from fedweave.ops import hashing
 # with its own privacy noise. Noise that is drawn once for good stays the same.
 
 
-def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
+def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
     """The client that a step sees, on the device where the site's steps run. The rest of a job stays on the host."""
     labels, test = lasting(secret_file, job.labels), job.holdings.test if isinstance(job.holdings, Holdings) else None
     if labels is not None:
-        labels = labels._replace(key=labels.key.to(device), places=labels.places.to(device))
-    tensors = to(state, device), key.to(device), noise_key(secret_file).to(device)
-    return Client(job.graph_on(device), *tensors, None if test is None else test.to(device), lasting=labels)
-
-
-def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
-    """Run a step and return its reply.
-
-    Raises:
-        StepFailed: the step failed on the data and the message. CallRefused: the step wrote into the data.
-    """
-    watched = Watched(client.graph, client.test)
-    try:
-        reply = step(client, message)
-    except FedweaveError:
-        raise
-    except Exception as error:
-        raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
-    watched.refuse_changes(
-        name, "this site", CallRefused
-    )  # the server gets this reason: it reveals nothing about the data
-    return reply
-
-
-def used_model(name: str, step: Step, client: Client, message: Tree) -> Tree | None:
-    """The model that an evaluation step scores, from a call whose message asks it to keep the model; nothing is sent.
-
-    Raises:
-        StepFailed, CallRefused: see `carry_out`.
-    """
-    with torch.no_grad():
-        carry_out(name, step, client, message)
-    w: Tree | None = to(client.state, CPU).get("model")
-    return w
+        labels = labels._replace(key=labels.key.to(job.device), places=labels.places.to(job.device))
+    tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
+    return Client(job.graph_on_device, *tensors, None if test is None else test.to(job.device), lasting=labels)
 
 
 def read_received(
@@ -258,7 +225,7 @@ def _numbered(job: Participation, message: Tree, log: logging.Logger) -> Tree:
         raise CallRefused("entities: sites number them once, right after they have joined")
     data = job.entities.numbered(message, job.run_folder / NUMBERED, log)
     job.entities = None
-    graph = graph_of(data, data.features, DTYPES[job.config.engine.values["dtype"]])
+    graph = graph_of(data, data.features, job.dtype)
     job.begin(replace(holdings, graph=graph, data=data), data.features)
     reply = kept_back(site_lengths(job.needed), withheld(job.rules))
     return describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, withheld(job.rules)) | reply
@@ -281,14 +248,14 @@ def _exchange(job: Participation) -> Exchange:
 
 def _take(job: Participation, message: Tree) -> None:
     """Take the columns that other sites sent for the site's nodes into its data."""
-    holdings, dtype, exchange = job.holdings, DTYPES[job.config.engine.values["dtype"]], _exchange(job)
+    holdings, exchange = job.holdings, _exchange(job)
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
     raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
     note_form(job.asked, exchange.site, job.folder, raw)
     dataset = replace(raw, x=exchange.scaled(raw.x))
     job.exchange = None
-    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, dtype), data=dataset, whole=None))
+    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
 
 
 def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
@@ -317,7 +284,7 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
         raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
     if party.meeting is not None:
         check_aligned(job.rules, len(message["common"]))
-    holdings = party.align(message, DTYPES[job.config.engine.values["dtype"]])
+    holdings = party.align(message, job.dtype)
     if party.data.ids:
         with job.accounts.open(job.ledger):
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
@@ -346,7 +313,7 @@ class Member:
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
         self._states: StateFile | None = None
-        self._device, self._flags = torch.device(CPU), read_flags({})
+        self._flags = read_flags({})
         self._calls = CallLog(name, submitter)
         self._log = self._calls.log
 
@@ -439,7 +406,7 @@ class Member:
         policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
         check_versions(request, {}, rules.releases)  # another release's document could mean something else
-        self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
+        device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, request.document)
         self._states.write(state="running", round=max(request.round, 0), rounds=config.general.rounds)
         released = check_versions(request, request.document, rules.releases)  # the policy allows reading these files
@@ -458,7 +425,7 @@ class Member:
             else hold(data, self._folder, config, noted)
         )
         who = data.random_id or self._name, self._name, self._submitter
-        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, released, *who)
+        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, released, device, *who)
         self._warn(job)
         self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
@@ -493,7 +460,7 @@ class Member:
             job.entities = entities
             return self._tell(request.round, JOIN, entities.greeting(), COUNTING)
         job.entities, listed = None, entities.as_noted(job.run_folder / NUMBERED)
-        graph = graph_of(listed, listed.features, DTYPES[job.config.engine.values["dtype"]])
+        graph = graph_of(listed, listed.features, job.dtype)
         job.begin(replace(holdings, graph=graph, data=listed), listed.features)
         reply = describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, withheld(job.rules))
         reply |= kept_back(site_lengths(job.needed), withheld(job.rules))
@@ -550,16 +517,14 @@ class Member:
         call = job.keys.step(request.step, request.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         state = job.memory.begun(info)
-        client = client_on(self._device, job, state, key, self._folder / SECRET)
-        again = replace(client, state=to(job.memory.begun(info), self._device)) if job.ends_with(step) else None
+        client = client_on(job, state, key, self._folder / SECRET)
+        again = replace(client, state=to(job.memory.begun(info), job.device)) if job.ends_with(step) else None
         received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
-        with torch.no_grad():
-            reply = carry_out(request.step, step, client, to(message | received, self._device))
-            graph = taken(reply, info)
-            check(reply, f"the reply of {request.step}")
-            check(client.state, f"the state that {request.step} keeps")
+        # The server gets the reason of a CallRefused, and that a step wrote into the data reveals nothing about it.
+        run = partial(carry_out, step, request.step, info, whose="this site", known=FedweaveError, written=CallRefused)
+        reply, graph = run(client, to(message | received, job.device))
         reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(request)}: where a finished run's models predict, nothing is sent")
@@ -576,9 +541,9 @@ class Member:
             sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
-        if again is not None:  # the same step once more, for the site alone
-            whole = to(message | received | {KEEP: 1}, self._device)
-            keep_model(job, self._name, partial(used_model, request.step, step, again, whole), self._log)
+        if again is not None:  # the same step once more, for the site alone: nothing of it is sent
+            run_again = partial(run, again, to(message | received | {KEEP: 1}, job.device))
+            keep_model(job, self._name, run_again, again, self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 

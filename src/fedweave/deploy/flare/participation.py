@@ -14,9 +14,8 @@ from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.operators import Precomputed
-from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree
-from fedweave.core.types import EVALUATION, Record
+from fedweave.core.types import CLASS, EVALUATION, Record
 from fedweave.deploy.flare.accounts import CROWD, Accounts
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -48,7 +47,7 @@ from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scori
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.sums import Masking
 from fedweave.engines.calls import Keys, find_step
-from fedweave.engines.data import ClientData, accepted
+from fedweave.engines.data import ClientData
 from fedweave.engines.messages import LastReceived
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.experiment.config import Config
@@ -66,7 +65,7 @@ class Participation:
     """A site's part in one job of a run: data, state, ledger and progress.
 
     policy: the policy file, whose state was noted before `rules` were read from it. released: the server's versions
-    (`requests.check_versions`).
+    (`requests.check_versions`). device: where steps run.
     holdings: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
     every request must have (`requests.pin`). limit: the largest size in bytes of a peer's parcel, and of a message with
     its sparse leaves filled in.
@@ -75,7 +74,6 @@ class Participation:
     algorithm: Algorithm | None = None
     ready = False  # for steps
     _digest: str = ""  # of the data that the run is trained on
-    _on_device: tuple[int, Graph] | None = None  # the version of the data on the device, and the graph there
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges between sites, until it is done
     entities: Entities | None = None  # until the sites have numbered them
@@ -90,11 +88,13 @@ class Participation:
         rules: Rules,
         policy: PolicyFile,
         released: dict[str, str],
+        device: torch.device,
         random_id: str,
         name: str,
         submitter: str = "",
     ) -> None:
         engine, run_folder = config.engine.values, folder / RUNS / request.run
+        self.dtype = DTYPES[engine["dtype"]]
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
         self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of the server's timeout, so that an unreachable peer does not make its senders late.
@@ -108,7 +108,7 @@ class Participation:
         self._server = released["fedweave"]
         # With the site's own versions: a server could otherwise begin a configuration anew under another release.
         self.counted = pin(config.plain(), request.sites)
-        self.accounts, self.folder = Accounts(folder, rules.lost), folder
+        self.accounts, self.folder, self.device = Accounts(folder, rules.lost), folder, device
         self._policy, self._name = policy, name
         self._waiting: tuple[Holdings, Precomputed] | None = None
         with self.accounts.open():
@@ -330,15 +330,15 @@ class Participation:
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
-        sizes, dtype = checked(message, self.needed), DTYPES[self.config.engine.values["dtype"]]
-        graph = graph_of(holdings.data, holdings.features, dtype, extra=extra.padded(sizes))
+        sizes = checked(message, self.needed)
+        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.padded(sizes))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
 
     def take_up(self, holdings: Holdings) -> None:
         """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
         self.holdings, self.ready = holdings, True
-        self._data = ClientData({self.random_id: holdings.graph}, holdings.classes)
+        self._data = ClientData({self.random_id: holdings.graph}, holdings.classes, self.device)
         if self._replaced.tree and not self.asked.predict:
             self._data.load({self.random_id: self._replaced.tree})
         self._check_numbers({})
@@ -414,21 +414,17 @@ class Participation:
         """The site's present data."""
         return self._data.graphs[self.random_id]
 
-    def graph_on(self, device: torch.device) -> Graph:
-        """The site's present data on a device. Each version is copied there once."""
-        version = self._data.versions[self.random_id]
-        if self._on_device is None or self._on_device[0] != version:
-            self._on_device = version, self.graph.to(device)
-        return self._on_device[1]
+    @property
+    def graph_on_device(self) -> Graph:
+        """The site's present data on the device of steps."""
+        return self._data.on_device(self.random_id)
 
     def replace(self, new: object, call: StepRequest, columns: int) -> dict[str, int]:
         """Keep the `new` data of a step, if it made any; returns the note for the server with their version.
 
         columns: number of feature columns that the step adds.
         """
-        where = f"the graph that {call.step} made"
-        graph = None if new is None else accepted(new, self.graph, self._data.classes, where, columns)
-        self._data.replace(self.random_id, graph)
+        self._data.replace(self.random_id, new, f"the graph that {call.step} made", columns)
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])
         return {VERSION: self._data.versions[self.random_id]}

@@ -11,9 +11,9 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, Graph
 from fedweave.core.ledger import Entry
 from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
-from fedweave.core.target import NUMBER
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
+from fedweave.core.types import NUMBER
 from fedweave.deploy.flare.scores import LABELS
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused

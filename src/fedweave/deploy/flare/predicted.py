@@ -14,9 +14,10 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, VAL
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import fields
@@ -24,6 +25,7 @@ from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
+from fedweave.engines.devices import CPU
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
@@ -114,15 +116,16 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     return True
 
 
-def keep_model(job: Participation, site: str, model: Callable[[], Tree | None], log: logging.Logger) -> None:
-    """Write a scorer with the `model` of a run's last evaluation for the owner, so that the site can score on its own.
-    Its threshold is from the site's own validation examples. If no scorer can be written, the log states why and the
-    run goes on."""
+def keep_model(job: Participation, site: str, score: Callable[[], object], client: Client, log: logging.Logger) -> None:
+    """Write a scorer with the model of a run's last evaluation for the owner, so that the site can score on its own.
+    `score` leaves the model in the state of `client`. The threshold is from the site's own validation examples. If no
+    scorer can be written, the log states why and the run goes on."""
     data = job.holdings.data
     if data.links is not None:
         return
     try:
-        if (w := model()) is not None:
+        score()
+        if (w := to(client.state, CPU).get("model")) is not None:
             p = probabilities(deployable(job.algorithm).net, w, job.graph)
             _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
     except FedweaveError as error:

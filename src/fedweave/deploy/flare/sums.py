@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Replies, ReplyBatch, as_row
-from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record, Values
 from fedweave.deploy.flare.folder import fields
 from fedweave.deploy.flare.journal import Journal, last_epoch
@@ -342,9 +342,8 @@ class Sums:
         paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
         flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
         leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
-        trees = [nest(flat), *(replies[site] for site in survivors[1:])]
-        batches = [ReplyBatch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
-        return Replies(survivors, batches, replies.missing, info.sums)
+        trees = {site: replies[site] for site in survivors} | {survivors[0]: nest(flat)}
+        return Replies.of(trees, replies.missing, info.sums)
 
     def _letters_to(self, site: str, sum: Values) -> Tree:
         """The sealed shares of one slot that the other sites sent for one site."""

@@ -20,9 +20,8 @@ from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
-from fedweave.core.target import CLASS
 from fedweave.core.text import counted
-from fedweave.core.types import Record
+from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.schema import odd_data, odd_features, odd_times
 from fedweave.datasets.table import not_composed

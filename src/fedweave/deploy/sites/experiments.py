@@ -13,9 +13,8 @@ import scipy.sparse as sp
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.links import Links
-from fedweave.core.target import CLASS, NUMBER
 from fedweave.core.text import counted
-from fedweave.core.types import Record
+from fedweave.core.types import CLASS, NUMBER, Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.features import by_holder, has_sens
@@ -26,8 +25,7 @@ from fedweave.deploy.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_f
 from fedweave.deploy.sites.running import number_of
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
-from fedweave.experiment.config import Config, Document, resolve
-from fedweave.experiment.config.plugins import parameters, registry
+from fedweave.experiment.config import Config, Document, parameters, registry, resolve
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
