@@ -372,7 +372,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
         DataError: see `read_graph`.
     """
     site = replace(site, train_until=None, val_until=None)
-    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalize="none"))
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public

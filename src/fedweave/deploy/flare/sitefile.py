@@ -9,8 +9,7 @@ from pydantic import Field
 
 from fedweave.core.links import Links
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
-from fedweave.datasets.features import check_normalize
+from fedweave.datasets.base import REFUSE, WIDENING, check_external
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
@@ -74,8 +73,6 @@ class SiteData(DataSettings):
     def __post_init__(self) -> None:
         """Refuse settings that apply to no form of data."""
         try:
-            check_normalize(self.normalize)
-            check_loops(self.loops, has_edge_attributes=True)
             check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
             raise ConfigError(f"data.{error}", code=error.code) from error
