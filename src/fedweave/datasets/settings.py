@@ -5,14 +5,15 @@ A source (`folder`, `npz`, `parties`, `tu`) inherits the groups that suit it and
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from fedweave.core.bounds import Count
-from fedweave.core.settings import Settings
-from fedweave.core.target import CLASS
+from fedweave.core.settings import Beside, Settings
+from fedweave.core.target import CLASS, NUMBER
 
 Normalize: TypeAlias = Literal["auto", "none", "row", "binary", "scale", "standard", "minmax"]
 EdgeNormalize: TypeAlias = Literal["none", "row", "binary", "scale", "standard", "minmax"]
+_OF_NUMBERS = Beside("target", NUMBER)
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class CommonSettings(Settings):
     _: KW_ONLY
     target: Literal["class", "number", "labels"] = CLASS
     targets: tuple[str, ...] | None = None
-    target_normalize: Literal["own", "all", "none"] = "own"
-    target_log: bool = False
+    target_normalize: Annotated[Literal["own", "all", "none"], _OF_NUMBERS] = "own"
+    target_log: Annotated[bool, _OF_NUMBERS] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,13 +35,6 @@ class Targeted(CommonSettings):
                 '"labels".',
                 code="config.conflict",
             )
-        if self.target != NUMBER and (self.target_log or self.target_normalize != "own"):
-            setting = "target_log" if self.target_log else "target_normalize"
-            raise ConfigError(
-                f'data.{setting}: is for numbers, and data.target = "{self.target}". Set target = "number", or leave '
-                "it out.",
-                code="config.conflict",
-            )
 
     @property
     def by_class(self) -> bool:

@@ -227,7 +227,9 @@ def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
 def source_of(kind: type[Source], site: SiteData) -> Source:
     """A source with the site's settings. All other fields of the source belong to simulations and keep their
     defaults."""
-    values = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
+    values: Record = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
+    if kind is Archive and site.task == LINKS:  # its file has nodes, or the relations of edges
+        values["task"] = "nodes"
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
