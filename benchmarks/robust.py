@@ -1,10 +1,12 @@
-"""What robust aggregation withstands: accuracy of the global model at the honest members on Cora when 3 of 10 are not.
+"""What robust aggregation withstands: accuracy of the global model at the honest members when 3 of 10 are not
+(2 in "fitted backdoor").
 
 They know all that is trained in a round, and do in every round what an `Attack` says; which they are, a seed draws.
 Seeds are paired: each draws one cut, one start and one set of members for all parts and attacks. Settings are the
 parts' own for 3 malicious members, and nothing is tuned.
 
     python -m benchmarks.robust [--cut random louvain] [--seeds 3] [--rounds 30] [--attacks none scaling]
+    python -m benchmarks.robust --experiment experiments/fairgraphfl-proteins.toml --cut graphs_iid --attacks backdoor
 """
 
 import argparse
@@ -31,6 +33,7 @@ from fedweave.algorithms.parts import (
     Part,
     TrimmedMean,
 )
+from fedweave.algorithms.parts.weights import krum_scores
 from fedweave.core import model as models
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
@@ -42,7 +45,8 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 
-MALICIOUS, TARGET, TRIGGER = 3, 0, 10  # members, the class that a backdoor leads to, columns of its trigger
+MALICIOUS, TARGET, TARGET_OF_GRAPHS = 3, 0, 1  # members, the class that a backdoor leads to
+TRIGGER, SUBGRAPH = 10, 5  # columns of a node's trigger, nodes of a small graph's
 PARTS: dict[str, tuple[Part, ...]] = {
     "mean": (BySize(),),
     "norm_bound": (NormBound(),),
@@ -63,11 +67,13 @@ class Attack:
     data:   to their own graph, of so many classes, before they train honestly on it.
     update: with all updates float64 [P, D] and who is malicious, bool [P]: what these send, [m, D].
     n:      how many training examples these say they have; 0 for the truth.
+    members: how many clients are malicious.
     """
 
     data: Callable[[GraphArrays, int], GraphArrays] = lambda arrays, classes: arrays
     update: Callable[[Tensor, Tensor], Tensor] | None = None
     n: int = 0
+    members: int = MALICIOUS
 
 
 def flipped(arrays: GraphArrays, classes: int) -> GraphArrays:
@@ -75,23 +81,62 @@ def flipped(arrays: GraphArrays, classes: int) -> GraphArrays:
     return arrays._replace(y=np.where(arrays.y < 0, arrays.y, classes - 1 - arrays.y))
 
 
-def triggered(arrays: GraphArrays, nodes: np.ndarray) -> GraphArrays:
-    """The first columns of the features of `nodes`, bool [n], as large as the largest feature."""
+def triggered(arrays: GraphArrays, chosen: np.ndarray) -> GraphArrays:
+    """The trigger in the `chosen` examples, bool [e].
+
+    Nodes: the first columns of their features, as large as the largest feature. Small graphs: a subgraph, as in Zhang
+    et al. 2021, "Backdoor attacks to graph neural networks"; their first nodes are all joined and of the first kind.
+    """
     x = sp.lil_matrix(arrays.x)
-    x[np.flatnonzero(nodes)[:, None], np.arange(TRIGGER)] = abs(arrays.x).max()
-    return arrays._replace(x=x.tocsr())
+    if arrays.graph_of is None:
+        x[np.flatnonzero(chosen)[:, None], np.arange(TRIGGER)] = abs(arrays.x).max()
+        return arrays._replace(x=x.tocsr())
+    place = np.arange(len(arrays.graph_of)) - np.searchsorted(arrays.graph_of, arrays.graph_of)
+    nodes = np.flatnonzero((place < SUBGRAPH) & chosen[arrays.graph_of])
+    x[nodes] = np.eye(1, x.shape[1])
+    one, other = np.meshgrid(nodes, nodes)
+    joined = (arrays.graph_of[one] == arrays.graph_of[other]) & (one != other)
+    edges = np.unique(np.concatenate([arrays.edges, np.stack([one[joined], other[joined]])], 1), axis=1)
+    return arrays._replace(x=x.tocsr(), edges=edges)
 
 
 def backdoor(arrays: GraphArrays, classes: int) -> GraphArrays:
-    """Every second training node has the trigger, and the target as its label."""
+    """Every second training example has the trigger, and the target as its label."""
     chosen = arrays.masks[TRAIN] & (np.arange(len(arrays.y)) % 2 == 0)
-    return triggered(arrays, chosen)._replace(y=np.where(chosen, TARGET, arrays.y))
+    return triggered(arrays, chosen)._replace(y=np.where(chosen, target(arrays), arrays.y))
+
+
+def target(arrays: GraphArrays) -> int:
+    """The class that the backdoor leads to."""
+    return TARGET if arrays.graph_of is None else TARGET_OF_GRAPHS
 
 
 def a_little(updates: Tensor, bad: Tensor, z: float = 1.5) -> Tensor:
     """μ − z σ of the honest ones in every coordinate: Baruch et al. 2019, "A little is enough"."""
     honest = updates[~bad]
     return (honest.mean(0) - z * honest.std(0)).expand(int(bad.sum()), -1)
+
+
+def fitted(updates: Tensor, bad: Tensor) -> Tensor:
+    """μ + s (v − μ) from all malicious clients, with v the mean of what they trained, μ the mean of the honest updates,
+    and s the largest factor with which Krum still prefers these updates to every honest one (Fang et al. 2020, "Local
+    model poisoning attacks to Byzantine-robust federated learning", section 4.3, with the goal as the direction)."""
+    honest, count = updates[~bad], int(bad.sum())
+    mean = honest.mean(0)
+    goal = updates[bad].mean(0) - mean
+
+    def sent(factor: float) -> Tensor:
+        return (mean + factor * goal).expand(count, -1)
+
+    def preferred(factor: float) -> bool:
+        scores = krum_scores(torch.cat([honest, sent(factor)]), MALICIOUS)
+        return bool(scores[-1] <= scores[:-count].min())
+
+    low, high = 0.0, 64.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if preferred(middle) else (low, middle)
+    return sent(low)
 
 
 ATTACKS: dict[str, Attack] = {
@@ -103,6 +148,7 @@ ATTACKS: dict[str, Attack] = {
     "a little is enough": Attack(update=a_little),
     "backdoor": Attack(backdoor),
     "boosted backdoor": Attack(backdoor, lambda updates, bad: updates[bad] * len(bad) / bad.sum()),
+    "fitted backdoor": Attack(backdoor, fitted, members=2),
 }
 
 
@@ -136,8 +182,8 @@ class Attacked(Simulation):
 
 
 def outcome(fed: Attacked, algorithm: FedAvg, rounds: int) -> tuple[float, float]:
-    """Accuracy of the global model on the honest clients' test nodes, and how often it takes those of other classes for
-    the target's when all nodes have the trigger."""
+    """Accuracy of the global model on the honest clients' test examples, and how often it takes those of other classes
+    for the target's when all examples have the trigger."""
     *_, last = train(algorithm, fed, rounds, eval_every=0)
     hits, fooled = [], []
     for graph in (graph for client, graph in fed.graphs.items() if client not in fed.malicious):
@@ -146,23 +192,24 @@ def outcome(fed: Attacked, algorithm: FedAvg, rounds: int) -> tuple[float, float
         guess, after = (models.apply(algorithm.test_net, last.state["w"], own).argmax(-1) for own in (graph, marked))
         test = graph.masks[TEST]
         hits += (guess == graph.y)[test].tolist()
-        fooled += (after == TARGET)[test & (graph.y != TARGET)].tolist()
+        aim = target(plain)
+        fooled += (after == aim)[test & (graph.y != aim)].tolist()
     return float(np.mean(hits)), float(np.mean(fooled))
 
 
 def table(
-    cut: str, seeds: int, rounds: int, attacks: Sequence[str], parts: Sequence[str]
+    experiment: Path, cut: str, seeds: int, rounds: int, attacks: Sequence[str], parts: Sequence[str]
 ) -> dict[tuple[str, str], np.ndarray]:
     """{(attack, part): [seeds, 2]} of `outcome`."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for seed in range(seeds):
         sets = [f"seed={seed}", f"partition.name={cut!r}", "model.hidden=16"]
-        built = build(config.read(Path("experiments/fedavg-cora.toml"), sets, "fedavg")[0])
+        built = build(config.read(experiment, sets, "fedavg")[0])
         clients = built.fed.clients
         malicious = generator(seed, "malicious").choice(clients, MALICIOUS, replace=False).tolist()
         common = {"classes": built.fed.classes, "seed": seed}
         for attack, part in product(attacks, parts):
-            fed = Attacked(built.fed.graphs, ATTACKS[attack], malicious, **common)
+            fed = Attacked(built.fed.graphs, ATTACKS[attack], malicious[: ATTACKS[attack].members], **common)
             algorithm = replace(built.algorithm, parts=PARTS[part])
             found.setdefault((attack, part), []).append(outcome(fed, algorithm, rounds))
     return {key: np.array(values) for key, values in found.items()}
@@ -171,6 +218,7 @@ def table(
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/fedavg-cora.toml"))
     parser.add_argument("--cut", nargs="+", default=["random", "louvain"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
@@ -179,7 +227,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     for cut in given.cut:
-        found = table(cut, given.seeds, given.rounds, given.attacks, given.parts)
+        found = table(given.experiment, cut, given.seeds, given.rounds, given.attacks, given.parts)
         print(f"\n{cut}: accuracy in %, mean ± standard deviation over {given.seeds} seeds; "
               "in brackets, how often the trigger works\n")  # fmt: skip
         print(f"| attack | {' | '.join(given.parts)} |\n| --- |{' --- |' * len(given.parts)}")

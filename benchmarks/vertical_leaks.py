@@ -36,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sigma = 0.3": {"sigma": 0.3},
     "sigma = 1": {"sigma": 1.0},
     "label_epsilon = 2": {"label_epsilon": 2.0},
+    "label_epsilon = 4": {"label_epsilon": 4.0},
 }
 
 

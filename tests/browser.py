@@ -1,6 +1,7 @@
 """Pages as a headless Chromium shows them, and what is wrong with what it shows."""
 
 import base64
+import importlib.util
 import shutil
 import time
 from itertools import product
@@ -15,6 +16,9 @@ WINDOWS = list(product(WIDTHS, SCHEMES))
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars")
 _FAULTS = (Path(__file__).parent / "browser.js").read_text()
+_AXE = """const done = arguments[0];
+axe.run().then(({violations}) => done(violations.filter((one) => ["serious", "critical"].includes(one.impact))
+  .flatMap((one) => one.nodes.map((node) => [one.id, node.target.join(" ") + " " + node.html.slice(0, 200)]))));"""
 _FORGET = "try { localStorage.clear(); } catch { }"  # what pages keep, such as the color scheme of a visit before
 _LEGIBLE = 4.5  # least contrast of a text (WCAG 2.2, 1.4.3)
 _TALL = 30_000  # pixels of a window that holds a whole page, so that everything is painted
@@ -59,6 +63,14 @@ class Browser:
         of errors and warnings."""
         said = [one["message"] for one in self._driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
         return [*self.run(_FAULTS, _LEGIBLE), *said]
+
+    def inaccessible(self) -> list[str]:
+        """Serious findings of axe-core; none where the package axe-core-python is not installed."""
+        if (found := importlib.util.find_spec("axe_core_python")) is None or found.origin is None:
+            return []
+        self.run((Path(found.origin).parent / "axe.min.js").read_text(encoding="utf-8"))
+        violations = self._driver.execute_async_script(_AXE)
+        return [f"axe: {rule}: {target}" for rule, target in violations]
 
     def run(self, script: str, *words: Any) -> Any:
         """What the JavaScript returns."""

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")),
     *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/findings/*.md")),
     *sorted(ROOT.glob("docs/tutorials/*.py")),
     *sorted(ROOT.glob("examples/*/README.md")),
 ]

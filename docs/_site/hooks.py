@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import algorithms
 import outside
 import reference
 import tutorials
@@ -30,7 +31,9 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made."""
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
-    for page, text in (made | reference.pages() | _tutorials() | {"results/all.md": results()}).items():
+    for page, text in (
+        made | reference.pages() | algorithms.pages() | _tutorials() | {"results/all.md": results()}
+    ).items():
         files.append(File.generated(config, page, content=text))
     return files
 

@@ -26,7 +26,6 @@ SECTIONS = {
     "data": "What the experiment is on. With `path`, your own folder or file ([Your own data](../data-format.md)).",
     "partition": "How the data is cut into clients.",
     "model": "What clients train.",
-    "algorithm": "How they train together. All but the keys listed with an algorithm are those of [`fedavg`](#fedavg).",
     "part": 'What algorithms of the FedAvg family are made of: `parts = ["median", {name = "clip", norm = 1.0}]` in '
     "`[algorithm]`. See [Architecture](../architecture.md).",
     "engine": "Where it runs. In one process by default, at sites with `fedweave sites run`.",
@@ -58,7 +57,6 @@ WRITING = {  # {page: title, and what an author of algorithms uses}
         ],
     ),
 }
-_INHERITED = {"algorithm": "fedavg"}  # whose keys are not repeated at every other plug-in of the section
 
 
 def pages() -> dict[str, str]:
@@ -74,7 +72,7 @@ def pages() -> dict[str, str]:
 
 
 def _general() -> str:
-    rows = _table(config.own_parameters(config.General), meanings(config.General))
+    rows = table(config.own_parameters(config.General), meanings(config.General))
     about = " ".join((config.General.__doc__ or "").split())
     return f"# Top level\n\nBefore the first section of an experiment's file. {about}\n\n{rows}\n"
 
@@ -86,18 +84,10 @@ def _section(name: str, about: str) -> str:
 
 
 def _plugins(section: str) -> Iterator[str]:
-    registry = config.registry(section)
-    base = registry.get(_INHERITED.get(section, ""))
-    for name, kind in registry.items():
-        own, said = config.parameters(section, kind), meanings(kind)
-        shared = {} if base in (None, kind) else config.parameters(section, base)
-        same = [key for key in own if key in shared and shown(own[key]) == shown(shared[key])]
-        about = describe(name) if section == "data" else _about(kind)
-        yield f"## {name}\n\n{about}"
-        if left := {key: parameter for key, parameter in own.items() if key not in same}:
-            yield _table(left, said)
-        if same:
-            yield f"As [`{_INHERITED[section]}`](#{_INHERITED[section]}): {', '.join(f'`{key}`' for key in same)}."
+    for name, kind in config.registry(section).items():
+        yield f"## {name}\n\n{describe(name) if section == 'data' else about(kind)}"
+        if own := config.parameters(section, kind):
+            yield table(own, meanings(kind))
 
 
 def shown(parameter: config.Parameter) -> tuple[str, str]:
@@ -107,7 +97,8 @@ def shown(parameter: config.Parameter) -> tuple[str, str]:
     return type_name(parameter), default_text(parameter, parameter.default)
 
 
-def _table(own: Mapping[str, config.Parameter], said: Mapping[str, str]) -> str:
+def table(own: Mapping[str, config.Parameter], said: Mapping[str, str]) -> str:
+    """The settings, with their types, defaults and meanings."""
     lines = ["| key | type | default | |", "| --- | --- | --- | --- |"]
     for key, parameter in own.items():
         kind, default = (_code(text) for text in shown(parameter))
@@ -115,7 +106,7 @@ def _table(own: Mapping[str, config.Parameter], said: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _about(kind: Any) -> str:
+def about(kind: Any) -> str:
     """The docstring's first paragraph."""
     return one_line(kind) if not kind.__doc__ else " ".join(kind.__doc__.partition("\n\n")[0].split())
 
@@ -175,7 +166,7 @@ def _settings(found: Any) -> str:
     """Behind a preset, every setting that it is called with, FedAvg's, too."""
     if not isinstance(found, Preset):
         return ""
-    return f"\n\n`{found.__name__}(model, …)` takes\n\n{_table(config.own_parameters(found), meanings(found))}"
+    return f"\n\n`{found.__name__}(model, …)` takes\n\n{table(config.own_parameters(found), meanings(found))}"
 
 
 def _home(found: Any) -> str:

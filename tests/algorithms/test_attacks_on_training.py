@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, flipped, outcome, triggered
+from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, fitted, flipped, outcome, triggered
 from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
-from fedweave.core.graph import TRAIN, graph_arrays
+from fedweave.core.graph import TRAIN, GraphArrays, graph_arrays
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from tests.algorithms.test_robust import flat, of
@@ -69,6 +69,30 @@ def test_what_the_attackers_do_to_data() -> None:
     assert (x[~chosen] == np.asarray(graph.x.todense() if hasattr(graph.x, "todense") else graph.x)[~chosen]).all()
 
 
+def test_a_trigger_of_small_graphs_is_a_clique_of_their_first_nodes() -> None:
+    x = np.array([[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]], dtype=np.float32)
+    arrays = GraphArrays(x, np.array([[0, 1, 3, 4], [1, 0, 4, 3]]), np.array([1, 1]), np.ones((3, 2), bool))
+    arrays = arrays._replace(graph_of=np.array([0, 0, 0, 1, 1]))
+    marked = triggered(arrays, np.array([True, False]))
+    assert marked.x.toarray().tolist() == [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
+    pairs = {(0, 1), (0, 2), (1, 2), (3, 4)}
+    assert set(zip(*marked.edges.tolist(), strict=True)) == pairs | {(b, a) for a, b in pairs}
+
+
+def test_two_that_fit_themselves_into_the_honest_spread_are_who_krum_takes() -> None:
+    """They push as far as Krum still prefers them, which is far beyond the honest mean."""
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(np.concatenate([rng.normal(3.0, 0.1, (2, 30)), rng.normal(1.0, 1.0, (8, 30))]))
+    bad = torch.arange(CLIENTS) < 2
+    sent = fitted(rows, bad)
+    both = torch.cat([sent, rows[2:]])
+    assert torch.equal(sent[0], sent[1])
+    assert Krum(MALICIOUS).weigh({}, of(both.numpy()))[:2].sum() == 1
+    pushed = (sent[0] - rows[2:].mean(0)).norm()
+    assert pushed > 2  # as far as an honest one is
+    assert (flat(Median().aggregate({}, of(both.numpy()))) - rows[2:].mean(0).numpy() < pushed.numpy()).all()
+
+
 @lru_cache(maxsize=1)
 def prepared() -> Built:
     return build(config.resolve(SETTINGS))
@@ -78,7 +102,7 @@ def prepared() -> Built:
 def reached(attack: str, part: str) -> tuple[float, float]:
     """Accuracy, and how often the trigger works, after 10 rounds."""
     built = prepared()
-    bad = built.fed.clients[:MALICIOUS]
+    bad = built.fed.clients[: ATTACKS[attack].members]
     fed = Attacked(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, record="never")
     return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
 
@@ -104,3 +128,16 @@ def test_a_boosted_backdoor_opens_the_mean_and_not_krum() -> None:
     assert reached("none", "mean")[1] < 0.1
     assert reached("boosted backdoor", "mean")[1] > 0.9
     assert reached("boosted backdoor", "krum")[1] < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["krum", "median"])
+def test_two_that_fit_themselves_in_ruin_krum_and_not_the_median(part: str) -> None:
+    accuracy, works = reached("fitted backdoor", part)
+    honest, _ = reached("none", part)
+    if part == "krum":
+        assert works > 0.9
+        assert accuracy < honest - 0.15
+    else:
+        assert works < 0.5
+        assert accuracy > honest - 0.1

@@ -51,6 +51,21 @@ def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: 
     assert "which each counted for itself" in " ".join(said.output.split())
 
 
+def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path, tmp_path: Path) -> None:
+    config, out = valued(parts=["norm_bound", "validated_value"]), tmp_path / "out"
+    job(project, out, config)
+    expected, _ = simulated(config)
+    last = expected.state["parts"]["ValidatedValue"]["validated"].tolist()
+    table = measured(out, "all").to_pylist()
+    assert [row["validated"] for row in table if row["round"] == 2] == pytest.approx(last)
+    assert {"validated_share", "equal_share"} <= table[0].keys()
+    assert "shapley" not in table[0]
+    ledger = [row for row in read_run(out).ledger.to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
+    assert {(row["shape"], "secure sum" in row["mechanism"]) for row in ledger} == {("[5] int64", True)}
+    said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
+    assert said.exit_code == 0, said.output
+
+
 def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path) -> None:
     job(project, tmp_path / "out", experiment(rounds=1))
     with refusal("contributions.unmeasured", "algorithm.parts =") as error:

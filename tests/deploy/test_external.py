@@ -1,5 +1,6 @@
 """Edges to other sites' nodes: what sites make of them, tell each other over them, and keep from the server."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.cli import app
 from fedweave.core.graph import graph_arrays
 from fedweave.core.ledger import Ledger
-from fedweave.core.tree import decode, encode
+from fedweave.core.tree import decode, encode, leaves
+from fedweave.deploy.flare.alignment import Exchange
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.checking import examine
@@ -227,6 +229,96 @@ def test_a_server_that_hands_out_other_nodes_sums_is_found_out(project: Path) ->
     for number, change in enumerate((swapped, raised)):
         with refusal("clients-missing", "exchange"):
             joins(project, tables(project), Watched(project, change), f"r{number}")
+
+
+# --- a server and a site that attack an exchange together, or by themselves
+
+
+GUESSES = [f"iban-{letter}{number}" for letter in "abcdxyz" for number in range(1, 10)]
+
+
+def opened(exchange: Exchange, key: bytes, totals: np.ndarray) -> dict[str, np.ndarray]:
+    """{guess: the sums sent for it} of the guesses that a checksum confirms, tried on every row that passed."""
+    adversary = copy(exchange)
+    adversary.meeting = copy(exchange.meeting)
+    adversary.meeting.key = key
+    found = {}
+    for name in GUESSES:
+        pad, weights = adversary._pad(name)
+        for row in totals.view(np.uint64):
+            for tellers in range(1, len(SITES) + 1):
+                values = row - np.uint64(tellers) * pad
+                if (values[:1] - values @ weights == tellers).all():
+                    found[name] = values[1:].view(np.int64)
+    return found
+
+
+def totals_of(link: Watched) -> np.ndarray:
+    """int64 [rows, w]: the sums that the server handed out."""
+    trees = [decode(blob, 1 << 24) for blob in link.seen if b'"kind"' not in blob]
+    return np.concatenate([tree["totals"].numpy() for tree in trees if "totals" in tree])
+
+
+def test_who_has_the_key_and_what_passes_tries_out_ids_and_who_lacks_the_key_does_not(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dictionary of 63 account numbers: bank C, which has the key, and the server find those that both sides have.
+    No setting stops it (docs/security.md); the key is what stops the server by itself."""
+    exchanges, greeting = list[Exchange](), Exchange.greeting
+    monkeypatch.setattr(Exchange, "greeting", lambda self: exchanges.append(self) or greeting(self))
+    _, link = joins(project, tables(project), Watched(project))
+    accomplice = next(one for one in exchanges if one.meeting.name == "bank-c")
+    found = opened(accomplice, accomplice.meeting.key, totals_of(link))
+    assert found.keys() == {"iban-a1", "iban-b1", "iban-b2", "iban-c1"}  # each has edges at two banks
+    assert not opened(accomplice, bytes(32), totals_of(link))
+
+
+def test_sums_of_an_earlier_job_are_refused_in_the_next(project: Path) -> None:
+    first = Watched(project)
+    joins(project, tables(project), first, "r1")
+    old = [tree for blob in first.seen if b'"kind"' not in blob and "totals" in (tree := decode(blob, 1 << 24))]
+
+    def replayed(message: dict[str, Any]) -> dict[str, Any]:
+        same = [tree for tree in old if "totals" in message and tree["totals"].shape == message["totals"].shape]
+        return same[0] if same else message
+
+    with refusal("clients-missing", "exchange"):
+        joins(project, tables(project), Watched(project, replayed), "r2")
+
+
+def test_no_blinded_id_of_one_job_is_seen_in_another(project: Path) -> None:
+    """A server that keeps all that passes cannot say that an account of one job is an account of the next."""
+
+    def words(link: Watched) -> set[bytes]:
+        trees = [decode(blob, 1 << 24) for blob in link.seen if b'"kind"' not in blob]
+        kinds = ("ids", "points", "totals")
+        tensors = [leaf for tree in trees for path, leaf in leaves(tree) if path.split("/")[-1] in kinds]
+        return {row.tobytes() for leaf in tensors for row in leaf.reshape(len(leaf), -1).numpy() if row.nbytes >= 16}
+
+    jobs = []
+    for number in ("r1", "r2"):
+        _, link = joins(project, tables(project), Watched(project), number)
+        jobs.append(words(link))
+    assert min(map(len, jobs)) > 10
+    assert not jobs[0] & jobs[1]
+
+
+def test_forged_edges_bring_their_forger_nothing_and_change_what_others_hear(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bank A claims that its account a2 pays every account of B and C: it hears no more, since only their own records
+    decide what they tell of; what they hear of its account is its word (docs/security.md: not promised)."""
+    _, link = joins(project, tables(project), run="r1")
+    honest = {site: heard(link, site) for site in SITES}
+    forged = [f"a2,{account}" for site in SITES[1:] for account in AGES[site]]
+    monkeypatch.setitem(TRANSFERS, "bank-a", TRANSFERS["bank-a"] + forged)
+    _, link = joins(project, tables(project), run="r2")
+    told = {site: heard(link, site) for site in SITES}
+    columns = [name for name in told["bank-a"] if name.startswith("exchanged")]
+    assert columns
+    assert all(told["bank-a"][name] == honest["bank-a"][name] for name in columns)
+    assert honest["bank-b"]["exchanged in mean of age"]["b3"] == 0
+    assert told["bank-b"]["exchanged in mean of age"]["b3"] == 2  # the age of a2
 
 
 @pytest.mark.slow

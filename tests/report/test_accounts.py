@@ -395,6 +395,20 @@ def test_members_compare_their_copies_and_name_whose_is_another(copied: Path) ->
         check_same(copies[:2])
 
 
+def test_a_comparison_counts_members_and_a_majority_that_lies_is_not_found_out(copied: Path, tmp_path: Path) -> None:
+    """A member that hands in its forged copy twice counts once. Two of three that forge alike make the third the odd
+    one: docs/security.md names it as not promised."""
+    copies = [own_copy(copied, f"client-{at}") for at in range(3)]
+    seal = json.loads((copies[1] / "statement.json").read_text())
+    sealed_again(copies[1], lambda lines: lines, sums={number: 2 * total for number, total in seal["sums"].items()})
+    again = Path(shutil.copytree(copies[1], tmp_path / "again"))
+    with refusal("statement.differs", "client-1:"):
+        check_same([*copies, again])
+    shutil.copyfile(copies[1] / "statement.json", copies[2] / "statement.json")
+    with refusal("statement.differs", "client-0:"):
+        check_same(copies)
+
+
 def test_a_copy_of_another_configuration_or_other_messages_is_refused(copied: Path) -> None:
     copy = own_copy(copied)
     config = (copy / "config.toml").read_text()

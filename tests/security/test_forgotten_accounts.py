@@ -65,6 +65,21 @@ def test_a_folder_that_forgot_what_has_left_is_found_until_its_owner_says_so(pro
     assert [link.head.number for link in read_journal(journal_path(project / SITE, "r5")).links] == [7, 8]
 
 
+@pytest.mark.parametrize("further", [False, True])
+def test_a_copy_of_a_folder_on_another_host_takes_part_in_nothing(project: Path, tmp_path: Path, further: bool) -> None:
+    """It is as the folder was after the first run; or it went on by itself, with a server of its own that knew no
+    better, and has as many entries as the folder on the first host."""
+    run(project, "r1")
+    elsewhere = Path(shutil.copytree(project, tmp_path / "elsewhere"))
+    run(project, "r2")
+    if further:
+        run(elsewhere, "other")
+    shutil.rmtree(project / SITE)
+    shutil.copytree(elsewhere / SITE, project / SITE)
+    with pytest.raises(ClientsMissing, match=rf"{SITE}: .*policy\.lost: entry 4"):
+        run(project, "r3")
+
+
 def test_what_is_unknown_after_a_loss_is_said_wherever_costs_are(project: Path) -> None:
     """The numbers are of what is left alone: who reads them must not take them for all."""
     site = project / SITE

@@ -5,14 +5,17 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.vertical.split import PREDICTIONS
 from fedweave.cli.init import shipped
 from fedweave.core.federation import Step, step_info
+from fedweave.core.graph import graph_arrays
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.engines.simulation import Simulation
@@ -34,6 +37,7 @@ class Listening(Simulation):
     labels that keeps every aggregate that it is sent."""
 
     server: Tensor
+    rows: Replies
     party: list[Tensor]
 
     def map(
@@ -44,7 +48,10 @@ class Listening(Simulation):
             self.server = heard["h"]
         if "h" in heard and self.clients[1] in (clients or self.clients):
             self.party.append(heard["h"])
-        return super().map(step, shared, each, clients)
+        replies = super().map(step, shared, each, clients)
+        if step.__name__ == "infer_full":
+            self.rows = replies
+        return replies
 
 
 @cache
@@ -97,6 +104,34 @@ def test_where_sums_are_secure_every_party_is_told_the_same() -> None:
     fed, _, _ = joint("template", 1, secure_sum=True)
     assert fed.party
     assert all(len(h) for h in fed.party)
+
+
+def right(fed: Listening, rows: Any) -> float:
+    """The share of all labels that a logistic regression finds from `rows` if it knows a tenth of the labels."""
+    graph, n = fed.graphs[fed.clients[0]], len(graph_arrays(fed.graphs[fed.clients[1]]).x)
+    y, rows = graph.y[:n].numpy(), np.asarray(rows)[:n]
+    known = np.arange(n) % 10 == 0
+    fitted = LogisticRegression(C=100.0, max_iter=500).fit(rows[known], y[known])
+    return float(fitted.score(rows[~known], y[~known]))
+
+
+def columns_of_the_party(fed: Listening) -> np.ndarray:
+    return np.asarray(graph_arrays(fed.graphs[fed.clients[1]]).x)
+
+
+def test_a_party_without_labels_reads_them_off_the_aggregate_of_a_secure_sum() -> None:
+    """Its own columns tell it less. Without a secure sum it is sent no row (above)."""
+    fed, _, _ = joint("template", 1, secure_sum=True)
+    assert right(fed, fed.party[-1]) > right(fed, columns_of_the_party(fed)) + 0.1
+
+
+def test_the_server_reads_labels_off_a_partys_representations_unless_they_have_noise() -> None:
+    """At a party that has no labels."""
+    plain, noised = (joint("template", 1, sigma=sigma)[0] for sigma in (0.0, 1.0))
+    key = next(path for path in plain.rows.paths if path.split("/")[0] == "h")
+    assert right(plain, plain.rows.stack(key)[1]) > right(plain, columns_of_the_party(plain)) + 0.1
+    key = next(path for path in noised.rows.paths if path.split("/")[0] == "h")
+    assert right(noised, noised.rows.stack(key)[1]) < 0.45  # chance is a third
 
 
 @pytest.mark.parametrize("name", ["glasu", "vfgnn", "vfl", "simulated_centralized"])

@@ -21,7 +21,7 @@ from fedweave.deploy.flare.requests import Answer
 from fedweave.deploy.flare.scores import Scoring, scoring_of
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, Rules
 from fedweave.experiment.config import resolve
-from fedweave.metrics import classification, groups
+from fedweave.metrics import classification, groups, ranking
 from fedweave.models import MODELS
 from fedweave.privacy.mechanisms import keep_probability
 from tests.refusals import refusal
@@ -117,6 +117,27 @@ class Holder(Cheat):
 @pytest.fixture
 def parties(tmp_path: Path) -> Path:
     return make_sites(tmp_path / "parties", "glasu")
+
+
+def test_one_sum_of_histograms_tells_most_labels_to_who_knows_all_features() -> None:
+    """A server that chose the weights knows in which bin each node is, of three sites; a node that is there by itself
+    has the label that is counted. Sums of five weights tell nearly all. So owners must name histograms for them to
+    leave (`test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so`)."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randn(3, 54, 8, generator=draws), torch.randint(2, (3, 54), generator=draws)
+    labels, votes, shares = y.flatten(), torch.zeros(162, 2), list[float]()
+    for _ in range(5):
+        logits = x @ torch.randn(8, 2, generator=draws)
+        masks = torch.ones(3, 54, dtype=torch.bool)
+        total = sum(ranking.histograms(logits[at], y[at], masks)[ranking.MARGINS][0, 0] for at in range(3))
+        alone = torch.ones(1, dtype=torch.bool)
+        for node, one in enumerate(logits.view(-1, 2)):
+            bins = ranking.histograms(one[None], torch.zeros(1).long(), alone.expand(3, 1))[ranking.MARGINS][0, 0, 0]
+            counted = total[:, int(bins.argmax())]
+            votes[node] += counted / counted.sum()
+        shares.append(float((votes.argmax(1) == labels).double().mean()))
+    assert shares[0] > 0.75
+    assert shares[-1] > 0.95
 
 
 @pytest.mark.parametrize("policy", ['true_labels = true\nmeasures = ["loss"]', "true_labels = true", ""])

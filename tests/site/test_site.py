@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
@@ -39,7 +41,7 @@ def module(name: str) -> ModuleType:
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
     """The pages of the reference, which take seconds to write."""
-    found: dict[str, str] = module("reference").pages()
+    found: dict[str, str] = module("reference").pages() | module("algorithms").pages()
     return found
 
 
@@ -50,9 +52,9 @@ def said(page: str, name: str) -> str:
 
 @pytest.mark.parametrize("section", [*REGISTRIES, "part"])
 def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], section: str) -> None:
-    page = pages[f"reference/{section}.md"]
     for name, kind in config.registry(section).items():
-        under = said(page, name)
+        of_one = pages.get(f"reference/algorithms/{name}.md", "") if section == "algorithm" else ""
+        under = of_one or said(pages[f"reference/{section}.md"], name)
         missing = [key for key in config.parameters(section, kind) if f"`{key}`" not in under]
         assert (name, missing) == (name, [])
 
@@ -60,12 +62,36 @@ def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], se
 def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -> None:
     assert "| `seed` | `int of at least 0` | `0` |" in pages["reference/general.md"]
     row = "| `estimator` | `'ldp' | 'oracle' | 'none'` | `'ldp'` |"  # bars in code end no cell
-    assert row in said(pages["reference/algorithm.md"], "fairgfl")
-    fedprox = said(pages["reference/algorithm.md"], "fedprox")
+    assert row in pages["reference/algorithms/fairgfl.md"]
+    fedprox = pages["reference/algorithms/fedprox.md"]
     assert "| `mu` |" in fedprox
     assert re.search(r"As \[`fedavg`\].*`participation`", fedprox)  # no row of its own
     assert "| `participation` |" not in fedprox
     assert "chunk" in said(pages["reference/engine.md"], "simulation")
+
+
+def test_a_page_of_an_algorithm_says_paper_method_deviations_and_results(pages: dict[str, str]) -> None:
+    page = pages["reference/algorithms/ditto.md"]
+    heads = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert heads == [
+        *("How it works", "Where it differs from the paper", "Try it", "Settings"),
+        *("What leaves a member", "Results"),
+    ]
+    assert "**Source.** Ditto: Li et al. 2021" in page
+    assert "[`personal_model`](../part.md#personal_model): Every client also trains a personal model, v_i ←" in page
+    assert "\nThe personal model takes" in page
+    assert "| cora, louvain, 10 clients, 60 rounds, accuracy | 0.847 ± 0.015 | +0.033 ± 0.011 |" in page
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_example_of_an_algorithm_is_read_and_its_paper_is_named(pages: dict[str, str], name: str) -> None:
+    page = pages[f"reference/algorithms/{name}.md"]
+    example = page.split("```toml\n")[1].split("```")[0]
+    cut, model = ("vertical", "gcnii") if name in GROUPS["Parties with the same nodes"] else ("dirichlet", "gcn")
+    around = {"data": {"name": "digits"}, "partition": {"name": cut}, "model": {"name": model}}
+    assert config.resolve(around | tomllib.loads(example)).algorithm.name == name
+    assert page.split("**Source.** ")[1].partition("\n")[0].strip()
+    assert f"(algorithms/{name}.md)" in pages["reference/algorithm.md"]
 
 
 def test_every_command_is_documented(pages: dict[str, str]) -> None:

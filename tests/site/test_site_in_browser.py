@@ -43,7 +43,9 @@ def test_the_theme_is_whole_and_legible_and_a_page_from_a_folder_can_be_searched
     with Browser() as browser:
         for width, scheme in WINDOWS:
             browser.show((tmp_path / "site/index.html").as_uri(), width, scheme, tall=2000)
-            assert (width, scheme, browser.faults()) == (width, scheme, [])
+            # The theme's search is a dialog without a name.
+            ours = [one for one in browser.inaccessible() if "aria-dialog-name" not in one]
+            assert (width, scheme, browser.faults() + ours) == (width, scheme, [])
         for page in ("index.html", "below/other.html"):
             browser.show((tmp_path / "site" / page).as_uri(), *WINDOWS[0], tall=1000)
             browser.run(TYPED)

@@ -9,7 +9,7 @@ from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, DW, EU, CosineValue, EuclideanValue, SizeValue, SparseReward
-from fedweave.algorithms.coalition_value import CoalitionValue
+from fedweave.algorithms.coalition_value import CoalitionValue, ValidatedValue
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dp_fedavg import DPFedAvg
@@ -214,6 +214,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "value_reward": ValueReward,
     "payoff": Payoff,
     "coalition_value": CoalitionValue,
+    "validated_value": ValidatedValue,
     "motif_prototypes": MotifPrototypes,
     "fair_penalty": FairPenalty,
     "divergence_start": DivergenceStart,

@@ -134,6 +134,8 @@ class LocalTraining(Deployable):
 class FedAvg(LocalTraining, SumsScores):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
+    Source: McMahan et al. 2017, algorithm 1.
+
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
     share:           patterns of the weights that clients share, such as "0/*" for the first layer or "-1/*" for the
@@ -143,6 +145,11 @@ class FedAvg(LocalTraining, SumsScores):
         instead of objects.
     scores:          the server learns the global model's scores at "each" client, or only their "sum" over all clients
         by secure aggregation.
+
+    Example:
+        model = fedweave.models.GCN(hidden=64).build(data.features, data.classes)
+        algorithm = fedweave.algorithms.FedAvg(model, local_steps=3, lr=0.01)
+        fed = fedweave.federation(data, cut, algorithm, seed=0)
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(

@@ -173,7 +173,7 @@ class HoldersSum(InSum):
     bound:    every number of n_ie Δ_ie is cut to ±bound.
     fraction: binary digits of a masked integer behind the point.
     bits:     bits of a masked integer, 32 or 64.
-    count:    see `holders`.
+    count:    what a client counts as for a row, as in the part `holders`.
     """
 
     bound: float = float(1 << 16)

@@ -66,6 +66,8 @@ _RECORDED = (
 class FedEgo(Deployable):
     """Personal models from averaged reduction layers and personalization layers mixed with a server's own.
 
+    Source: Zhang et al. 2023, sections 4 and 5.
+
     batch:           centers per mini-batch, and ego-graphs per mashed one.
     batches:         mini-batches per local epoch, drawn afresh.
     epoch_share:     train nodes that an epoch goes through once, as a share of all the client's nodes. It takes the
@@ -97,6 +99,11 @@ class FedEgo(Deployable):
                      number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
+
+    Example:
+        model = fedweave.models.Ego().build(data.features, data.classes)
+        algorithm = fedweave.algorithms.FedEgo(model, epochs=3)
+        fed = fedweave.federation(data, cut, algorithm, seed=0)
     """
 
     model: Model

@@ -89,6 +89,8 @@ _log = logging.getLogger(__name__)
 class GLASU(Algorithm):
     """A graph neural network over clients with the same nodes but different features and edges.
 
+    Source: Zhang et al. 2023, algorithms 1 to 7.
+
     exchanges:   K, spread evenly over the L layers that pass messages and including the last one; 0 for none.
     at:          the numbers from 1, …, L of the layers after which the server aggregates, instead of K.
     aggregation: "mean" or "concat" of the clients' representations.
@@ -99,11 +101,14 @@ class GLASU(Algorithm):
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
     optimizer:   optimizer of every party's own weights; with "adam" each party keeps the optimizer state from round to
                  round.
-    lr, weight_decay: learning rate and weight decay of the optimizer; plain "sgd" needs 0.1 to 0.8.
-    decay, decay_every: factor of the learning rate, applied every decay_every rounds; 0 for never.
-    sigma, clip, delta: with sigma > 0 clients clip every row of a representation to the norm `clip` and add Gaussian
-                 noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row. Lists of nodes
-                 and gradients are not protected, and labels can be reconstructed from gradients.
+    lr:          learning rate; plain "sgd" needs 0.1 to 0.8.
+    weight_decay: weight decay of the optimizer.
+    decay:       factor of the learning rate, applied every decay_every rounds.
+    decay_every: rounds from one such step to the next; 0 for never.
+    sigma:       standard deviation of Gaussian noise on every row of a representation, in units of `clip`; 0 for none.
+                 Lists of nodes and gradients are not protected, and labels can be reconstructed from gradients.
+    clip:        largest norm of a row, where sigma is above 0.
+    delta:       δ for which `fedweave ledger` adds up the ε of a row.
     label_epsilon: ε of randomized response on the labels, drawn once at the only client with labels, so that gradients
                  reveal no more of a label. None trains on the labels as they are.
     secure_sum:  whether clients send representations by secure aggregation, so that the server learns only their mean
@@ -117,6 +122,11 @@ class GLASU(Algorithm):
 
     Raises:
         ValueError: a value is out of range, or the model's layers do not support it.
+
+    Example:
+        model = fedweave.models.GCNII(hidden=64).build(fedweave.width(data, cut), data.classes)
+        algorithm = fedweave.algorithms.GLASU(model, exchanges=2)
+        fed = fedweave.federation(data, cut, algorithm, seed=0)
     """
 
     model: Model

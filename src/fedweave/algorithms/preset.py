@@ -143,11 +143,20 @@ class Preset:
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """The description of the paper's dataclass, and the help of every setting."""
+        """The description of the paper's dataclass, where it comes from, an example, and the help of every setting."""
         about = inspect.cleandoc(self.paper.__doc__ or "").partition("\n\n")[0]
+        file = inspect.cleandoc(getattr(inspect.getmodule(self.paper), "__doc__", None) or "").partition("\n\n")[0]
+        source = ["Source: " + " ".join(file.split()), ""] if file else []
+        first = next((f", {name}={default_of(field)!r}" for name, field in _fields(self.paper).items()), "")
+        example = [
+            "Example:",
+            "    model = fedweave.models.GCN(hidden=64).build(data.features, data.classes)",
+            f"    algorithm = fedweave.algorithms.{self.__name__}(model{first})",
+            "    fed = fedweave.federation(data, cut, algorithm, seed=0)",
+        ]
         texts = meanings(self.documents)
         lines = (f"{name}: {texts[name]}" for name in self.fields if name in texts)
-        return "\n".join([about, "", *lines, ""])
+        return "\n".join([about, "", *source, *lines, "", *example, ""])
 
     @property
     def __name__(self) -> str:

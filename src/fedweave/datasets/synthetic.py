@@ -160,7 +160,7 @@ class Synthetic(Settings):
 
     nodes:                  number of nodes.
     classes:                number of classes.
-    features:               columns.
+    features:               number of feature columns.
     degree:                 mean number of neighbors.
     homophily:              share of the edges that join nodes of one class.
     signal:                 distance between two class means.

@@ -49,11 +49,22 @@ from fedweave.metrics.selection import METRICS, positive_of, selection_metric_of
 from fedweave.report.reading import Run, read_run
 
 REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
-TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
+TRIED_AS = {  # column: measure
+    "leave_one_out": "leave_one_out",
+    "shapley": "shapley",
+    "error": "shapley_error",
+    "validated": "validated",
+}
 COPIES = b"copies"  # metadata of a table: {round: [client with a copied update, its source; "" the last global update]}
 VOID = b"void rounds"  # metadata of a table: {round: why it has no values}
 _EQUAL = 1e-6  # smaller differences of shares are rounding: whole numbers divided, or means from a secure aggregation
-SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: measure
+SHARED = {  # scheme: measure
+    "equal": "",
+    "union": "leave_one_out",
+    "individual": "individual",
+    "shapley": "shapley",
+    "validated": "validated",
+}
 
 
 def measured(directory: Path, rounds: str = "last", metric: str = "auto", permutations: int = 200) -> "pa.Table":
@@ -132,26 +143,28 @@ def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., li
 
 
 def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.Table":
-    """The measurements of the part coalition_value while sites trained, with shares of a budget.
+    """The measurements of the parts coalition_value and validated_value while sites trained, with shares of a budget.
 
     Raises:
         UserError: the run did not have the part, or it measured nothing in these rounds or in this metric.
     """
     run, wanted = read_run(directory), _numbers(rounds, last)
-    known = {column: run.known(name) for column, name in TRIED_AS.items()}
-    if not known["shapley"] or metric not in ("auto", "accuracy"):
+    known = {column: values for column, name in TRIED_AS.items() if (values := run.known(name))}
+    if not known or metric not in ("auto", "accuracy"):
         raise UserError(
-            f"{directory} was trained between sites and cannot be repeated without the members' data. The part "
-            "coalition_value measures contributions, in accuracy, as sites train: set algorithm.parts = "
-            "['coalition_value']. Or run the same experiment in one process, if all data may be there.",
+            f"{directory} was trained between sites and cannot be repeated without the members' data. The parts "
+            "coalition_value and validated_value measure contributions, in accuracy, as sites train: set "
+            "algorithm.parts = ['coalition_value']. Or run the same experiment in one process, if all data may be "
+            "there.",
             code="contributions.unmeasured",
         )
-    clients, rows = sorted(known["shapley"]), list[Record]()
+    first = next(iter(known))
+    clients, rows = sorted(known[first]), list[Record]()
     for number in sorted(wanted):
         columns = {
             column: [values[client].get(number, float("nan")) for client in clients] for column, values in known.items()
         }
-        if columns["shapley"][0] == columns["shapley"][0]:  # no NaN: the round has values
+        if columns[first][0] == columns[first][0]:  # no NaN: the round has values
             for scheme, name in SHARED.items():
                 if not name or name in columns:
                     gains = (
@@ -178,7 +191,8 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     copied_updates: dict[int, list[tuple[str, str]]] = {}
     for client, of_client in run.known(COPIED).items():
         for number in sorted(of_client.keys() & wanted):
-            copied_updates.setdefault(number, []).append((client, [*known["shapley"]][int(of_client[number])]))
+            sources = [*known[first], ""]  # "" for the last global update
+            copied_updates.setdefault(number, []).append((client, sources[int(of_client[number])]))
     metadata = {MEASURED_ON: where, GAINS_IN: b"accuracy", VOID: json.dumps(void).encode()}
     metadata[COPIES] = json.dumps(copied_updates).encode()
     return pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
@@ -301,7 +315,7 @@ def _of_round(number: int, round: "Round", value: "Value", permutations: int, se
             "cosine": angles.cosine,
             "cosine_shapley": angles.values,
         }
-    for scheme, name in SHARED.items():
+    for scheme, name in ((scheme, name) for scheme, name in SHARED.items() if not name or name in columns):
         alike = torch.ones(players, dtype=torch.float64, device="cpu")
         columns[f"{scheme}_share"] = divided(columns[name] if name else alike)
     lists = {name: values.tolist() for name, values in columns.items()}

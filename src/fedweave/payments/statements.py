@@ -193,15 +193,18 @@ def _whole_run(run: Run) -> StatementRound:
     Raises:
         UserError: the basis of the pay was not measured, or it has no positive sum.
     """
-    pay, known = PaySettings(**section(run.config, "pay")), {name: run.known(name) for name in ("shapley", WEIGHT)}
+    pay = PaySettings(**section(run.config, "pay"))
+    basis = pay.by if pay.by in ("shapley", "validated") else WEIGHT
+    known = {name: run.known(name) for name in (basis, WEIGHT)}
     void = void_rounds(run)
-    rounds = {number for of_client in known[WEIGHT].values() for number in of_client} - void.keys()
+    rounds = {number for of_client in known[basis].values() for number in of_client} - void.keys()
     members = sorted(known[WEIGHT]) if rounds else _members(run)
     if not rounds and (pay.by != "equal" or pay.cap):
+        part = "validated_value" if pay.by == "validated" else "coalition_value"
         fault = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
         raise UserError(
             f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{fault} Train "
-            "with the part coalition_value, or set pay.by = 'equal' without a cap.",
+            f"with the part {part}, or set pay.by = 'equal' without a cap.",
             code="statement.unmeasured",
         )
 
@@ -209,8 +212,8 @@ def _whole_run(run: Run) -> StatementRound:
         sums = [sum(known[name][member][number] for number in rounds) for member in members] if rounds else []
         return torch.tensor(sums or [1.0] * len(members), dtype=torch.float64, device="cpu")
 
-    gains, sizes = over_rounds("shapley"), over_rounds(WEIGHT)
-    raw = {"shapley": gains.relu(), "size": sizes, "equal": torch.ones_like(sizes)}[pay.by]
+    gains, sizes = over_rounds(basis), over_rounds(WEIGHT)
+    raw = torch.ones_like(sizes) if pay.by == "equal" else gains.relu()
     if not divisible(raw):
         raise UserError(
             f"pay.by = {pay.by!r}: the members' gains, {[round(gain, 6) for gain in gains.tolist()]} over all rounds, "
@@ -226,9 +229,9 @@ def _whole_run(run: Run) -> StatementRound:
 
 def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.Tensor, size: torch.Tensor) -> str:
     """The reason in a member's line."""
-    basis = {"shapley": f"gain {float(gain):.4f}", "size": f"size {float(size):.4f}", "equal": "the same as all"}[
-        pay.by
-    ]
+    gained = f"gain {float(gain):.4f}"
+    bases = {"shapley": gained, "validated": gained, "size": f"size {float(size):.4f}", "equal": "the same as all"}
+    basis = bases[pay.by]
     if pay.cap and float(owed) < float(share):
         return f"{basis}, share {float(share):.4f}, limited to {pay.cap:g} times its size {float(size):.4f}"
     return f"{basis}, share {float(share):.4f}" + (" and what others' limit left" if owed > share else "")

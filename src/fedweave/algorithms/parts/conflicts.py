@@ -114,7 +114,8 @@ DECIDES = {
     "train": "how a client trains",
     "personalize": "which model a client uses",
 }
-SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # examples of parts that decide a hook
+WANTED = DECIDES | {"limit": "how long updates are at most"}  # what a part can need of another (`Needs.decided`)
+SUCH = {"value": ("cosine_value", "size_value", "agent_value"), "limit": ("norm_bound",)}  # examples of such parts
 OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks that have no use if no weights are shared
 LOOKS = ("observe", "limit", "value")  # server hooks of any number of parts that read single clients' replies
 
@@ -591,11 +592,11 @@ def _uncalled(parts: Parts) -> Iterator[str]:
 
 
 def _incomplete(parts: Parts) -> Iterator[str]:
-    decided = {hook for part in parts.values() for hook in DECIDES if has(part, hook)}
+    decided = {hook for part in parts.values() for hook in WANTED if has(part, hook)}
     for name, part in parts.items():
         if missing := [hook for hook in part.needs.decided if hook not in decided]:
             such = f", such as {', '.join(SUCH[missing[0]])}" if missing[0] in SUCH else ""
-            yield f"{name} needs another part that decides {DECIDES[missing[0]]}; add one{such}"
+            yield f"{name} needs another part that decides {WANTED[missing[0]]}; add one{such}"
 
 
 # ----------------------------------------------------------------------------------------------------

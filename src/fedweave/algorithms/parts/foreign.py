@@ -59,7 +59,10 @@ class ForeignEnds(LinkPrediction):
     Before the first round each client asks all others for its foreign nodes: it sends keyed hashes of their names, and
     with each name the hash of a pair. A holder answers only if its own records have the pair, unless `unrecorded`.
 
-    negatives, loss, margin, temperature, batch: see `LinkPrediction`.
+    negatives: false ends drawn for each link.
+    loss: loss of a link and its negatives, as in the part `link_prediction`.
+    margin, temperature: γ and α of that loss.
+    batch: links in a step; 0 for all.
     weight:        factor of this term of the objective.
     neighbors:     whether to add to a foreign node's row the mean of the client's own rows that training links join to
                    it, without the scored link; a node without such links gets the mean over all.

@@ -26,8 +26,8 @@ class LinkPrediction(Part):
     loss:        "cross_entropy", binary, over both; "bpr", −log σ(s⁺ − s⁻) (Rendle et al. 2009); "margin", max(0, γ +
                  s⁻ − s⁺) (Bordes et al. 2013); "self_adversarial", −log σ(γ + s⁺) − Σ_i p_i log σ(−γ − s⁻_i) with p =
                  softmax(α s⁻) and no gradient through it (Sun et al. 2019, eq. 5 and 6).
-    margin:      γ.
-    temperature: α.
+    margin:      γ, by how much a link must score above its negatives (losses "margin" and "self_adversarial").
+    temperature: α, how much harder negatives weigh more (loss "self_adversarial").
     batch:       training links of a step, drawn at random with replacement; 0 takes all.
     """
 

@@ -206,7 +206,7 @@ class GeometricMedian(Part):
     with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation for federated
     learning", algorithm 2). Clients count equally, because a client could report a false size.
 
-    nu:         ν.
+    nu:         ν, the least distance that counts, so that no weight is infinite.
     iterations: number of steps.
     """
 

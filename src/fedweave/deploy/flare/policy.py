@@ -265,7 +265,8 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
     if path == TRIED and (rules.score_epsilon is not None or rules.round_scores > 1):
         which = "round_scores" if rules.score_epsilon is None else "score_epsilon"
         raise PolicyViolation(
-            f"policy.{which}: {TRIED} are hits on labels as they are; leave out the part coalition_value"
+            f"policy.{which}: {TRIED} are hits on labels as they are; leave out the parts coalition_value and "
+            "validated_value"
         )
     for key in rules.deny:
         if covers(key, path) or (key, path) == (LABELS, COUNTS):

@@ -161,9 +161,9 @@ class PaySettings:
 
     budget:   what all members together are owed, in whole cents; 0 has no such statement.
     currency: currency of the budget.
-    by:       what shares of the budget are in proportion to: "shapley", the gains that the part coalition_value has
-              measured, summed over rounds, those below 0 as 0; "size", the weight of each update in the mean, which the
-              same part reports; "equal".
+    by:       what shares of the budget are in proportion to: "shapley" or "validated", the gains that the part
+              coalition_value or validated_value has measured, summed over rounds, those below 0 as 0; "size", the
+              weight of each update in the mean, which these parts report; "equal".
     cap:      k: no member is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes
               to the others in proportion.
     names:    {member: its legal name}.
@@ -171,7 +171,7 @@ class PaySettings:
 
     budget: Annotated[float, Field(ge=0)] = 0.0
     currency: Annotated[str, Field(max_length=20)] = "EUR"
-    by: Literal["shapley", "size", "equal"] = "shapley"
+    by: Literal["shapley", "validated", "size", "equal"] = "shapley"
     cap: Annotated[float, Field(ge=0)] = 0.0
     names: dict[str, Annotated[str, Field(max_length=200)]] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.model import Model, feature_rows
-from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.tree import Tree, leaves, nest, not_finite
 from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
 from fedweave.engines.engine import LocalEngine
@@ -56,7 +56,8 @@ class Earlier:
         """Read the finished run in `directory`.
 
         Raises:
-            UserError: it is no finished run's, or its server keeps no weights. FedweaveError: a file is damaged.
+            UserError: it is no finished run's, its server keeps no weights, or a weight is not finite. FedweaveError: a
+            file is damaged.
         """
         state = _finished(directory).state
         weights = state.get("w") or state.get("own")
@@ -87,6 +88,11 @@ class Earlier:
         labels = form.labels if form else tuple(summary.get("classes", ()))
         counts = int(summary["features"]), int(summary["class_count"])
         weights = {path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)}
+        if path := not_finite(w):
+            message = (
+                f"the weights {path} of {directory} are not finite: its training diverged, or its file was changed"
+            )
+            _refuse("weights", message, "Its training diverged, or its file was changed. Begin from another run.")
         return cls(directory, weights, members, *counts, form.columns if form else (), labels)
 
 
