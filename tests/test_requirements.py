@@ -65,6 +65,18 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     ("config.links", f"{LINKS}\nnoise = {{labels = 0.1}}", ("resolve",)),
     ("config.sites", f"noise = {{labels = 0.1}}\n{FLARE}", ("resolve",)),
     ("config.sites", f"{PREDICT}\n{FLARE}", ("resolve",)),
+    ("forget.sites", f'forget = {{clients = ["client-0"]}}\n{FLARE}', ("resolve",)),
+    ("forget.noise", 'forget = {clients = ["client-0"]}\nnoise = {features = 0.1}', ("resolve",)),
+    (
+        "forget.vertical",
+        'forget = {clients = ["client-0"]}\nalgorithm = {name = "glasu"}\npartition = {name = "vertical"}',
+        ("resolve",),
+    ),
+    (
+        "forget.scaling",
+        'forget = {clients = ["client-0"]}\ndata = {path = "$bank", external = "features", normalize = "standard"}',
+        ("resolve",),
+    ),
     ("config.metric", 'evaluation = {metric = "mrr"}', ("resolve",)),
     ("config.metric", f'{LINKS[:-1]}, rank_negatives = 0}}\nevaluation = {{metric = "hits_at_10"}}', ("resolve",)),
     ("config.metric", f'{LINKS}\nevaluation = {{metric = "recall_at_20"}}', ("resolve",)),

@@ -168,12 +168,12 @@ def replies_of(trees: Mapping[str, Tree]) -> Replies:
     )
 
 
-def make_project(directory: Path, algorithm: str = "fedavg") -> Path:
-    """A project with digits split over three sites as the experiment with `algorithm` has them; not started."""
-    project = Project(SITES, "localhost", free_port())
+def make_project(directory: Path, algorithm: str = "fedavg", sites: Sequence[str] = SITES) -> Path:
+    """A project with digits split over the sites as the experiment with `algorithm` has them; not started."""
+    project = Project(tuple(sites), "localhost", free_port())
     provision(directory, project.sites, project.host, project.port)
     project.save(directory)
-    hand_out(*split(experiment(algorithm), SITES), directory, SITES)
+    hand_out(*split(experiment(algorithm, partition={"clients": len(sites)}), sites), directory, sites)
     return directory
 
 

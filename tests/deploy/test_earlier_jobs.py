@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,9 @@ class Busy:
             raise FedweaveError("no such job")
         return "FINISHED:COMPLETED" if self.stopped else None
 
+    def jobs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(job="j1", run="r1", over=self.stopped)]
+
     def progress(self, job: str, stop: bool = False) -> None:
         self.stopped |= stop
 
@@ -52,10 +56,13 @@ def test_an_earlier_job_is_ended_and_what_it_reached_is_brought(tmp_path: Path) 
     deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
     assert (out / SUMMARY).read_text() == "7"
     assert [now["status"] for now in told] == ["ending"]
-    for known in ({"run": "r1"}, {"run": "r1", "job": "of another server"}):
+    for known in ({"run": "r2"}, {"run": "r2", "job": "of another server"}):
         (out / RUN).write_text(json.dumps(known))
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
     assert len(told) == 1
+    (out / RUN).write_text(json.dumps({"run": "r1", "job": "j0"}))  # j1 is the copy that a restarted server has begun
+    deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+    assert len(told) == 2
     (out / RUN).write_text("{")
     with refusal("file.damaged", "run.json"):
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]

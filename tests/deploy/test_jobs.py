@@ -1,6 +1,7 @@
 """Jobs as the administrator sees and ends them, by NVFlare's own records of jobs."""
 
 import json
+import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from nvflare.apis.job_def import JobMetaKey, RunStatus
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.deploy.flare.gatekeeper import begin_again
 from fedweave.deploy.flare.server import Admin, Progress
 from fedweave.deploy.sites import jobs
 from fedweave.errors import FedweaveError
@@ -115,3 +117,64 @@ def test_a_server_that_does_not_end_a_job_is_no_success(session: Session, monkey
     with pytest.raises(FedweaveError) as error:
         jobs.abort(Path("bank"), "r1", seconds=1.0)
     assert error.value.code == "job.alive"
+
+
+class Manager:
+    """NVFlare's store of jobs, with one job of each run in a state."""
+
+    def __init__(self, runs: list[str]) -> None:
+        self.status = {f"job-{run}": RunStatus.RUNNING for run in runs}
+        self.copies: list[dict[str, Any]] = []
+
+    def get_jobs_by_status(self, wanted: list[RunStatus], fl_ctx: object) -> list[SimpleNamespace]:
+        details = ["server: OK", "bank-a: OK", "bank-b: it refuses", "bank-c: OK"]
+        return [
+            SimpleNamespace(
+                job_id=job,
+                meta={
+                    "name": f"fedweave-{job[4:]}",
+                    "job_deploy_detail": details,
+                    "schedule_count": 3,
+                    "min_clients": 1,
+                },
+            )
+            for job, status in self.status.items()
+            if status in wanted
+        ]
+
+    def clone(self, job: str, meta: dict[str, Any], fl_ctx: object) -> None:
+        self.copies.append({"of": job, **meta})
+
+    def set_status(self, job: str, status: RunStatus, fl_ctx: object) -> None:
+        self.status[job] = status
+
+
+@pytest.mark.parametrize(
+    ("wait", "ago", "done", "goes_on"),
+    [
+        (60, 10, False, True),
+        (60, 100, False, False),
+        (0, 0, False, False),
+        (60, 10, True, False),
+        (None, 0, False, False),
+    ],
+)
+def test_a_server_that_starts_goes_on_with_what_it_was_stopped_in(
+    tmp_path: Path, wait: float | None, ago: float, done: bool, goes_on: bool
+) -> None:
+    """Not after `engine.wait`, not with a run that is trained, and not with a job before its first message."""
+    (tmp_path / "runs/r1").mkdir(parents=True)
+    (tmp_path / "ledgers").mkdir()
+    if wait is not None:
+        (tmp_path / "runs/r1/config.toml").write_text(f"[engine]\nwait = {wait}\n")
+        (tmp_path / "ledgers/r1.jsonl").touch()
+        os.utime(tmp_path / "ledgers/r1.jsonl", (time.time() - ago,) * 2)
+    if done:
+        (tmp_path / "runs/r1/summary.json").touch()
+    manager = Manager(["r1"])
+    begin_again(manager, None, tmp_path)
+    assert manager.status == {"job-r1": RunStatus.FINISHED_ABNORMAL}  # it is listed as interrupted, and not as running
+    copy = {"of": "job-r1", "name": "fedweave-r1", "min_clients": 1, "cloned_from": "job-r1"}
+    assert manager.copies == [copy | {"mandatory_clients": ["bank-a", "bank-c"]}] * goes_on
+    begin_again(manager, None, tmp_path)
+    assert len(manager.copies) == goes_on

@@ -1,8 +1,6 @@
-"""Sites and servers that stop and come back: a run goes on by itself, with the numbers of an undisturbed one."""
+"""What decides whether a run waits for sites and servers that are away. `test_days` has real processes."""
 
-import os
-import signal
-import threading
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +12,15 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.algorithm import calls_of
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.server import away
+from fedweave.deploy.sites import running
 from fedweave.deploy.sites.checking import survived
-from fedweave.deploy.sites.project import SiteProcess, descendants
-from fedweave.deploy.sites.running import Outage, run
+from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.running import Outage
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.models import MODELS
-from tests.contract.federations import distance
 from tests.deploy.projects import experiment
-from tests.deploy.test_sites import Watcher, kill, simulated
 
 
 @pytest.mark.parametrize(
@@ -53,6 +50,56 @@ def test_an_outage_without_a_round_in_between_is_one(tmp_path: Path, monkeypatch
     assert Outage(0.0, tmp_path).left() == 0
 
 
+FAILED = {"status": "failed", "round": 3, "error": "it is gone", "away": ("bank-b",), "lost": {}, "mistake": False}
+
+
+@pytest.mark.parametrize(("removed", "waits"), [((), True), (("bank-b",), False), (("bank-c",), True)])
+def test_a_run_waits_for_no_site_that_has_left_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: tuple[str, ...], waits: bool
+) -> None:
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(running, "_gathered", lambda *about: ["bank-a", "bank-c"])
+    monkeypatch.setattr(running, "_watch", lambda *about: dict(FAILED))
+    asked: list[tuple[str, ...]] = []
+    admin: Any = SimpleNamespace(
+        submit=lambda *job: "j1", wait_for=lambda sites, left: asked.append(tuple(sites)) or []
+    )
+    about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
+    outage = Outage(60.0, tmp_path / "out", removed)
+    with pytest.raises(FedweaveError):
+        running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
+    assert asked == [("bank-b",)] * waits
+
+
+@pytest.mark.parametrize(("state", "code"), [("FINISHED:ABORTED", "job.aborted"), ("FINISHED:COMPLETED", None)])
+def test_an_aborted_job_is_no_outage_of_its_sites(tmp_path: Path, state: str, code: str | None) -> None:
+    """For its server they fall silent."""
+    admin: Any = SimpleNamespace(over=lambda job: state, fetch=lambda job, into: dict(FAILED))
+    last = running._watch(admin, experiment(), set(), "j1", tmp_path, lambda now: None)
+    assert last.get("code") == code
+    assert last["away"] == (() if code else ("bank-b",))
+
+
+@pytest.mark.parametrize(
+    ("runs", "over", "answers", "followed"),
+    [
+        ({"j1": False}, {"j1": None}, True, "j1"),  # the connection was lost, and the job goes on
+        ({"j1": True, "j2": False}, {"j1": "FINISHED:ABNORMAL"}, False, "j2"),  # the server has started a copy
+        ({"j1": True}, {"j1": "FINISHED:ABNORMAL"}, False, ""),  # the server has not: it was away for too long
+        ({"j1": False}, {"j1": None}, False, ""),  # a server of an earlier version never marks it
+    ],
+)
+def test_the_administrator_follows_the_job_that_goes_on(
+    tmp_path: Path, runs: dict[str, bool], over: dict[str, str | None], answers: bool, followed: str
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "job": "j1"}))
+    listed = [SimpleNamespace(job=job, run="r1", over=ended) for job, ended in runs.items()]
+    listed.append(SimpleNamespace(job="j9", run="r9", over=False))
+    admin: Any = SimpleNamespace(over=over.get, progress=lambda job: {} if answers else None, jobs=lambda: listed)
+    assert running._alive(admin, tmp_path, 0.0) == followed
+
+
 def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing comes back from either; only of the dead one the connection is gone."""
     failures = {"a": SimpleNamespace(cause=TimeoutError("10 s")), "b": SimpleNamespace(cause="target unreachable")}
@@ -70,60 +117,6 @@ def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypat
     link._probe([call])
     assert call.waiting == {"a"}
     assert link.lost.keys() == {"b"}
-
-
-def later(seconds: float, act: Any) -> Any:
-    """Have it done after a while, as by a machine that starts again."""
-    return lambda: threading.Timer(seconds, act).start()
-
-
-def restarted(folder: Path) -> Any:
-    """Kill a member, and have it started again after 15 s."""
-    member = SiteProcess(folder)
-    start = later(15.0, lambda: member.start(threads=1))
-    return lambda: (kill(member), start())
-
-
-def ended_as_the_simulation(config: Any, out: Path, summary: Any) -> None:
-    expected, _ = simulated(config)
-    assert distance(Checkpoint.load(out / CHECKPOINT).state, expected.state) <= 1e-5
-    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_killed_site_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "bank-b"))
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert [now["sites"] for now in watcher.heard if now["status"] == "paused"] == [["bank-b"]]
-    ended_as_the_simulation(config, tmp_path / "out", summary)
-
-
-@pytest.mark.slow
-def test_a_killed_server_that_comes_back_costs_no_hand_and_no_number(running: Path, tmp_path: Path) -> None:
-    config, watcher = experiment("fedavg", rounds=40, wait=300.0), Watcher(10, restarted(running / "server"))
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert any(now["status"] == "no-server" for now in watcher.heard)
-    ended_as_the_simulation(config, tmp_path / "out", summary)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("timeout", "pauses"), [(120.0, 0), (10.0, 1)])
-def test_a_site_that_stands_still_is_waited_for(running: Path, tmp_path: Path, timeout: float, pauses: int) -> None:
-    """Within `timeout` nothing happens but time; beyond it the run pauses and goes on."""
-    config, site = experiment("fedavg", rounds=20, timeout=timeout, wait=300.0), SiteProcess(running / "bank-b")
-
-    def stop_and_continue() -> None:
-        pid = site.pid()
-        assert pid is not None
-        each = [pid, *descendants(pid)]
-        for one in each:
-            os.kill(one, signal.SIGSTOP)
-        later(25.0, lambda: [os.kill(one, signal.SIGCONT) for one in each])()
-
-    watcher = Watcher(5, stop_and_continue)
-    summary = run(config, running, tmp_path / "out", False, watcher)
-    assert len([now for now in watcher.heard if now["status"] == "paused"]) == pauses
-    ended_as_the_simulation(config, tmp_path / "out", summary)
 
 
 @pytest.mark.parametrize(

@@ -441,12 +441,15 @@ def test_a_run_whose_first_round_failed_leaves_the_place_free(tmp_path: Path, mo
         def wait_for(self, sites: Any, seconds: float) -> list[str]:
             return ["a", "b"]
 
+        def submit(self, *job: Any) -> str:
+            return "j"
+
     def failing(*given: Any) -> dict[str, Any]:
-        given[5].joinpath("partition.parquet").write_bytes(b"of this run")
+        given[4].joinpath("partition.parquet").write_bytes(b"of this run")
         return {"status": "failed", "error": "training diverged.", "mistake": False, "round": 0, "lost": {}}
 
     monkeypatch.setattr(running_module, "administer", lambda project: nullcontext(Here()))
-    monkeypatch.setattr(running_module, "_job", failing)
+    monkeypatch.setattr(running_module, "_watch", failing)
     project, out = tmp_path / "project", tmp_path / "run"
     (project / "admin").mkdir(parents=True)
     Project(("a", "b"), "localhost", 1).save(project)
@@ -468,8 +471,8 @@ def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
         def wait_for(self, sites: Any, seconds: float) -> list[str]:
             return []
 
-        def over(self, job: str) -> str:
-            return "over"
+        def jobs(self) -> list[Any]:
+            return []
 
     monkeypatch.setattr(running_module, "administer", lambda project: nullcontext(Nobody()))
     project, out = tmp_path / "project", tmp_path / "run"

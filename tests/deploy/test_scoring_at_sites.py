@@ -18,7 +18,8 @@ from fedweave.deploy.sites.running import predict as predict_at_sites
 from fedweave.deploy.sites.running import run
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.experiment.runs.files import PREDICTIONS, SCORER
+from fedweave.experiment.runs.drift import drift
+from fedweave.experiment.runs.files import HISTOGRAMS, PREDICTIONS, SCORER
 from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.scorer import Scorer, scorer_at
 from fedweave.metrics.selection import Flagging
@@ -83,6 +84,30 @@ def test_a_site_scores_what_sites_predict_gives_it(banks: Path, how: str) -> Non
     shutil.rmtree(banks / "bank-a")
     table = scorer_at(banks / "one.safetensors").score(nodes)
     np.testing.assert_allclose(table["score"].to_numpy(), expected["score"], atol=1e-5)
+
+
+def test_a_site_keeps_histograms_and_sees_drift(banks: Path) -> None:
+    """Of its own data, for its own eyes: nothing of them is in the scorer, and none leaves."""
+    for site in SITES:
+        write_site_file(banks / site / SITE_FILE, {"path": "data", "labels": ["low", "high"], "normalize": "auto"})
+    trained(banks)
+    folder = banks / "bank-a/runs/r1"
+    assert (folder / HISTOGRAMS).stat().st_mode & 0o077 == 0
+    same = drift(banks / "bank-a", banks / "bank-a/data")
+    assert {"age", "debt"} <= {one.name for one in same.shifts}
+    assert max(one.stability for one in same.shifts if one.of == "node") < 1e-9
+    new = Path(shutil.copytree(banks / "bank-a/data", banks / "new"))
+    head, *rows = (new / "nodes.csv").read_text().splitlines()
+    at = head.split(",").index("age")
+    cells = [row.split(",") for row in rows]
+    more = [[*row[:at], str(float(row[at]) + 1000), *row[at + 1 :]] for row in cells]
+    (new / "nodes.csv").write_text("\n".join([head, *map(",".join, more)]) + "\n")
+    assert "age" in {one.name for one in drift(banks / "bank-a", new).alarms}
+    sent = {key.key for entry in entries(journal_path(banks / "bank-a", "r1")) for key in entry.keys}
+    assert not [key for key in sent if "histogram" in key]
+    (folder / HISTOGRAMS).unlink()
+    with refusal("drift.none"):
+        drift(banks / "bank-a", new)
 
 
 def test_columns_that_the_site_had_not_are_refused(banks: Path) -> None:

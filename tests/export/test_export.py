@@ -21,11 +21,15 @@ from fedweave.datasets import features
 from fedweave.deploy.sites.experiments import for_sites
 from fedweave.errors import DiskFull, FedweaveError
 from fedweave.experiment import config
+from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.predictions import probabilities
+from fedweave.experiment.runs.scorer import Scorer
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import source
 from fedweave.export import source as card
+from fedweave.privacy.accountant import bounds
+from fedweave.report.reading import read_run
 from tests.runs.test_edges_as_examples import DATA as OF_EDGES
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made
@@ -272,10 +276,49 @@ def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path
     summary = made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
     text = (exported(tmp_path / "run") / "README.md").read_text()
     for gap in ("sp", "eo", "equalised_odds"):
-        assert (
-            f"between the two groups, of the examples of the global accuracy: {summary[f'groups/global/{gap}']:.4f}"
-            in text
-        )
+        value, floor = (summary[f"groups/global/{gap}{end}"] for end in ("", "_floor"))
+        assert f" | {value:.4f} | {floor:.4f} |" in text
+
+
+def test_the_card_has_what_its_owner_states_and_says_what_nobody_stated(tmp_path: Path) -> None:
+    made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3, purpose="rehearsal")
+    stated = {
+        "intended_use": "for a person to look at",
+        "limits": "not for companies",
+        "data_period": "in 2024",
+        "contact": "models@bank.example",
+    }
+    bare = (exported(tmp_path / "run") / "README.md").read_text()
+    assert bare.count("not stated") == 2
+    assert "rehearsal" in bare
+    assert "intended_use" not in bare
+    file = tmp_path / "card.toml"
+    file.write_text("".join(f'{key} = "{value}"\n' for key, value in stated.items()))
+    out = tmp_path / "with"
+    said = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--card", str(file), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    text = (out / "README.md").read_text()
+    assert "not stated" not in text
+    assert all(value in text for value in stated.values())
+    run = read_run(tmp_path / "run")
+    assert config_hash(run.config) in text
+    assert Scorer.load(out / "scorer.safetensors").name in text
+    partition = run.partition
+    assert partition is not None
+    assert f"{sum(partition['train'].to_pylist())} for training" in text
+    for wrong in ("moon = 1", "contact = 1", "contact ="):
+        file.write_text(wrong)
+        again = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--card", str(file), "--out", str(out / "2")])
+        assert again.exit_code == 2
+
+
+def test_the_card_states_the_epsilon(tmp_path: Path) -> None:
+    made(tmp_path / "run", {"name": "dp_fedavg"}, SYNTHETIC, 2)
+    text = (exported(tmp_path / "run") / "README.md").read_text()
+    section = text[text.index("## Privacy") : text.index("## Data flow")]
+    assert all(str(bound)[:60] in section for bound in bounds(read_run(tmp_path / "run").ledger))
+    assert "ε = " in section
+    assert "protects nobody" in section
 
 
 def test_of_a_vertical_run_no_site_is_blamed_for_what_none_can_give(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ COMMANDS = {
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
+    "drift": ("drift", "Compare new tables, and the scores on them, with what a model was trained on."),
+    "forget": ("forget", "Train a run without a client or examples, and report what its models still show of them."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": (
         "statement",

@@ -19,7 +19,9 @@ if not Loaded.for_help:
     import torch
     from safetensors.torch import save
 
-    from fedweave.experiment.runs.files import EXPORT, SCORER, plain_errors, write
+    from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
+    from fedweave.experiment.runs.scorer import Scorer
+    from fedweave.export.card import CardSettings, read_card
     from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
 
@@ -33,6 +35,12 @@ class Format(StrEnum):
 
 
 Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
+CardFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--card", metavar="FILE", help="TOML for the model card: intended_use, limits, data_period and contact."
+    ),
+]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
 
 
@@ -43,20 +51,42 @@ def export(
     client: Client = None,
     when: When = ModelRound.last,
     out: Out = None,
+    card_file: CardFile = None,
+    histograms: Annotated[
+        bool,
+        typer.Option(
+            "--histograms", help="Also write histograms of the training data, for `fedweave drift`. They tell of it."
+        ),
+    ] = False,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
 
     It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
     sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
     """
-    folder = free(directory, out, form)
+    folder, settings = free(directory, out, form), read_card(card_file)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
-    write_export(folder, directory, model_source, form, client)
+    write_export(folder, directory, model_source, form, client, settings)
+    if histograms:
+        _write_histograms(folder, directory, None if model is None else str(model), client, when.value)
     if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
             "note: only sites know the names of columns and the scaling of features; `fedweave sites export` takes "
             "them from the folder of a site"
         )
+
+
+def _write_histograms(folder: Path, directory: Path, model: str | None, client: str | None, when: str) -> None:
+    """Write the histograms of what a model was trained on next to its scorer."""
+    from fedweave.experiment.runs.drift import reference_of_run
+    from fedweave.experiment.runs.trained import finished, trained
+
+    where = "A site keeps them next to its scorer; take that folder."
+    run = trained(directory, finished(directory), where, "best" if when == "best" else "last")
+    scorer, reference = reference_of_run(run, model, client)
+    if not (folder / SCORER).is_file() or Scorer.load(folder / SCORER).name != scorer.name:
+        raise UserError(f"{folder} has no scorer that histograms would be of.", code="drift.none")
+    reference.save(folder / HISTOGRAMS)
 
 
 def free(directory: Path, out: Path | None, form: Format) -> Path:
@@ -76,13 +106,18 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
 
 
 def write_export(
-    folder: Path, directory: Path, model_source: "Source", form: Format, client: str | None = None
+    folder: Path,
+    directory: Path,
+    model_source: "Source",
+    form: Format,
+    client: str | None = None,
+    settings: "CardSettings | None" = None,
 ) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
     about = model_source.described()
     files, usage = _files(about, model_source.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()
-    files["README.md"] = card(read_run(directory), model_source, client, usage).encode()
+    files["README.md"] = card(read_run(directory), model_source, client, usage, settings or CardSettings()).encode()
     with plain_errors(folder):
         folder.mkdir(parents=True)
     try:

@@ -1,5 +1,4 @@
-"""The commands of `fedweave sites` for processes and jobs (start, stop, status, jobs, abort), and for keys, made on
-their machine, and their certificates (request, sign, accept, revoke, renew)."""
+"""The commands of `fedweave sites` for processes and jobs: start, stop, status, jobs, abort."""
 
 import json
 import sys
@@ -10,18 +9,12 @@ from typing import Annotated
 import typer
 
 from fedweave.cli.options import Loaded
-from fedweave.core.text import counted
 from fedweave.experiment.config.experiment import MOST_THREADS
 
 if not Loaded.for_help:
     from fedweave.deploy.flare.admission import read_checked
     from fedweave.deploy.flare.sitefile import SITE_FILE
-    from fedweave.deploy.sites.certificates import accept as accepted
     from fedweave.deploy.sites.certificates import check_startup
-    from fedweave.deploy.sites.certificates import renew as renewed
-    from fedweave.deploy.sites.certificates import request as asked
-    from fedweave.deploy.sites.certificates import revoke as revoked
-    from fedweave.deploy.sites.certificates import sign as signed
     from fedweave.deploy.sites.jobs import abort as aborted
     from fedweave.deploy.sites.jobs import jobs as listed
     from fedweave.deploy.sites.project import (
@@ -121,81 +114,3 @@ def abort(
     finish the round before; `--resume` there continues after the last saved round."""
     for job in aborted(directory, named):
         typer.echo(f"run {job.run}: job {job.job} is ended")
-
-
-SiteFolder = Annotated[
-    Path, typer.Argument(metavar="DIR/MEMBER", help="The site's, server's or administrator's folder.")
-]
-AuthorityFolder = Annotated[Path, typer.Argument(metavar="AUTHORITY", help="The authority's folder.")]
-
-
-def request(site: SiteFolder) -> None:
-    """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
-    path, fingerprint = asked(site)
-    typer.echo(f"{path}: send it to the authority, and give its owner the key's fingerprint over another channel")
-    typer.echo(fingerprint)
-
-
-def sign(
-    authority: AuthorityFolder,
-    asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `request` made at a site.")],
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The certificate.")] = None,
-    whose: Annotated[
-        str, typer.Option("--for", metavar="NAME", help="Name of the server or administrator that the request is for.")
-    ] = "",
-) -> None:
-    """Sign a request with the authority's key; no private key of the site is needed."""
-    name, certificate, fingerprint = signed(authority, asked, whose)
-    path = out or Path(f"{name}.crt")
-    path.write_bytes(certificate)
-    typer.echo(f"{path}: the certificate of {name}; send it back if this is the key's fingerprint there")
-    typer.echo(fingerprint)
-
-
-def accept(
-    site: SiteFolder,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `sign`, `revoke` or `renew` made.")],
-) -> None:
-    """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
-    the authority's own new certificate. A process uses it from its next start on."""
-    change = accepted(site, file)
-    typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
-    if change.revoked is not None:
-        typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
-    if change.expiry is not None:
-        typer.echo(f"the authority's own certificate is valid until {change.expiry:%Y-%m-%d}")
-    if change.mark is not None:
-        typer.echo(
-            f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {change.mark}"
-        )
-
-
-def revoke(
-    authority: AuthorityFolder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The member whose certificates are revoked.")],
-    shown: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="A certificate that an earlier version signed.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The list; revoked.pem.")] = None,
-) -> None:
-    """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    count, revocation_list = revoked(authority, name, shown)
-    path = out or Path("revoked.pem")
-    path.write_bytes(revocation_list)
-    typer.echo(f"{name}: {counted(count, 'certificate')} revoked; a key that it requests from now on can be signed")
-    typer.echo(f"{path}: send it to all members; the server refuses {name} after it has accepted it and was restarted")
-
-
-def renew(
-    authority: AuthorityFolder,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="The certificate; rootCA.pem.")
-    ] = None,
-) -> None:
-    """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
-    certificate, expiry = renewed(authority)
-    path = out or Path("rootCA.pem")
-    path.write_bytes(certificate)
-    typer.echo(
-        f"{path}: valid until {expiry:%Y-%m-%d}; send it to all members for `fedweave sites accept DIR/MEMBER {path}`"
-    )

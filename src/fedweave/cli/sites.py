@@ -1,4 +1,5 @@
-"""The commands `fedweave sites init|check|run|predict|export`; processes, jobs and certificates are in `processes`."""
+"""The commands `fedweave sites init|check|run|predict|export`; processes and jobs are in `processes`, members and
+certificates in `members`."""
 
 import time
 from datetime import UTC, datetime
@@ -8,10 +9,11 @@ from typing import Annotated
 import typer
 
 from fedweave.cli.alive import alive
-from fedweave.cli.export import Format, Kind, Out
+from fedweave.cli.export import CardFile, Format, Kind, Out
+from fedweave.cli.members import accept, add, encrypt, remove, renew, request, revoke, sign
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, ModelRound, When
-from fedweave.cli.processes import Directory, abort, accept, jobs, renew, request, revoke, sign, start, status, stop
+from fedweave.cli.processes import Directory, abort, jobs, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -25,6 +27,7 @@ if not Loaded.for_help:
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
     from fedweave.deploy.sites import running
+    from fedweave.deploy.sites.certificates import company_root
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.experiments import (
         Observed,
@@ -38,9 +41,10 @@ if not Loaded.for_help:
     )
     from fedweave.deploy.sites.experiments import split as cut
     from fedweave.deploy.sites.project import Project, free_port, own_reasons, read_project
-    from fedweave.deploy.sites.running import number_of
+    from fedweave.deploy.sites.running import number_of, sites_of
     from fedweave.experiment.runs.files import RUN
     from fedweave.experiment.runs.resuming import terminable
+    from fedweave.export.card import read_card
     from fedweave.export.source import exportable, source
     from fedweave.report.terminal import screen, show_result
     from fedweave.report.tracking import tracked
@@ -57,6 +61,7 @@ WORDS = {
     "predicting": "predicting",
     "paused": "no answer; the run waits {seconds:.0f} s at most and goes on by itself once they are back",
     "no-server": "the server does not answer; the run waits {seconds:.0f} s at most and goes on once it is back",
+    "taken-up": "the server is back and goes on with the run",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
 
@@ -72,6 +77,10 @@ def init(
     vertical: Annotated[
         bool, typer.Option("--vertical", help="The sites hold different columns of the same nodes; sets policies.")
     ] = False,
+    authority: Annotated[
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Certificate of a company's own authority, which signs instead."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
@@ -87,7 +96,8 @@ def init(
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
     chosen = None if split is None else read(split, settings or [])[0]
     parts = None if chosen is None else cut(chosen, project.sites)
-    provision(directory, project.sites, project.host, project.port)
+    ca = b"" if authority is None else company_root(authority)
+    provision(directory, project.sites, project.host, project.port, ca)
     project.save(directory)
     about, policy = starting(len(project.sites), vertical)
     for name in project.sites:
@@ -95,10 +105,16 @@ def init(
     if parts is not None:
         hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
-    typer.echo(
-        "sites' keys were made here, which is only for trials: between organizations every site makes its own, "
-        "`fedweave sites request`"
-    )
+    if authority is None:
+        typer.echo(
+            "sites' keys were made here, which is only for trials: between organizations every site makes its own, "
+            "`fedweave sites request`"
+        )
+    else:
+        typer.echo(
+            f"no member has a certificate: each runs `fedweave sites request {directory}/MEMBER`, has request.pem "
+            "signed by the owner of that authority, and runs `fedweave sites accept`"
+        )
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
@@ -108,7 +124,7 @@ def init(
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
-for command in (request, sign, accept, revoke, renew, start, stop, status, alive, jobs, abort):
+for command in (add, remove, request, sign, accept, revoke, renew, encrypt, start, stop, status, alive, jobs, abort):
     sites.command()(command)
 
 
@@ -164,10 +180,10 @@ def run(
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
     chosen = begun_from(for_sites(chosen.plain()), init_from)
-    sites = read_project(project).sites
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
+    sites = (resume and tuple(sites_of(directory))) or read_project(project).sites
     check_experiment(chosen, sites)
     chosen = positive_by_number(chosen, project, sites)
-    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
     tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
 
@@ -215,14 +231,15 @@ def export(
     form: Kind = Format.safetensors,
     when: When = ModelRound.last,
     out: Out = None,
+    card_file: CardFile = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
     and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
     exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
-    folder = free(directory, out, form)
+    folder, settings = free(directory, out, form), read_card(card_file)
     before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")
-    write_export(folder, directory, source(directory, None, None, before, when.value), form)
+    write_export(folder, directory, source(directory, None, None, before, when.value), form, None, settings)
 
 
 class Teller:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +23,7 @@ from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
 from fedweave.core.types import PREDICT, Record, Values
 from fedweave.datasets.base import WIDENING, Dataset
-from fedweave.datasets.features import scaled_by_holders
+from fedweave.datasets.features import OVER_NODES, normalize, scaled_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.datasets.triples import learned
@@ -87,23 +88,38 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
 def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     """The data, read with `values` of [data], and its cut. Where that is by time, features of edges are scaled by those
     that training sees."""
-    seed = config.general.seed
-    how = values.get("edge_normalize", "none") if config.partition.values.get("split") == "time" else "none"
+    seed, forget = config.general.seed, config.forget
+    late = forget is not None or config.partition.values.get("split") == "time"
+    how = values.get("edge_normalize", "none") if late else "none"
     values = {**values} | ({"edge_normalize": "none"} if how != "none" else {})
+    scaling = values.get("normalize", "none") if forget is not None else "none"
+    values = {**values} | ({"normalize": "none"} if scaling in OVER_NODES else {})
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
     if config.learned:
         data = learned(data)
     if config.links is not None:
         data = as_links(data, replace(config.links, seed=seed))
     partition = cut(config.partition.make(), data, seed)
-    return scaled_to(data, how, partition.parts[0].split_times), partition
+    split_times = partition.parts[0].split_times
+    if forget is None:
+        return scaled_to(data, how, split_times), partition
+    data, partition, nodes, examples = forget.applied(data, partition)
+    if scaling in OVER_NODES:
+        data = replace(data, x=normalize(data.x, scaling, data.name, over=data.x[nodes]))
+    return scaled_to(data, how, split_times or (math.inf, math.inf), examples), partition
 
 
-def scaled_to(data: Dataset, how: str, split_times: tuple[float, float] | None) -> Dataset:
-    """The data with features of edges scaled by those `split_times` the end of training."""
+def scaled_to(
+    data: Dataset, how: str, split_times: tuple[float, float] | None, examples: np.ndarray | None = None
+) -> Dataset:
+    """The data with features of edges scaled by those up to the first of `split_times`, the end of training; where
+    edges are the examples, only by `examples`, bool [e]."""
     if how == "none" or data.edge_attrs is None or split_times is None:
         return data
-    attributes = scaled(data.edge_attrs, how, data.name, split_times[0])
+    chosen = data.edge_attrs if examples is None or data.example != "edge" else data.edge_attrs.taken(examples)
+    attributes = scaled(chosen, how, data.name, split_times[0])
+    if chosen is not data.edge_attrs:
+        attributes = scaled_like(data.edge_attrs, attributes, how)
     if data.outside is not None:
         data = replace(
             data, outside=data.outside._replace(edge_attrs=scaled_like(data.outside.edge_attrs, attributes, how))

@@ -28,8 +28,8 @@ from fedweave.core.plugins import maker_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import AUTO, BY_NODES, amounts
+from fedweave.datasets.base import WIDENING, Dataset
+from fedweave.datasets.features import AUTO, BY_NODES, OVER_NODES, amounts
 from fedweave.errors import ConfigError, DataError, UserError, listed
 from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, MemberModels, parameters, registry
 from fedweave.metrics.selection import OF_LISTS, OF_RANKS
@@ -417,6 +417,42 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.config.between_sites,
         lambda f: f.config.noise is None,
         lambda f: "noise: only simulations make it; each site reads data of its own. Leave [noise] out.",
+    ),
+    Requirement(
+        "forget.sites",
+        lambda f: f.config.forget is not None,
+        lambda f: not f.config.between_sites,
+        lambda f: (
+            "forget: between sites each member removes rows from its own tables. Remove them, or the member (`fedweave "
+            "sites remove`), and run again; init_from = the earlier run continues from its model. Leave [forget] out."
+        ),
+    ),
+    Requirement(
+        "forget.vertical",
+        lambda f: f.config.forget is not None,
+        lambda f: not f.declared.vertical,
+        lambda f: (
+            "forget: parties of a vertical run hold the same examples, so that none can leave alone. Remove the rows "
+            "from every party's tables, or the party's folder, and run again."
+        ),
+    ),
+    Requirement(
+        "forget.noise",
+        lambda f: f.config.forget is not None,
+        lambda f: f.config.noise is None,
+        lambda f: (
+            "forget: [noise] is drawn for the data as a whole, and would differ without what is forgotten. Leave one "
+            "of the two out."
+        ),
+    ),
+    Requirement(
+        "forget.scaling",
+        lambda f: f.config.forget is not None and f.config.external in WIDENING,
+        lambda f: f.normalize not in OVER_NODES,
+        lambda f: (
+            f"forget: with data.external = {f.config.external!r} columns are scaled over all nodes (data.normalize = "
+            f'{f.normalize!r}), also those to forget. Set data.normalize = "auto".'
+        ),
     ),
     Requirement(
         "config.sites",

@@ -25,6 +25,7 @@ from fedweave.experiment.runs.data_form import Before, DataForm
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
 from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
 from fedweave.experiment.runs.trained import finished, joint, trained
+from fedweave.export.card import CardSettings, data, gaps, limits, origin, privacy, use
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best, selection_metric_of, title_of
 from fedweave.models.blocks import has_ports
@@ -32,7 +33,6 @@ from fedweave.models.edges import model_of_form
 from fedweave.report.compliance import disclose
 from fedweave.report.notes import notes
 from fedweave.report.reading import Run
-from fedweave.report.result_names import GAPS
 
 WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn", "appnp", "rgcn")  # modules that are no chains of layers
 KNOWN = ("gcn", "gat", "gatv2", "transformer", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
@@ -319,6 +319,7 @@ def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
 # The model card: what the model is, the data that it needs, how good it was, and the data flow of its training.
 
 
+NO_SETTINGS = CardSettings()
 _PLACES = {
     "global": "of the global model, or of all clients' test examples together",
     "local": "mean over clients on their own test examples, of the models that they use",
@@ -351,13 +352,6 @@ _SHOWN = (
     ("pooled/auc", "area under the ROC curve, all members' test examples compared with each other"),
     ("within/auc", "area under the ROC curve over pairs of test examples of the same member, of {members}"),
     ("global/auc", "area under the ROC curve on the global test set or, without one, within members"),
-    *(
-        (
-            f"groups/global/{gap}",
-            f"{about.title}: {about.note} between the two groups, of the examples of the global accuracy",
-        )
-        for gap, about in GAPS.items()
-    ),
 )
 _EXAMPLES = {
     "edge": "; an example is one edge, such as a transfer, and the model gives logits for each row of edge_index"
@@ -378,8 +372,9 @@ _SCALED = {
 }
 
 
-def card(run: Run, source: Source, client: str | None, usage: str) -> str:
-    """The model card as Markdown. client: the owner of the model, if not the server; usage: how to use its files."""
+def card(run: Run, source: Source, client: str | None, usage: str, settings: CardSettings = NO_SETTINGS) -> str:
+    """The model card as Markdown. client: the owner of the model, if not the server; usage: how to use its files;
+    settings: what only its owner knows."""
     algorithm, dataset, metrics = run.summary["algorithm"], run.summary["dataset"], run.summary["metrics"]
     best, rounds = source.when == "best", counted(run.summary["rounds"], "round")
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
@@ -392,6 +387,13 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         f"This is {plain(whose)} after {after} with "
         f"{counted(run.summary['clients'], 'client')} (seed {source.config.general.seed}), exported by fedweave.",
         usage,
+        _bullets(origin(run, None if source.scorer is None else source.scorer.name, settings)),
+        "## Intended use",
+        _bullets(use(run, settings)),
+        "## Limits",
+        _bullets(limits(run, metrics, settings)),
+        "## Training data",
+        _bullets(data(run, settings)),
         "## Architecture",
         _bullets([*(f"{key}: {value}" for key, value in model.items()), f"weights: {weights:,} numbers, float32"]),
         "## Data form",
@@ -402,6 +404,9 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         *([plain(note)] if (note := _accuracy_caveat(run)) else []),
         *([_flagged(source)] if source.flagging is not None else []),
         _bullets(f"{about}: {metrics[name]:.4f}" for name, about in _card_metrics(metrics)),
+        *(["## Groups of people", *table] if (table := gaps(metrics)) else []),
+        "## Privacy",
+        _bullets(privacy(run)),
         "## Data flow",
         _bullets(disclose(run).sentences),
         "A model can reveal something of the data that it was trained on. Recipients of these files get that, too.",

@@ -18,13 +18,11 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Engine, Round, graphs_of
 from fedweave.core.graph import TEST, Graph
 from fedweave.core.model import Model
-from fedweave.core.target import CLASS, LABELS, NUMBER
+from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.learn import cross_entropy
-from fedweave.metrics import labels, numbers
-from fedweave.metrics.classification import counts, merge
-from fedweave.metrics.kinds import means
+from fedweave.metrics.kinds import pairs_of, tested
 from fedweave.metrics.selection import METRICS, OF_RANKS, lower
 
 
@@ -399,7 +397,8 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN or graphs[0].target != CLASS:
-            return _ordering([(models.infer_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
+            value = tested([_pairs(models.infer_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
+            return -value if lower(metric) else value
         scores = [_score(models.infer_as_seen(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()
 
@@ -411,19 +410,8 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     return lambda masks: of(masks) - baseline
 
 
-def _ordering(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
-    """A metric of the outputs on several graphs, from the pairs of all graphs."""
-    pairs = merge([_pairs(logits, graph) for logits, graph in outputs])
-    value: Tensor = means(pairs)[metric][0, 0]
-    return value[positive] if value.dim() else -value if lower(metric) else value
-
-
 def _pairs(outputs: Tensor, graph: Graph) -> Tree:
-    """The pairs of a model's outputs on a graph's test examples."""
-    masks = graph.masks[TEST][None]
-    if graph.target == NUMBER:
-        return numbers.counts(outputs, graph.y, masks, graph.scale)
-    return (labels.counts if graph.target == LABELS else counts)(outputs, graph.y, masks)
+    return pairs_of(outputs, graph.y, graph.masks[TEST][None], graph.target, graph.scale)
 
 
 def _score(logits: Tensor, graph: Graph, metric: str) -> Tensor:

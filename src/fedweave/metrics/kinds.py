@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import Tree
@@ -231,6 +232,20 @@ def always(pairs: Mapping[str, object]) -> tuple[str, ...]:
 def means(pairs: Tree) -> Tree:
     """`Classes.values` of one client's pairs, float64 [S, 2] each, so that sums over clients give means."""
     return kind_by(pairs).means(pairs)
+
+
+def pairs_of(outputs: Tensor, y: Tensor, masks: Tensor, target: str, scale: Tensor | None = None) -> Tree:
+    """The pairs of a model's outputs [e, …] on the examples of masks bool [1, e]; scale: of numbers
+    (`Dataset.target_scale`)."""
+    if target == NUMBER:
+        return numbers.counts(outputs, y, masks, scale)
+    return (labels.counts if target == LABELS else classification.counts)(outputs, y, masks)
+
+
+def tested(pairs: Sequence[Tree], metric: str, positive: int) -> Tensor:
+    """A metric, a scalar, of the `pairs_of` several clients together; positive: the class of a metric of one."""
+    value: Tensor = means(classification.merge(pairs))[metric][0, 0]
+    return value[positive] if value.dim() else value
 
 
 def ends(per_client: Pairs, metric: str) -> dict[str, float]:

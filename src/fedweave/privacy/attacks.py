@@ -1,5 +1,10 @@
-"""Attacks of a curious server or member: identities from codes, labels, and links from repeated queries."""
+"""Attacks of a curious server or member: identities from codes, labels, links from repeated queries, and membership
+from a model's outputs."""
 
+import math
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,3 +57,28 @@ def repeated_queries(truth: Tensor, epsilon: float, queries: int, key: Tensor, p
         sums += truth ^ (uniform(words) < flip_probability(epsilon))
     right = torch.where(truth, 2 * sums - queries, queries - 2 * sums)
     return float((right > 0).double().mean() + (right == 0).double().mean() / 2)
+
+
+class Separation(NamedTuple):
+    """How well a number tells the examples that a model was trained on from others.
+
+    auc:       0.5 by chance. advantage: true positive rate minus false positive rate at the best threshold (Yeom et
+               al., CSF 2018), at least 0.
+    by_chance: what the advantage exceeds in 5 % of cases where there is no difference: √(ln 20 (m + n) / (2 m n)) for
+               m and n examples (Smirnov 1939), without ties.
+    """
+
+    auc: float
+    advantage: float
+    by_chance: float
+
+
+def separation(members: np.ndarray, others: np.ndarray) -> Separation:
+    """How well numbers [m] of members, which tend to be larger, are told from numbers [n] of others."""
+    from sklearn.metrics import roc_auc_score, roc_curve  # takes long to import
+
+    m, n = len(members), len(others)
+    truth, score = np.repeat([True, False], [m, n]), np.concatenate([members, others])
+    false, true, _ = roc_curve(truth, score)
+    by_chance = min(1.0, math.sqrt(math.log(20) * (m + n) / (2 * m * n)))
+    return Separation(float(roc_auc_score(truth, score)), float((true - false).max()), by_chance)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from fedweave.report.terminal import Terminal, screen
 if TYPE_CHECKING:
     from torch import nn
 
+    from fedweave.experiment.runs.forgetting import Forgetting
     from fedweave.experiment.runs.predictions import Metric, SplitScores
     from fedweave.experiment.runs.reasons import Explanation, Method
 
@@ -137,6 +138,31 @@ class SavedRun(Shown):
 
         where = None if tables is None else Path(tables).expanduser()
         return explain(self.directory, str(name), client, where, model, target, method)
+
+    def forget(
+        self,
+        client: str | Sequence[str] = (),
+        ids: Sequence[str | int] = (),
+        *,
+        rounds: int | None = None,
+        out: str | Path | None = None,
+    ) -> "Forgetting":
+        """Train the run without clients or examples, exactly and fast, and compare the models, as `fedweave forget`
+        does: `forgetting.table` has a row for each.
+
+        client: the name of one client, or of several. ids: nodes, edges or small graphs, as the tables call them, or
+        their numbers. rounds: of the fast way; 0 leaves it out, None takes a tenth of the run's. out: a new folder, by
+        default one in the run's.
+
+        Raises:
+            UserError: there is no such client or example, the run was made between sites, is vertical or on links, or
+                `out` is used.
+        """
+        from fedweave.experiment.runs.forgetting import forget
+
+        clients = (client,) if isinstance(client, str) else tuple(client)
+        where = None if out is None else Path(out).expanduser()
+        return forget(self.directory, clients, tuple(map(str, ids)), rounds, where)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
         """A model as a module of PyTorch Geometric, ready to predict: `module(x, edge_index)` gives logits.

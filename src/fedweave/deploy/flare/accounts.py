@@ -94,7 +94,7 @@ class Accounts:
             self._add(name, entry)
         joined = [note for note in records.notes if note["note"] == "joined"]
         if joined:
-            self.pins.setdefault(name, str(joined[0].get("pin", "")))
+            self.pins.setdefault(name, str(joined[0].get("counted", joined[0].get("pin", ""))))
         for note in records.notes:
             if note["note"] == CROWD:
                 self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))

@@ -633,8 +633,8 @@ class PolicyFile:
 
 def stricter(before: Rules, now: Rules) -> Rules:
     """Rules that forbid what `before` or `now` forbids. Rules that a site checks when a job begins (`algorithms`,
-    `parts`, `files`, `members`, `lost`) are taken from `now`; the caller checks the job against the first four
-    again."""
+    `parts`, `files`, `members`, `lost`, `releases`) are taken from `now`; the caller checks the job against the first
+    four again."""
     values = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
     return replace(now, **values)
 

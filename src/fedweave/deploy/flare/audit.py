@@ -170,6 +170,7 @@ def joined_with(folder: Path, run: str, document: ConfigDocument, sites: list[st
     if any(files_in(document)) or not {"pin", *versions({})} <= joined.keys():
         return None
     releases = {name: str(joined[name]) for name in versions({})}
+    releases["fedweave"] = str(joined.get("server_release", releases["fedweave"]))
     return bool(joined["pin"] == pin(document, sites, releases))
 
 

@@ -47,7 +47,7 @@ from fedweave.deploy.flare.peers import (
     read_faults,
     read_note,
 )
-from fedweave.deploy.flare.requests import Link, encoded, pin, versions
+from fedweave.deploy.flare.requests import PROTOCOL, Link, encoded, pin, versions
 from fedweave.deploy.flare.scores import as_arrived, read_scoring
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
@@ -324,7 +324,7 @@ class Flare(Engine):
         self.ledger.purpose = PREDICTION if predict else SETUP
         self._fixed |= predict  # a finished run's settings stay as they are
         known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
-        about = {"sites": sites} | known | more
+        about = {"sites": sites, "protocol": PROTOCOL} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
         exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE

@@ -1,21 +1,27 @@
-"""The server's long-lived process, and what the site's processes share with it. It is NVFlare's process with two
+"""The server's long-lived process, and what the site's processes share with it. It is NVFlare's process with three
 additions. First, it rejects certificates that the project's authority has revoked: in the TLS handshake, when a member
 proves its name, and before it encrypts anything for a certificate. NVFlare itself does not support revocation. Second,
-it serves metrics if its owner asks for that.
+it serves metrics if its owner asks for that. Third, a server that starts takes up the jobs that its end has
+interrupted; NVFlare would list them as running for ever.
 """
 
 import logging
 import ssl
 import sys
+import time
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nvflare.apis.fl_constant import SystemComponents
+from nvflare.apis.job_def import Job, JobMetaKey, RunStatus
 from nvflare.fuel.f3.cellnet import cell_cipher
 from nvflare.fuel.f3.drivers import net_utils
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.private.fed.app.server import server_train
 from nvflare.private.fed.app.utils import version_check
+from nvflare.private.fed.server.job_runner import JobRunner
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
 from fedweave.core.types import Record
@@ -24,6 +30,7 @@ from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, read_root
 
 _CONTEXT, _CHAIN, _NAME = net_utils.get_ssl_context, cell_cipher.verify_cert_chain, IdentityVerifier.verify_common_name
+_RUN = JobRunner.run
 
 
 def load_revoked(context: ssl.SSLContext, kit: Path) -> ssl.SSLContext:
@@ -59,12 +66,71 @@ def _check(certificate: Any, kit: Path) -> None:
         raise CallRefused(f"the certificate of {certificate.subject.rfc4514_string()} was revoked", code=REFUSED)
 
 
+JOB = "fedweave-"  # before a run's number in the name of a job
+# Of a job's description, all that says who asked for what. NVFlare's own state of the job is left out.
+_COPIED = (
+    "name", "resource_spec", "min_clients", "deploy_map", "study", "submitter_name", "submitter_org", "submitter_role",
+    "job_folder_name", "data_storage_format",
+)  # fmt: skip
+
+
+def take_up(folder: Path) -> None:
+    """Make the server in `folder` begin interrupted jobs again (`begin_again`) before it starts others."""
+
+    def run(self: JobRunner, fl_ctx: Any) -> None:
+        try:
+            begin_again(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
+        except Exception:  # the server has to serve other jobs
+            logging.getLogger("fedweave.server").exception("jobs from before were not taken up")
+        _RUN(self, fl_ctx)
+
+    JobRunner.run = run
+
+
+def begin_again(manager: Any, fl_ctx: Any, folder: Path) -> None:
+    """Mark the jobs that the last end of the server in `folder` has interrupted, and submit a copy of each whose run is
+    to go on. The copy waits until the sites of the interrupted job are connected. A run goes on after its last saved
+    round."""
+    log = logging.getLogger("fedweave.server")
+    for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
+        run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
+        if why := over(folder, run):
+            log.info("run %s: its job is over, because the server was stopped; %s", run, why)
+        else:
+            meta = {key: job.meta[key] for key in _COPIED if key in job.meta}
+            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: deployed(job), JobMetaKey.CLONED_FROM.value: job.job_id}
+            manager.clone(job.job_id, meta, fl_ctx)
+            log.info("run %s: goes on after the server was stopped", run)
+        manager.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
+
+
+def deployed(job: Job) -> list[str]:
+    """The sites to which a job was deployed."""
+    details = [str(line).rpartition(": ") for line in job.meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value) or ()]
+    return [name for name, _, what in details if what == "OK" and name != "server"]
+
+
+def over(folder: Path, run: str) -> str:
+    """Why a run of the server in `folder` does not go on by itself; "" if it does. It goes on within `engine.wait` of
+    its last message."""
+    about, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
+    try:
+        wait = float(tomllib.loads(about.read_text())["engine"].get("wait", 0.0))
+        away = time.time() - journal.stat().st_mtime
+    except (OSError, ValueError, KeyError):
+        return "it had not begun"
+    if (about.parent / "summary.json").exists():
+        return "its training is done"
+    return "" if away <= wait else f"the server was away for {away:.0f} s, and engine.wait is {wait:g}"
+
+
 def main(train: ModuleType = server_train) -> int:
     """Run the server, or a site with NVFlare's `client_train`, until it is stopped. It takes the arguments of NVFlare's
     module."""
     version_check()
     args = train.parse_arguments()
     obey(Path(args.workspace) / STARTUP)
+    take_up(Path(args.workspace))
     expose(Path(args.workspace))
     return int(train.mpm.run(main_func=train.main, run_dir=args.workspace, args=args) or 0)
 

@@ -406,6 +406,7 @@ class Member:
         if request.pin != self._job.pin:
             raise CallRefused(
                 f"{described(request)} carries another configuration than the one that the site has joined"
+                f"{self._job.other_release}"
             )
         self._job.renew()
         message = decode(blob, self._job.limit)
@@ -427,12 +428,12 @@ class Member:
             raise CallRefused("a job joins once")
         self._joined = True
         set_aside(self._folder, request.run)
-        check_versions(request.versions, {})  # another release's document could mean something else
         policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
+        check_versions(request, {}, rules.releases)  # another release's document could mean something else
         self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, request.document)
-        check_versions(request.versions, request.document)  # the policy allows reading these files
+        released = check_versions(request, request.document, rules.releases)  # the policy allows reading these files
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than `flare`")
         check_sites(rules, self._name, request.sites)
@@ -448,7 +449,7 @@ class Member:
             else hold(data, self._folder, config, noted)
         )
         who = data.random_id or self._name, self._name, self._submitter
-        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, *who)
+        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, released, *who)
         self._warn(job)
         self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
@@ -605,7 +606,7 @@ class Member:
             if TRIED in reply:
                 job.order.count_tried(len(reply[TRIED]))
             if name in job.target:
-                check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
+                check_target(job.rules, job.target, job.accounts.repeated(job.counted), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
             job.ledger.record(round, 0, name, (self._name,) * copies, direction, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)

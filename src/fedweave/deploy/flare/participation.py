@@ -43,7 +43,7 @@ from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd
-from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, versions
+from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
 from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.sums import Masking
@@ -65,7 +65,8 @@ MOST_FILLED = 1 << 30
 class Participation:
     """A site's part in one job of a run: data, state, ledger and progress.
 
-    policy: the policy file, whose state was noted before `rules` were read from it.
+    policy: the policy file, whose state was noted before `rules` were read from it. released: the server's versions
+    (`requests.check_versions`).
     holdings: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
     every request must have (`requests.pin`). limit: the largest size in bytes of a peer's parcel, and of a message with
     its sparse leaves filled in.
@@ -88,6 +89,7 @@ class Participation:
         holdings: Holdings | PartyData,
         rules: Rules,
         policy: PolicyFile,
+        released: dict[str, str],
         random_id: str,
         name: str,
         submitter: str = "",
@@ -102,7 +104,10 @@ class Participation:
             config.of_member(name, request.sites),
         )  # all members' configuration, and the site's
         self.holdings, self.rules, self.random_id = holdings, rules, random_id
-        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites)
+        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites, released)
+        self._server = released["fedweave"]
+        # With the site's own versions: a server could otherwise begin a configuration anew under another release.
+        self.counted = pin(config.plain(), request.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._policy, self._name = policy, name
         self._waiting: tuple[Holdings, Precomputed] | None = None
@@ -122,9 +127,11 @@ class Participation:
                 "policy": rules.plain(),
                 **{key: word for key, word in provenance.items() if word},
             }
+            if self._server != release():
+                facts |= {"server_release": self._server, "counted": self.counted}
             self.ledger.note("joined", **facts, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
-            self.accounts.pins[self.ledger.path.name] = self.pin
+            self.accounts.pins[self.ledger.path.name] = self.counted
         self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
         private_folder(run_folder.parent)
         lasting = not request.predict
@@ -184,6 +191,16 @@ class Participation:
     def run_folder(self) -> Path:
         """The folder with the site's files of the run."""
         return self.folder / RUNS / self.run
+
+    @property
+    def other_release(self) -> str:
+        """A sentence on the server's release of fedweave if it is not the site's; otherwise ""."""
+        if self._server == release():
+            return ""
+        return (
+            f". The site has fedweave {release()[:40]}, the server {self._server[:40]}: their settings differ. Install "
+            "the same files, whatever policy.releases allows"
+        )
 
     @property
     def begun(self) -> tuple[int, bool]:
@@ -276,7 +293,7 @@ class Participation:
         sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
         check_declared(self.rules, calls, labels, sites)
         self.target = targeted(algorithm, calls)
-        replied = self.accounts.repeated(self.pin)
+        replied = self.accounts.repeated(self.counted)
         for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done):
             condition()
         why = overspent(self.rules, spent, calls, self.config.general, done, labels)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.algorithm import capabilities
-from fedweave.core.graph import VAL
+from fedweave.core.graph import TEST, VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
@@ -26,10 +26,11 @@ from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
-from fedweave.experiment.runs.files import EARLIER, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
+from fedweave.experiment.runs.drift import columns_of, reference
+from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.link_predictions import read_pairs, scored
 from fedweave.experiment.runs.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
-from fedweave.experiment.runs.scorer import scorer_of
+from fedweave.experiment.runs.scorer import Scorer, scorer_of
 from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
@@ -135,8 +136,19 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         named = site, max(job.order.round, 0), job.asked.document, flags
         scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
         scorer.save(job.run_folder / SCORER)
+        _keep_histograms(job, scorer)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error)
+
+
+def _keep_histograms(job: Participation, scorer: Scorer) -> None:
+    """Write histograms of the site's data, and of its scores, next to the scorer, for `fedweave drift`."""
+    data = job.holdings.data
+    table = scorer.predicted(data)
+    used = None if data.public is None else np.asarray(data.public)
+    unseen = None if used is None else used[VAL] | used[TEST]
+    columns = [*columns_of(data, scorer.form)]
+    reference(scorer.name, columns, table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
 
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:

@@ -7,12 +7,15 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from nvflare.lighter.constants import CtxKey
 from nvflare.lighter.entity import Participant, Project
@@ -31,9 +34,9 @@ from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
 
 PROJECT = "fedweave"
-USER = "admin@fedweave.org"
+USER, ROLE = "admin@fedweave.org", "project_admin"  # the administrator and its role, as its certificate has them
 STATE = "cert.json"  # in the authority's folder: its key and certificate
-ISSUED = "issued.json"  # in the same folder: {"name", "serial", "until"} of each certificate that it has signed
+ISSUED = "issued.json"  # in the same folder: its record of each certificate that it has signed (`note_issued`)
 BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -116,10 +119,12 @@ docs/deployment.md of fedweave describes the rest, including site.toml and polic
 """
 
 
-def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
+def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: bytes = b"") -> None:
     """Write `directory`/{server, admin, authority, one folder per site}. Each folder is for one host or person.
 
     host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
+    ca: the certificate of a company's own authority in PEM. There is then no folder authority; members' certificates
+    are placeholders until `certificates.accept` installs those that the company has signed.
 
     Raises:
         UserError: the directory is not empty, or a name or the host is not allowed.
@@ -139,20 +144,48 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         output = _run_provisioner(Path(scratch), _project(sites, host, port))
         _make(directory)
         for name in (SERVER, *sites):
-            shutil.move(output / name, directory / name)
-            _restrict(directory / name)
-            for script in (directory / name / "startup").glob("*.sh"):
-                script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
-            (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
+            _place(output / name, directory / name)
         shutil.move(output / USER, directory / ADMIN)
         (directory / ADMIN).chmod(0o700)
         _allow_storage(directory / SERVER)
-        shutil.move(output.parent / "state", directory / AUTHORITY)
-        _keep_authority(directory / AUTHORITY)
+        if ca:
+            for name in (SERVER, ADMIN, *sites):
+                replace_private(directory / name / "startup/rootCA.pem", ca)
+        else:
+            shutil.move(output.parent / "state", directory / AUTHORITY)
+            _keep_authority(directory / AUTHORITY)
     common = secrets.token_hex(32)
     for name in sites:
         _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
         _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
+
+
+def provision_site(directory: Path, name: str, host: str, port: int, kit: Mapping[str, bytes], ids_key: str) -> None:
+    """Write `directory`/`name`, the folder of a site that joins a project later.
+
+    host, port: the server's address. kit: {file in startup: its content}, with the site's certificate and key and the
+    authority's certificate. ids_key: the sites' common key of ids in hexadecimal digits; "" if it is not known here.
+
+    Raises:
+        FedweaveError: NVFlare's provisioning failed.
+    """
+    with tempfile.TemporaryDirectory() as scratch:  # of a project with an authority of its own, which `kit` replaces
+        output = _run_provisioner(Path(scratch), _project([name], host, port))
+        _place(output / name, directory / name)
+    for file, content in kit.items():
+        replace_private(directory / name / "startup" / file, content)
+    _write_secret(directory / name / SECRET, secrets.token_hex(32))
+    if ids_key:
+        _write_secret(directory / name / IDS_KEY, ids_key)
+
+
+def _place(source: Path, folder: Path) -> None:
+    """Move a member's folder that NVFlare has made to its place, and restrict what it allows."""
+    shutil.move(source, folder)
+    _restrict(folder)
+    for script in (folder / "startup").glob("*.sh"):
+        script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
+    (folder / README).write_text(_ABOUT.format(name=folder.name, directory=folder.parent.name))
 
 
 def _keep_authority(folder: Path) -> None:
@@ -164,7 +197,7 @@ def _keep_authority(folder: Path) -> None:
     folder.chmod(0o700)
     for path in sorted(folder.parent.glob("*/startup/*.crt")):
         cert = load_crt(path)
-        note_issued(folder, get_cn_from_cert(cert), cert.serial_number, cert.not_valid_after_utc)
+        note_issued(folder, get_cn_from_cert(cert), cert)
 
 
 def keep(path: Path, content: object) -> None:
@@ -172,11 +205,23 @@ def keep(path: Path, content: object) -> None:
     replace_private(path, json.dumps(content).encode())
 
 
-def note_issued(authority: Path, name: str, serial: int, expiry: datetime) -> None:
-    """Note a certificate of the member `name` in the authority's folder, for `sites revoke`."""
+def note_issued(authority: Path, name: str, cert: x509.Certificate) -> None:
+    """Add a certificate of the member `name` to the authority's record: its serial number, when it was issued, its
+    first and last day, and the SHA-256 fingerprints of the certificate and of its key. `sites revoke` adds "revoked",
+    and `sites remove` adds "removed", each with the time."""
     path = authority / ISSUED
     before = json.loads(path.read_text()) if path.exists() else []
-    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{expiry:%Y-%m-%d}"}])
+    public = cert.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    note = {
+        "name": name,
+        "serial": f"{cert.serial_number:x}",
+        "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "from": f"{cert.not_valid_before_utc:%Y-%m-%d}",
+        "until": f"{cert.not_valid_after_utc:%Y-%m-%d}",
+        "fingerprint": cert.fingerprint(SHA256()).hex(":").upper(),
+        "key": sha256(public).digest().hex(":").upper(),
+    }
+    keep(path, [*before, note])
 
 
 def _make(directory: Path) -> None:
@@ -202,7 +247,7 @@ def _project(sites: Sequence[str], host: str, port: int) -> Project:
     project.add_participant(Participant("server", SERVER, PROJECT, props=server))
     for name in sites:
         project.add_participant(Participant("client", name, name.replace("-", "_")))
-    project.add_participant(Participant("admin", USER, PROJECT, props={"role": "project_admin"}))
+    project.add_participant(Participant("admin", USER, PROJECT, props={"role": ROLE}))
     return project
 
 
@@ -216,11 +261,11 @@ class _Certificates(CertBuilder):
         name: str, *about: object, not_valid_before: datetime | None = None, ca: bool = False, **more: object
     ) -> object:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
-        uses = None if ca else _uses(name)
-        return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=uses, **more)
+        extra = None if ca else uses(name)
+        return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=extra, **more)
 
 
-def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
+def uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
     """The extensions of a member's certificate that restrict its use, each with whether it is critical.
 
     The certificate signs no other certificate. Its key signs, and decrypts what others send to the member. Both ends of
@@ -244,11 +289,15 @@ def _uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
 def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
     """A certificate for the public `key` of the member `name`, signed with the authority's `root` key, in the form of
     provisioning. hosts: the names of a server's machine."""
-    org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")
     more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}
     if name == USER:
-        more["role"] = "project_admin"
-    return _Certificates._generate_cert(name, org, PROJECT, root, key, **more)
+        more["role"] = ROLE
+    return _Certificates._generate_cert(name, organization(name), PROJECT, root, key, **more)
+
+
+def organization(name: str) -> str:
+    """The organization in the certificate of a member."""
+    return PROJECT if name in (SERVER, USER) else name.replace("-", "_")
 
 
 def _run_provisioner(scratch: Path, project: Project) -> Path:

@@ -17,7 +17,7 @@ import fedweave
 from fedweave.core.plugins import digests
 from fedweave.core.tree import Tree, encode
 from fedweave.core.types import TAKEN, Record
-from fedweave.deploy.flare.sitefile import HEAD
+from fedweave.deploy.flare.sitefile import HEAD, Releases
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import Document, flat
 from fedweave.experiment.runs.resuming import may_change
@@ -63,6 +63,10 @@ def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
     return once(encode, sent)
 
 
+# The number of the protocol between a server and its sites. A release has the number of an earlier one only if
+# requests, answers, settings with their defaults, and what every step does and sends are the same.
+PROTOCOL = 1
+
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
 RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # provisioning makes folders or certificates for the last three
 
@@ -86,7 +90,7 @@ class Join:
     """Take part in a run of these sites, from the state after `round`; with `predict`, to predict with its models.
 
     data: the versions of the sites' data at that round. heads: the last entries of sites' accounts that the server
-    knows (`chain.Head`).
+    knows (`chain.Head`). protocol: the server's `PROTOCOL`; 0 from servers that had none.
     """
 
     kind: Literal["join"]
@@ -98,6 +102,7 @@ class Join:
     predict: bool = False
     data: dict[_Name, Version] = field(default_factory=dict)
     heads: dict[_Name, _Head] = field(default_factory=dict)
+    protocol: _Count = 0
 
 
 @dataclass(frozen=True)
@@ -250,19 +255,35 @@ def versions(document: Document) -> dict[str, str]:
     return releases | digests(document)
 
 
-def check_versions(theirs: dict[str, str], document: Document) -> None:
-    """Refuse a server with other versions, or with other files of the plug-ins that a `document` names.
+_LONGEST = 200  # characters of a release
+
+
+def check_versions(request: Join, document: Document, releases: Releases) -> dict[str, str]:
+    """Refuse a server with other versions, or with other files of the plug-ins that a `document` names. Returns the
+    server's `versions`, which the run is pinned to.
+
+    releases: the site's policy. With "same-protocol" the server's files of fedweave may be others if its protocol has
+    the same number.
 
     Raises:
         CallRefused: names both.
     """
-    releases = versions(document)
-    if odd := [name for name in releases if theirs.get(name) != releases[name]]:
+    here, theirs = versions(document), request.versions
+    short = len(theirs.get("fedweave", "")) <= _LONGEST  # the site's journal keeps it
+    patched = releases == "same-protocol" and request.protocol == PROTOCOL and short
+    odd = [name for name in here if theirs.get(name) != here[name] and not (patched and name == "fedweave")]
+    if odd:
         name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
+        remedy = f"Install the same {same} at the server and at all sites."
+        if name == "fedweave" and releases == "same-protocol":
+            remedy = f"Their protocols have the numbers {PROTOCOL} and {request.protocol}. {remedy}"
+        elif name == "fedweave" and request.protocol == PROTOCOL:
+            remedy = f'{remedy[:-1]}, or have the site\'s owner allow it: policy.releases = "same-protocol".'
         raise CallRefused(
-            f"the site has {name} {releases[name][:40]}, the server {theirs.get(name, 'none')[:40]}. Install the same "
-            f"{same} at the server and at all sites."
+            f"the site has {name} {here[name][:40]}, the server {theirs.get(name, 'none')[:40]}. {remedy}",
+            code="release.other",
         )
+    return {name: theirs.get(name, "") for name in here}
 
 
 def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:

@@ -49,6 +49,7 @@ from fedweave.deploy.flare.federation import (
     uncompared,
 )
 from fedweave.deploy.flare.folder import LOG, log_to
+from fedweave.deploy.flare.gatekeeper import JOB
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.participation import RUNS
@@ -407,6 +408,7 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
 _POLL = 0.5  # seconds between two looks at a job
 _COMMAND_SECONDS = 10.0
 _OVER = "FINISHED"  # the prefix of NVFlare's states of jobs that have ended
+ABORTED = f"{_OVER}:ABORTED"  # the state of a job that `Admin.abort` has ended
 
 
 class ServerAway(FedweaveError):
@@ -538,7 +540,7 @@ class Admin:
 def _listed(meta: Record) -> Listed:
     job, name, status, at = (meta.get(key) for key in ("job_id", "name", "status", "submit_time"))
     began = f"{datetime.fromtimestamp(float(at), UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "unknown time"
-    return Listed(str(job), str(name or "").removeprefix(_NAME), str(status), began)
+    return Listed(str(job), str(name or "").removeprefix(JOB), str(status), began)
 
 
 @contextmanager
@@ -594,13 +596,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-_NAME = "fedweave-"  # before a run's number in the name of a job
 SYNC_SECONDS = 120  # for all sites' processes to start
 
 
 def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
     """Write a job's folder below `folder`. The job names classes of the installed packages and holds no code."""
-    job = FedJob(name=f"{_NAME}{run}", min_clients=1)
+    job = FedJob(name=f"{JOB}{run}", min_clients=1)
     job.job.set_app_packages(["fedweave", "nvflare"])
     server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
     job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")

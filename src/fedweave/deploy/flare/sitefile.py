@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ Measure = Literal[
     "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram", "ranks"
 ]
 FINE: tuple[Measure, ...] = get_args(Measure)
+# Which releases of fedweave a server may have: the site's own files, or any with the same `requests.PROTOCOL`.
+Releases: TypeAlias = Literal["same-files", "same-protocol"]
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
@@ -162,6 +164,8 @@ class Rules:
     parts:      further parts that the listed algorithms may have, by name or "file.py:Name".
     files:      Python files at this site in which a job may name plug-ins, "file.py:Name". Looking one up runs the
                 file.
+    releases:   "same-files": the server has the site's files of fedweave. "same-protocol": it may have those of another
+                release whose protocol has the same number.
     deny:       top-level message fields that never leave.
     mixup:      {key: smallest mixup batch}.
     noise:      {key: least Gaussian noise}, its standard deviation divided by the most that one record changes, where
@@ -209,6 +213,7 @@ class Rules:
     algorithms: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    releases: Releases = "same-files"
     deny: tuple[str, ...] = ()
     mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
     noise: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=dict)

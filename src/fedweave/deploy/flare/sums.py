@@ -333,6 +333,8 @@ class Sums:
             {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
         )
         good = [site for site in reveals.clients if _is_bytes(reveals[site].get("shares"), (len(sum["peers"]), SEED))]
+        if len(good) < group.needed and reveals.missing:  # an outage at the last exchange, too: the run can wait
+            raise ClientsMissing(step, reveals.missing, group.needed, len(signatures))
         answers = [read_answers(site, reveals[site], sum["peers"]) for site in good]
         first = replies[survivors[0]]
         paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)

@@ -2,10 +2,12 @@
 and revocation."""
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from getpass import getpass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -13,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPubl
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -22,8 +25,21 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from fedweave.core.types import Record
-from fedweave.deploy.flare.folder import replace_private
-from fedweave.deploy.flare.provision import BEFORE, ISSUED, STATE, USER, is_name, issued, keep, kind, note_issued
+from fedweave.deploy.flare.folder import check_private, replace_private
+from fedweave.deploy.flare.provision import (
+    BEFORE,
+    ISSUED,
+    ROLE,
+    STATE,
+    USER,
+    is_name,
+    issued,
+    keep,
+    kind,
+    note_issued,
+    organization,
+    uses,
+)
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
@@ -226,8 +242,13 @@ def request(folder: Path) -> tuple[Path, str]:
             f"{folder} is no member's folder: it has no startup/fed_client.json. Name one, such as bank/bank-a."
         )
     key, (_, cert_path, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
-    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
+    name = member_name(folder)
+    subject = {NameOID.COMMON_NAME: name, NameOID.ORGANIZATION_NAME: organization(name)}
+    subject |= {NameOID.UNSTRUCTURED_NAME: ROLE} if name == USER else {}  # NVFlare reads the rights from it
+    names = x509.Name([x509.NameAttribute(oid, text) for oid, text in subject.items()])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(names)
+    for extension, critical in uses(name):
+        builder = builder.add_extension(extension, critical)
     if kind(folder) == "server":  # keep the names of its machine
         hosts = certificate(cert_path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         builder = builder.add_extension(hosts.value, hosts.critical)
@@ -281,6 +302,7 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
         )
     check_issuer(file, folder / STARTUP / ROOT)
     check_certificate(file)
+    _check_uses(file, name)
     content = read(waiting)
     key, public_key = load_pem_private_key(content, None), certified[0].public_key()
     if (
@@ -290,6 +312,31 @@ def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) ->
     ):
         raise UserError(f"{file} is of another key than {waiting}. Have the present {REQUEST} signed.")
     return content
+
+
+def _check_uses(path: Path, name: str) -> None:
+    """Refuse a certificate of the member `name` that its connections could not use. A company's own authority may have
+    changed what the request asks for.
+
+    Raises:
+        UserError: states what is absent.
+    """
+    cert = certificate(path)
+    roles = [role.value for role in cert.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
+    lacking = [f"the role {ROLE} in its subject"] if name == USER and ROLE not in roles else []
+    for extension, _ in uses(name):
+        if not isinstance(extension, x509.ExtendedKeyUsage):
+            continue
+        try:
+            allowed = set(cert.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        except x509.ExtensionNotFound:
+            continue  # it allows everything
+        lacking += [f"the use {use._name}" for use in extension if use not in allowed]
+    if lacking:
+        raise UserError(
+            f"{path} lacks {', '.join(lacking)}. Have the authority copy the subject and the extensions of {REQUEST}.",
+            code="certificate.uses",
+        )
 
 
 def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]:
@@ -327,10 +374,41 @@ def _pem(cert: x509.Certificate) -> bytes:
     return cert.public_bytes(Encoding.PEM)
 
 
+SHORTEST = 12  # bytes of a passphrase
+
+
+Ask: TypeAlias = Callable[[Path], bytes]  # the passphrase of the key in an authority's folder
+
+
+def prompt(authority: Path) -> bytes:
+    """Ask at the terminal for the passphrase of an authority's key.
+
+    Raises:
+        UserError: there is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"the key in {authority} is encrypted, and there is no terminal to ask for its passphrase. Name a file "
+            "with it: --passphrase-file FILE.",
+            code="certificate.passphrase",
+        )
+    return getpass(f"passphrase of the key in {authority}: ").encode()
+
+
+def passphrase_from(file: Path) -> bytes:
+    """The passphrase in the first line of a file that only its owner can read.
+
+    Raises:
+        UserError: the file cannot be read, or others can read it.
+    """
+    check_private(file)
+    return read(file).partition(b"\n")[0].rstrip(b"\r")
+
+
 _LONG = timedelta(days=36500)  # a list of revoked certificates is valid until there is a newer one
 
 
-def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str]:
+def sign(authority: Path, asked: Path, whose: str = "", ask: Ask = prompt) -> tuple[str, bytes, str]:
     """Sign a request. Returns the name in it, its certificate in PEM with the revocation list if there is one, and the
     public key's fingerprint.
 
@@ -367,23 +445,52 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             "DIR/MEMBER.",
             code="certificate.no-member",
         )
-    cert: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
-    note_issued(authority, names[0], cert.serial_number, cert.not_valid_after_utc)
+    cert: x509.Certificate = issued(names[0], _root_key(authority, ask), key, hosts)
+    note_issued(authority, names[0], cert)
     revoked = authority / REVOKED
     pem = cert.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
     return names[0], pem, fingerprint(key)
 
 
-def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, bytes]:
+def company_root(path: Path) -> bytes:
+    """The certificate of a company's own authority, in PEM. It is the members' only trust: give a project an authority
+    that signs nothing else.
+
+    Raises:
+        UserError: the file holds no certificate of an authority that has signed itself, or it is not valid now.
+    """
+    check_certificate(path)
+    check_issuer(path, path)
+    extensions = certificate(path).extensions
+    try:
+        signs = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        signs = False
+    if not signs:
+        raise UserError(
+            f"{path} is no certificate of an authority (basicConstraints CA). Name the authority's own.",
+            code="certificate.no-authority",
+        )
+    return _pem(certificate(path))
+
+
+def issued_by(authority: Path, name: str, key: RSAPublicKey, ask: Ask = prompt) -> x509.Certificate:
+    """A certificate of the site `name` for its public `key`, signed by the authority. ask: see `sign`."""
+    cert: x509.Certificate = issued(name, _root_key(authority, ask), key)
+    return cert
+
+
+def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = prompt) -> tuple[int, bytes]:
     """Revoke all certificates of a member that this authority has signed until now. Returns their number, and the
     signed list of all revoked certificates in PEM. Later certificates of the same name are valid.
 
-    shown: a certificate of that member without a note at the authority, because an earlier version signed it.
+    shown: a certificate of that member without a note at the authority, because an earlier version signed it. ask: see
+    `sign`.
 
     Raises:
         UserError: no certificate is known, all known ones are revoked already, or `shown` has another name.
     """
-    path, key = authority / REVOKED, _root_key(authority)
+    path, key = authority / REVOKED, _root_key(authority, ask)
     notes = _issued(authority)
     serials = {int(note["serial"], 16) for note in notes if note["name"] == name}
     if shown is not None:
@@ -394,8 +501,8 @@ def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, 
     if not (new := serials - {each.serial_number for each in before}):
         known = "all of its certificates are revoked already" if serials else "no certificate of that name is known"
         raise UserError(f"{name}: {known}; show another: --certificate {name}.crt.", code="certificate.unknown")
-    now, root = datetime.now(UTC), _root(authority)
-    builder = x509.CertificateRevocationListBuilder(root.subject, now - BEFORE, now + _LONG)
+    now, cert = datetime.now(UTC), root(authority)
+    builder = x509.CertificateRevocationListBuilder(cert.subject, now - BEFORE, now + _LONG)
     builder = builder.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
     for each in before:
         builder = builder.add_revoked_certificate(each)
@@ -404,24 +511,25 @@ def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, 
         builder = builder.add_revoked_certificate(entry.build())
     pem = builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
     replace_private(path, pem)
+    _mark(authority, name, "revoked", lambda note: int(note["serial"], 16) in new)
     return len(new), pem
 
 
-def renew(authority: Path) -> tuple[bytes, datetime]:
+def renew(authority: Path, ask: Ask = prompt) -> tuple[bytes, datetime]:
     """Make a new certificate for the authority's own key. Returns it in PEM, and the end of its validity. Certificates
-    that the authority has signed before stay valid.
+    that the authority has signed before stay valid. ask: see `sign`.
 
     Raises:
         UserError: `authority` is no authority's folder.
     """
-    root, first = _root(authority), datetime.now(UTC) - BEFORE
-    builder = x509.CertificateBuilder(root.subject, root.subject, root.public_key(), x509.random_serial_number())
+    cert, first = root(authority), datetime.now(UTC) - BEFORE
+    builder = x509.CertificateBuilder(cert.subject, cert.subject, cert.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(first).not_valid_after(
-        first + (root.not_valid_after_utc - root.not_valid_before_utc)
+        first + (cert.not_valid_after_utc - cert.not_valid_before_utc)
     )
-    for extension in root.extensions:
+    for extension in cert.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
-    signed = builder.sign(_root_key(authority), SHA256())
+    signed = builder.sign(_root_key(authority, ask), SHA256())
     pem = signed.public_bytes(Encoding.PEM)
     keep(authority / STATE, json.loads(read(authority / STATE)) | {"root_cert": pem.decode()})
     return pem, signed.not_valid_after_utc
@@ -445,22 +553,71 @@ def _issued(authority: Path) -> list[Record]:
     return list(json.loads(read(authority / ISSUED))) if (authority / ISSUED).exists() else []
 
 
+def _mark(authority: Path, name: str, what: str, which: Callable[[Record], bool]) -> None:
+    """Add the present time as `what` to those certificates of a member in the authority's record that have none."""
+    if not (notes := _issued(authority)):
+        return
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    marked = [{what: now, **note} if note["name"] == name and which(note) else note for note in notes]
+    keep(authority / ISSUED, marked)
+
+
+def dismiss(authority: Path, name: str) -> None:
+    """Note in the authority's record that `name` is no member any more, so that `sign` refuses it."""
+    _mark(authority, name, "removed", lambda note: True)
+
+
 def _members(authority: Path) -> set[str]:
-    """The sites of the project when it was made; empty if an earlier version, which did not note them, made it."""
-    names = {str(note["name"]) for note in _issued(authority)}
+    """The sites of the project; empty if an earlier version, which did not note them, made it."""
+    notes = _issued(authority)
+    names = {str(note["name"]) for note in notes if "removed" not in note}
     return names - {SERVER, USER} if {SERVER, USER} <= names else set()
 
 
-def _root(authority: Path) -> x509.Certificate:
-    return x509.load_pem_x509_certificate(json.loads(read(authority / STATE))["root_cert"].encode())
+def root(authority: Path) -> x509.Certificate:
+    """The authority's own certificate.
+
+    Raises:
+        UserError: the folder is no authority's.
+    """
+    try:
+        return x509.load_pem_x509_certificate(json.loads(read(authority / STATE))["root_cert"].encode())
+    except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{authority} is no authority's folder ({error}). Name the one that `sites init` made.",
+            code="certificate.no-authority",
+        ) from error
 
 
-def _root_key(authority: Path) -> RSAPrivateKey:
+def _root_key(authority: Path, ask: Ask) -> RSAPrivateKey:
     state = authority / STATE
     try:
-        key = load_pem_private_key(json.loads(read(state))["root_pri_key"].encode(), None)
+        pem = json.loads(read(state))["root_pri_key"].encode()
+        encrypted = b"ENCRYPTED" in pem
+        key = load_pem_private_key(pem, ask(authority) if encrypted else None)
         if not isinstance(key, RSAPrivateKey):
             raise ValueError("it holds no RSA key")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{state} holds no key of an authority ({error}); name the folder of `sites init`.") from error
+        raise UserError(
+            f"{state} holds no key of an authority ({error}), or the passphrase is wrong. Name the folder of `sites "
+            "init`; a file with the passphrase is --passphrase-file FILE.",
+            code="certificate.no-key",
+        ) from error
     return key
+
+
+def encrypt(authority: Path, passphrase: bytes, ask: Ask = prompt) -> None:
+    """Encrypt the authority's key with a `passphrase`, also a key that is encrypted already. ask: see `sign`.
+
+    Raises:
+        UserError: the folder is no authority's, the present passphrase is wrong, or the new one is shorter than
+            `SHORTEST`.
+    """
+    if len(passphrase) < SHORTEST:
+        raise UserError(
+            f"a passphrase of {len(passphrase)} bytes is too short. Choose {SHORTEST} or more.",
+            code="certificate.passphrase",
+        )
+    key = _root_key(authority, ask)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(passphrase))
+    keep(authority / STATE, json.loads(read(authority / STATE)) | {"root_pri_key": pem.decode()})

@@ -155,6 +155,9 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], findin
     device = read_about(folder / SITE_FILE).device
     findings.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
     findings.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
+    if rules.secure_sum and rules.min_sites < len(sites):
+        note = f"policy.min_sites = {rules.min_sites}: the project has {len(sites)} sites, and a run may leave some out"
+        findings.notes.append((folder.name, f"{folder / SITE_FILE}: {note}. Raise it to {len(sites)}"))
     if config is not None:
         _allowed(folder, data, rules, config, sites, findings)
     if config is not None and capabilities(config.algorithm.kind).vertical:

@@ -15,7 +15,8 @@ from fedweave.experiment.runs.files import RUN
 LAST = 20  # number of jobs in the list
 _POLL = 0.5
 _STATES = {"SUBMITTED": "waiting", "APPROVED": "waiting", "DISPATCHED": "starting", "RUNNING": "running"}
-_ENDS = {"COMPLETED": "ended", "ABORTED": "aborted"}  # for NVFlare, a failed or stopped run has "ended", too
+# For NVFlare, a failed or stopped run has "ended", too.
+_ENDS = {"COMPLETED": "ended", "ABORTED": "aborted", "ABNORMAL": "interrupted"}
 
 
 @dataclass(frozen=True)

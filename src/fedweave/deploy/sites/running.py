@@ -6,8 +6,9 @@ import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
 from fedweave.deploy.flare.requests import ADMIN
-from fedweave.deploy.flare.server import Admin, ServerAway
+from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written
@@ -66,7 +67,8 @@ def run(
     Raises:
         UserError: `directory` holds something else. FedweaveError: no site is connected, or the run failed.
     """
-    about = read_project(project)
+    now = read_project(project)
+    about = replace(now, sites=tuple(sites_of(directory)) or now.sites) if resume else now
     recover(directory)
     if overwrite:
         check_replaceable(directory)
@@ -77,27 +79,30 @@ def run(
             _end_earlier(admin, directory, notify)
         with replacing(directory) if overwrite else nullcontext():
             number = _number(project, about, directory, resume)
-            outage = Outage(config.engine.values["wait"], directory)
+            outage = Outage(config.engine.values["wait"], directory, set(about.sites) - set(now.sites))
+            follow = ""
             while True:
                 try:
-                    return _jobs(admin, config, about, number, project, directory, notify, patience, outage)
+                    return _jobs(admin, config, about, number, project, directory, notify, patience, outage, follow)
                 except ServerAway as error:
                     if not (left := outage.left()):
                         raise
                     notify({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
                     admin.connect_again(project, left)
-                    _end_earlier(admin, directory, notify)
+                    if not (follow := _alive(admin, directory)):
+                        _end_earlier(admin, directory, notify)
 
 
 class Outage:
     """How long a run still waits for sites or a server that do not answer. The time restarts only with a newly saved
     round, so that a process that dies again and again does not hold a run for ever.
 
-    seconds: [engine] wait. directory: the run's directory.
+    seconds: [engine] wait. directory: the run's directory. removed: sites of the run that have left the project, for
+    which no run waits.
     """
 
-    def __init__(self, seconds: float, directory: Path) -> None:
-        self._seconds, self._path = seconds, directory / CHECKPOINT
+    def __init__(self, seconds: float, directory: Path, removed: Collection[str] = ()) -> None:
+        self._seconds, self._path, self.removed = seconds, directory / CHECKPOINT, frozenset(removed)
         self._round, self._end = -1, math.inf
 
     def left(self) -> float:
@@ -118,33 +123,31 @@ def _jobs(
     notify: Notify,
     patience: float,
     outage: Outage,
+    follow: str = "",
 ) -> Record:
-    """Run one job after the other until the run is done; returns its summary.
+    """Run one job after the other until the run is done; returns its summary. follow: the number of a job of the run
+    that the server has already, to begin with.
 
     Raises:
         UserError, FedweaveError: no site is connected, or the run failed.
     """
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    noting = partial(_noting, project, directory, notify)
     while True:
-        listed = admin.listed()
-        if missing := [site for site in about.sites if site not in listed]:
-            notify({"status": "waiting", "sites": missing, "seconds": patience})
-        here = admin.wait_for(about.sites, patience)
-        if back := lost.intersection(here):
-            notify({"status": "rejoined", "sites": sorted(back)})
-        if absent := [site for site in about.sites if site not in here]:
-            notify({"status": "absent", "sites": absent})
-        if not here:
-            raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
-        notify({"status": "submitted", "sites": here})
-        noting = partial(_noting, project, directory, notify)
-        last = _job(admin, config, about, set(here), number, directory, noting)
+        if follow:
+            here, job, follow = list(about.sites), follow, ""
+            notify({"status": "taken-up", "sites": []})
+        else:
+            here = _gathered(admin, about, project, notify, patience, outage, lost)
+            job = admin.submit(number, about.sites, config.plain())
+        last = _watch(admin, config, set(here), job, directory, noting)
         noting(last)
         if last["status"] == "done":
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
-            if last.get("away") and (left := outage.left()):
+            waits = last.get("away") and not outage.removed.intersection(last["away"])
+            if waits and (left := outage.left()):
                 notify({"status": "paused", "sites": list(last["away"]), "seconds": left})
                 answering = admin.wait_for(last["away"], left)
                 if len(answering) == len(last["away"]):
@@ -153,15 +156,39 @@ def _jobs(
             message = (last["error"] or "the job was ended") + _reached(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: free the directory
                 remove_run(directory)
-            raise (UserError if last["mistake"] else FedweaveError)(message)
+            raise (UserError if last.get("mistake") else FedweaveError)(message, code=last.get("code", ""))
         lost = set(last["lost"] or {})
+
+
+def _gathered(
+    admin: Admin, about: Project, project: Path, notify: Notify, patience: float, outage: Outage, lost: Collection[str]
+) -> list[str]:
+    """The sites that are connected before a job; waits `patience` seconds at most for the others. lost: sites that an
+    earlier job has lost.
+
+    Raises:
+        FedweaveError: no site is connected.
+    """
+    listed = admin.listed()
+    wanted = [site for site in about.sites if site not in outage.removed]
+    if missing := [site for site in wanted if site not in listed]:
+        notify({"status": "waiting", "sites": missing, "seconds": patience})
+    here = admin.wait_for(wanted, patience)
+    if back := set(lost).intersection(here):
+        notify({"status": "rejoined", "sites": sorted(back)})
+    if absent := [site for site in about.sites if site not in here]:
+        notify({"status": "absent", "sites": absent})
+    if not here:
+        raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
+    notify({"status": "submitted", "sites": here})
+    return here
 
 
 def _reached(last: Record, directory: Path) -> str:
     """A sentence on the round from which the run can continue after a failed job, by its checkpoint: if the server's
     disk is full, a round can end without being saved."""
     path = directory / CHECKPOINT
-    done = Checkpoint.load(path).round if last["round"] and path.exists() else 0
+    done = Checkpoint.load(path).round if last.get("round") and path.exists() else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
@@ -221,14 +248,34 @@ def _keep(directory: Path, known: Record) -> None:
 
 
 def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
-    """End the run's last job and bring its files. A job goes on when its administrator is killed, and a second job at
-    the same time would begin at an earlier round than the sites have reached."""
-    job = _read_run(directory).get("job")
-    with suppress(FedweaveError):  # the server knows no such job any more
-        if job is not None and admin.over(job) is None:
+    """End the run's jobs and bring the last one's files. A job goes on when its administrator is killed, and a second
+    job at the same time would begin at an earlier round than the sites have reached."""
+    run = _read_run(directory).get("run")
+    with suppress(FedweaveError):
+        for job in [each.job for each in admin.jobs() if each.run == run and not each.over]:
             notify({"status": "ending", "sites": []})
             _end(admin, job)
             admin.fetch(job, lambda folder: bring(folder, directory))
+
+
+def _alive(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
+    """The number of the run's job that goes on at the server after the connection to it was lost; "" if there is none.
+
+    If the server was started again, that is a copy of the interrupted job (`gatekeeper.begin_again`). It marks the
+    interrupted one first, `seconds` after its start at most.
+    """
+    record = _read_run(directory)
+    job, deadline = record.get("job"), time.monotonic() + seconds
+    with suppress(FedweaveError):
+        while job and admin.over(job) is None:
+            if admin.progress(job) is not None:
+                return str(job)
+            if time.monotonic() >= deadline:
+                return ""
+            time.sleep(_POLL)
+        going_on = [each.job for each in admin.jobs() if each.run == record.get("run") and not each.over]
+        return going_on[-1] if going_on else ""
+    return ""
 
 
 def predict(
@@ -244,6 +291,7 @@ def predict(
             connected, or the job failed.
     """
     about, config = read_project(project), finished(directory)
+    about = replace(about, sites=tuple(sites_of(directory)) or about.sites)
     joint = capabilities(config.algorithm.kind).predicts
     if joint and model:
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
@@ -260,27 +308,18 @@ def predict(
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         notify({"status": "predicting", "sites": list(about.sites)})
         choice = f"{model or 'personal'}@{when}"
-        last = _job(admin, config, about, here, number, directory, notify, predict=choice)
+        job = admin.submit(number, about.sites, config.plain(), choice)
+        last = _watch(admin, config, here, job, directory, notify)
         notify(last)
     if last["status"] != "done":
-        raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+        raise (UserError if last.get("mistake") else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
     return [Path(site) / RUNS / number / PREDICTIONS for site in wrote]
 
 
-def _job(
-    admin: Admin,
-    config: Config,
-    about: Project,
-    here: set[str],
-    number: str,
-    directory: Path,
-    notify: Notify,
-    predict: str = "",
-) -> Record:
-    """Run one job and watch it to its end. When a site that was lost, or was not `here`, is connected, ask the job to
-    stop."""
-    job = admin.submit(number, about.sites, config.plain(), predict)
+def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Path, notify: Notify) -> Record:
+    """Watch a job of the run to its end, and bring its files. When a site that was lost, or was not `here`, is
+    connected, ask the job to stop."""
     _keep(directory, _read_run(directory) | {"job": job})
     stop, began, latest = False, time.monotonic(), Record()
     try:
@@ -298,6 +337,9 @@ def _job(
             notify(reached)
         raise
     last = admin.fetch(job, lambda folder: bring(folder, directory))
+    if ended == ABORTED and (last is None or last["status"] != "done"):  # its sites' silence is no outage
+        why = f"the job {job} was ended (`fedweave sites abort`)."
+        return {**latest, **(last or {}), "status": "failed", "error": why, "away": (), "code": "job.aborted"}
     if last is None:
         raise FedweaveError(
             f"the job {job} ended without a result ({ended}). See the logs in the server's folder, and continue with "

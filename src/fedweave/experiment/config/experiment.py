@@ -45,6 +45,7 @@ from fedweave.metrics.stopping import Stopping
 
 if TYPE_CHECKING:
     from fedweave.core.links import Links
+    from fedweave.partition.forgetting import Forget
     from fedweave.partition.noise import Noise
 
 
@@ -384,10 +385,11 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 @dataclass(frozen=True, repr=False)
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise]; `external` and `min_external` are settings of [data] for all kinds of data
-    (`partition.external`); `member_models` are the models that members have instead of `model`; `links` states how
-    links are the examples, if [data] task does, and `decoder` how [model] scores them (`models.links`); `learned`
-    states whether nodes have a column each instead of their features (`datasets.triples.learned`)."""
+    the document has no [noise], `forget` where it has no [forget]; `external` and `min_external` are settings of [data]
+    for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
+    `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
+    (`models.links`); `learned` states whether nodes have a column each instead of their features
+    (`datasets.triples.learned`)."""
 
     general: General
     data: Choice
@@ -399,6 +401,7 @@ class Config:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     pay: PaySettings = field(default_factory=PaySettings)
     noise: "Noise | None" = None
+    forget: "Forget | None" = None
     external: str = "refuse"
     min_external: int = 1
     member_models: MemberModels = field(default_factory=MemberModels)
@@ -457,8 +460,9 @@ class Config:
         if self.learned:
             sections["data"]["features"] = "learned"
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
+        forget = {} if self.forget is None else {"forget": {k: [*v] for k, v in asdict(self.forget).items() if v}}
         pay = {"pay": self.pay.plain()} if self.pay != PaySettings() else {}
-        more = {"evaluation": self.evaluation.plain(), **pay, **noise, "privacy": {}}
+        more = {"evaluation": self.evaluation.plain(), **pay, **noise, **forget, "privacy": {}}
         return {**self.general.plain(), **sections, **more}
 
     def any_model(self) -> Any:
@@ -666,7 +670,7 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "privacy"]
+        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "forget", "privacy"]
         check_keys("", document, valid, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
@@ -702,9 +706,11 @@ def resolve(document: Document) -> Config:
         for key in section(document, "privacy"):
             text = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
             raise ConfigError(text, code="config.unknown-key")
-    noise = None
+    noise, forget = None, None
     with faults:
         noise = _noise(document)
+    with faults:
+        forget = _forget(document)
     if learned and "data" in sections and "normalize" in sections["data"].values:  # one-hot columns are no amounts
         values = {**sections["data"].values, "normalize": "none"}
         sections["data"] = dataclasses.replace(sections["data"], values=values)
@@ -719,6 +725,7 @@ def resolve(document: Document) -> Config:
 
     across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise}
     across["member_models"] = own_of
+    across["forget"] = forget
     across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
     ExperimentFacts.of_config(config).check()
@@ -734,6 +741,17 @@ def _noise(document: Document) -> "Noise | None":
     fields, table = own_parameters(Noise), section(document, "noise")
     check_keys("noise", table, [*fields])
     return Noise(**checked_values("noise.", table, fields))
+
+
+def _forget(document: Document) -> "Forget | None":
+    """[forget], if there is one."""
+    if "forget" not in document:
+        return None
+    from fedweave.partition.forgetting import Forget
+
+    fields, table = own_parameters(Forget), section(document, "forget")
+    check_keys("forget", table, [*fields])
+    return Forget(**checked_values("forget.", table, fields))
 
 
 def _in_sections(document: Document, key: str) -> str:

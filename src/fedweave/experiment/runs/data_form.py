@@ -31,7 +31,7 @@ from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
-from fedweave.experiment.build import prepared, seen_by
+from fedweave.experiment.build import cut_as, prepared, seen_by
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
@@ -132,10 +132,13 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 
 
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
-    """The features of the run's data as they are."""
+    """The features of the run's data as they are, without rows of what the run forgets."""
     if config.external in WIDENING:
         return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
+    if config.forget is not None:
+        rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
+        return rest.data.x[rest.nodes]
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
@@ -278,15 +281,16 @@ def _frozen(value: object) -> object:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def like(before: Before, path: Path) -> Dataset:
+def like(before: Before, path: Path, lenient: bool = False) -> Dataset:
     """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
     form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
+    lenient: whether rows may have categories that training did not have; such a row is in none.
 
     Raises:
         DataError: the data is refused, or has other features or classes; names the column and the remedy.
     """
     try:
-        data = _read(before, path)
+        data = _read(before, path, lenient)
     except DataError as error:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
@@ -333,7 +337,7 @@ def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttribute
     return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
 
 
-def _read(before: Before, path: Path) -> Dataset:
+def _read(before: Before, path: Path, lenient: bool) -> Dataset:
     """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
     targets = _target_settings(before)
@@ -358,6 +362,8 @@ def _read(before: Before, path: Path) -> Dataset:
         options["categories"] = {of: _seen(of, values, before) for of, values in options["categories"].items()}
     elif any(path.glob("nodes.*")):
         options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
+    if lenient and options.get("categories"):
+        options["categories"] = {of: Seen(values) for of, values in options["categories"].items()}
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **settings, **encoded, **options).load(path, 0, labelled=False)
 

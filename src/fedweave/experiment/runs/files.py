@@ -176,6 +176,7 @@ EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sit
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+HISTOGRAMS = "histograms.json"  # of what a scorer was trained on: next to it at a site, in an export only if asked for
 SCORER = "scorer.safetensors"  # a model with all that scoring needs: in an export, and in a run's folder at a site
 EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is

@@ -12,6 +12,7 @@ from fedweave.core.tree import device_of
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models
 from fedweave.experiment.runs.trained import Trained
+from fedweave.privacy.attacks import separation
 
 KNOWN = {
     "scores": "the scores that the owner's model gives, with all messages",
@@ -31,8 +32,6 @@ class Inferred(NamedTuple):
 
 def inferred(run: Trained) -> list[Inferred]:
     """Each attack of `KNOWN` on the links of all clients, by the models that they use."""
-    from sklearn.metrics import roc_auc_score, roc_curve  # takes long to import
-
     graphs, scores, truths = graphs_of(run.built.fed), dict[str, list[np.ndarray]](), list[np.ndarray]()
     for client, w in chosen_models(run, None, "personal").items():
         graph = graphs[client].to("cpu")
@@ -52,6 +51,6 @@ def inferred(run: Trained) -> list[Inferred]:
         )
     for name, each in scores.items():
         score = np.concatenate(each)
-        false, true, _ = roc_curve(truth, score)
-        results.append(Inferred(KNOWN[name], float(roc_auc_score(truth, score)), float((true - false).max())))
+        auc, advantage, _ = separation(score[truth], score[~truth])
+        results.append(Inferred(KNOWN[name], auc, advantage))
     return results

@@ -121,10 +121,19 @@ class Scorer:
 
     def scored(self, data: Dataset, at: datetime) -> pa.Table:
         """`score` of data in the form that the model wants."""
+        table = self.predicted(data)
+        for name, word in (("model", self.name), ("run", self.run)):
+            places = pa.array(np.zeros(len(table), np.int32))
+            table = table.append_column(name, pa.DictionaryArray.from_arrays(places, [word]))
+        moment = pa.scalar(at.astimezone(UTC), pa.timestamp("s", "UTC"))
+        return table.append_column("scored_at", pa.repeat(moment, len(table)))
+
+    def predicted(self, data: Dataset) -> pa.Table:
+        """`scored`, without the columns that say by what and when."""
         form = self.form
         p = probabilities(self.net, self.weights, graph_of(data, data.features, DTYPES[self.dtype]))
         targets = form.targets["names"] if form.targets is not None else ()
-        table = predictions_table(
+        return predictions_table(
             [Predicted(self.client, p, np.arange(data.examples))],
             *(data.ids, form.labels, data.example, data.y),
             self.flagging,
@@ -132,11 +141,6 @@ class Scorer:
             targets,
             self.widths,
         )
-        for name, word in (("model", self.name), ("run", self.run)):
-            places = pa.array(np.zeros(len(table), np.int32))
-            table = table.append_column(name, pa.DictionaryArray.from_arrays(places, [word]))
-        moment = pa.scalar(at.astimezone(UTC), pa.timestamp("s", "UTC"))
-        return table.append_column("scored_at", pa.repeat(moment, len(table)))
 
     def facts(self) -> Record:
         """Facts about the model, for people and monitors."""
@@ -348,7 +352,7 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
             f"--model and --round are of a run's folder, and {place} holds one model. Leave them out.",
             code="score.client",
         )
-    scorer = Scorer.load(_file(place))
+    scorer = Scorer.load(scorer_file(place))
     if client is not None and client != scorer.client:
         raise UserError(
             f"--client {client}: {place} holds the model of {scorer.client}. Leave --client out.", code="score.client"
@@ -356,7 +360,12 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
     return scorer
 
 
-def _file(place: Path) -> Path:
+def scorer_file(place: Path) -> Path:
+    """The scorer's file at a `place` that is no run's folder of a simulation; see `scorer_at`.
+
+    Raises:
+        UserError: there is none.
+    """
     if place.is_file():
         return place
     if (place / SCORER).is_file():

@@ -1,0 +1,94 @@
+"""The command `fedweave forget`: a finished run without a client or without examples."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedweave.cli.options import Loaded
+from fedweave.errors import UserError
+
+if not Loaded.for_help:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.experiment.runs import forgetting
+    from fedweave.experiment.runs.files import read, write_page
+    from fedweave.report.document import unmarked
+    from fedweave.report.forgetting import document, headline, inference, quality, verdict
+    from fedweave.report.pages import html
+    from fedweave.report.terminal import Terminal, screen
+
+PAGE, SIGNED = "forgetting.html", "forgetting-signed.json"
+
+
+def forget(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    client: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A client that leaves; repeatable.")] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Nodes, edges or small graphs that leave: a text file with an id per line."),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/forgotten/NUMBER).")
+    ] = None,
+    sign: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Also write the page signed with the key in this folder; repeatable."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the rounds.")] = False,
+) -> None:
+    """Train a run without a client or without examples, and report what the models still show of them.
+
+    It trains twice: again from the start by the run's seed (exact), and on from the run's model for some rounds (fast).
+    The report compares both with the earlier model: the run's metric, the distance to the exact model, and membership
+    inference on what left. The run itself stays as it is.
+    """
+    console = screen(quiet)
+    result = forgetting.forget(
+        directory, tuple(client or ()), read_ids(ids), rounds, out, (lambda: Terminal(console)) if not quiet else None
+    )
+    page = document(result.record)
+    write_page(result.directory / PAGE, html(page))
+    paths = [forgetting.RECORD, PAGE]
+    if sign:
+        report = Report(page)
+        for folder in sign:
+            report = report.signed(folder)
+        write_report(result.directory / SIGNED, report)
+        paths.append(SIGNED)
+    shown = screen()
+    shown.print(unmarked(headline(result.record)), highlight=False, soft_wrap=True)
+    for rows in (quality(result.record), inference(result.record)):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+        for name in rows[0]:
+            table.add_column(name, justify="left" if name == "model" else "right")
+        for row in rows:
+            table.add_row(*row.values())
+        shown.print(table)
+    for line in (*verdict(result.record), *result.record["notes"]):
+        shown.print(unmarked(line), highlight=False, soft_wrap=True)
+    for path in paths:
+        shown.print(str(result.directory / path), highlight=False, markup=False, soft_wrap=True)
+
+
+def read_ids(path: Path | None) -> tuple[str, ...]:
+    """The ids in a text file, one in each line; () without a file.
+
+    Raises:
+        UserError: there is no id, or the file is no text.
+    """
+    if path is None:
+        return ()
+    try:
+        lines = [line.strip() for line in read(path).decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"--ids {path}: it is no UTF-8 text. Give an id per line.", code="forget.ids") from error
+    if not (names := tuple(dict.fromkeys(filter(None, lines)))):
+        raise UserError(f"--ids {path}: it has no id. Give an id per line.", code="forget.ids")
+    return names

@@ -1,0 +1,106 @@
+"""Distances between two histograms of one column: whether new data differs from the data of training."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+BINS = 20  # of numbers with more different values than that
+FLOOR = 1e-4  # of the share of a bin that is empty on one side
+CHANCE = 0.05  # how often any of all columns passes the bound of chance without drift
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often a column had which values.
+
+    name:   what it is called. of: "node", "edge" or "score".
+    kind:   "number", with bins between `edges`: up to the first one, then up to each next one, then above the last; or
+            "category", with a bin for each of `values` and a last one for none of them.
+    counts: of each bin.
+    """
+
+    name: str
+    of: str
+    kind: Literal["number", "category"]
+    counts: tuple[int, ...]
+    edges: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many values are counted."""
+        return sum(self.counts)
+
+    def bin_name(self, at: int) -> str:
+        """A bin in words."""
+        if self.kind == "category":
+            return [*self.values, "none of these"][at]
+        if not self.edges:
+            return "any"
+        if at == 0:
+            return f"up to {self.edges[0]:.4g}"
+        if at == len(self.edges):
+            return f"above {self.edges[-1]:.4g}"
+        return f"{self.edges[at - 1]:.4g} to {self.edges[at]:.4g}"
+
+    def count(self, values: np.ndarray) -> tuple[int, ...]:
+        """The counts of numbers [m], or of places int64 [m] among the categories, -1 for none."""
+        if self.kind == "category":
+            places = np.where((values >= 0) & (values < len(self.values)), values, len(self.values))
+            return tuple(np.bincount(places, minlength=len(self.values) + 1).tolist())
+        return tuple(np.bincount(np.searchsorted(self.edges, values), minlength=len(self.edges) + 1).tolist())
+
+
+def of_numbers(name: str, of: str, values: np.ndarray) -> Histogram:
+    """The histogram of numbers [n]. Edges are halfway between neighboring values, so that rounding moves none: between
+    all of up to `BINS` different values, else near the quantiles."""
+    distinct = np.unique(values)
+    upper = np.arange(1, len(distinct))
+    if len(distinct) > BINS:
+        quantiles = np.quantile(values, np.arange(1, BINS) / BINS, method="inverted_cdf")
+        upper = np.unique(np.searchsorted(distinct, quantiles, side="right"))
+        upper = upper[upper < len(distinct)]
+    edges = tuple(((distinct[upper - 1] + distinct[upper]) / 2).tolist())
+    empty = Histogram(name, of, "number", (), edges)
+    return Histogram(name, of, "number", empty.count(values), edges)
+
+
+def of_categories(name: str, of: str, values: Sequence[str], places: np.ndarray) -> Histogram:
+    """The histogram of places int64 [n] among the categories, -1 for none."""
+    empty = Histogram(name, of, "category", (), values=tuple(values))
+    return Histogram(name, of, "category", empty.count(places), values=tuple(values))
+
+
+def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
+    """The population stability index Σ (q − p) ln(q / p) over bins with shares p before and q now (Siddiqi, Credit Risk
+    Scorecards, 2006); NaN without values. The share of a bin that is empty counts as `FLOOR`."""
+    p, q = np.array(before, np.float64), np.array(now, np.float64)
+    if not p.sum() or not q.sum():
+        return math.nan
+    used = (p + q) > 0
+    p, q = (np.where(each > 0, each / each.sum(), FLOOR)[used] for each in (p, q))
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+def kolmogorov_smirnov(before: Sequence[int], now: Sequence[int]) -> float:
+    """The largest distance of the two distribution functions at the edges of the bins; NaN without values."""
+    p, q = np.array(before, np.float64), np.array(now, np.float64)
+    if not p.sum() or not q.sum():
+        return math.nan
+    return float(np.abs(np.cumsum(p) / p.sum() - np.cumsum(q) / q.sum()).max())
+
+
+def by_chance(before: Sequence[int], now: Sequence[int], columns: int) -> float:
+    """What the stability index stays below by chance: without drift, one of all `columns` exceeds its bound in `CHANCE`
+    of cases, because the index is near (1/n + 1/m) χ² with a degree of freedom for each bin but one (Yurdakul and
+    Naranjo, Journal of Risk Model Validation 2020)."""
+    from scipy.stats import chi2  # half a second, which every process would spend
+
+    n, m = sum(before), sum(now)
+    bins = sum(one + other > 0 for one, other in zip(before, now, strict=True))
+    if not n or not m or bins < 2:
+        return 0.0
+    return float(chi2.ppf(1 - CHANCE / max(columns, 1), bins - 1) * (1 / n + 1 / m))

@@ -1,0 +1,183 @@
+"""What a run leaves out of a partition, as if it had never been there: whole clients, or single examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.settings import Settings
+from fedweave.core.target import unlabeled_like
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.tables import skeleton
+from fedweave.errors import ConfigError, listed
+from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.overlap import overlaps
+
+OVERLAPS = ("nodes", "links")  # the facts of pairs that follow from what clients hold (`partition.overlap`)
+
+
+class Remaining(NamedTuple):
+    """Data and partition without what is forgotten. nodes: bool [n], and examples: bool [e], those that are left."""
+
+    data: Dataset
+    partition: Partition
+    nodes: np.ndarray
+    examples: np.ndarray
+
+
+@dataclass(frozen=True)
+class Forget(Settings):
+    """The section [forget]: what takes no part in the run. The rest is divided as it would be with it, and keeps its
+    numbers, its roles and its randomness.
+
+    clients: names of clients that leave.
+    ids:     examples that leave (nodes, edges or small graphs), as the tables call them; without ids their numbers.
+             Edges of a node leave with it.
+    """
+
+    clients: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    def applied(self, data: Dataset, partition: Partition) -> Remaining:
+        """The data and the partition without the clients and the examples.
+
+        Raises:
+            ConfigError: there is no such client or example, nothing would be left of a client, or the partition is
+                vertical.
+        """
+        names = client_ids(len(partition.parts), partition.names)
+        self._check(data, partition, names)
+        gone = np.zeros(data.examples, bool)
+        gone[places(data, self.ids)] = True
+        stays = [at for at, name in enumerate(names) if name not in self.clients]
+        staying = [partition.parts[at] for at in stays]
+        leaving = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
+        others = [
+            *staying,
+            *partition.held.values(),
+            *([] if partition.evaluation_part is None else [partition.evaluation_part]),
+        ]
+        test = np.zeros(0, np.int64) if partition.test is None else partition.test
+        examples = gone | _only(data.examples, [part.examples for part in leaving], [p.examples for p in others], test)
+        nodes = _only(data.nodes, [part.nodes for part in leaving], [p.nodes for p in others], data.nodes_of(test))
+        if data.example != "edge":
+            nodes |= gone if data.graph_of is None else gone[data.graph_of]
+        parts = tuple(_without(data, part, gone) for part in staying)
+        if empty := [names[at] for at, part in zip(stays, parts, strict=True) if not len(part.examples)]:
+            raise ConfigError(
+                f"forget.ids: nothing is left of {empty[0]}. Forget the client itself: forget.clients.",
+                code="forget.empty",
+            )
+        rest = _data_without(data, nodes, examples)
+        pairs = {name: matrix[np.ix_(stays, stays)] for name, matrix in partition.pairs.items()}
+        if self.ids and pairs.keys() == {*OVERLAPS}:
+            pairs = dict(zip(OVERLAPS, overlaps(rest, [part.nodes for part in parts]), strict=True))
+        again = replace(
+            partition,
+            parts=parts,
+            names=tuple(names[at] for at in stays),
+            test=None if partition.test is None else test[~gone[test]],
+            evaluation_part=None
+            if partition.evaluation_part is None
+            else _without(data, partition.evaluation_part, gone),
+            held={role: _without(data, part, gone) for role, part in partition.held.items()},
+            pairs=pairs,
+        )
+        return Remaining(rest, again, ~nodes, ~examples)
+
+    def _check(self, data: Dataset, partition: Partition, names: Sequence[str]) -> None:
+        if any(part.columns is not None for part in partition.parts):
+            raise ConfigError(
+                "forget: parties of a vertical run hold the same examples, so that none can leave alone. Remove the "
+                "rows from every party's tables, or the party's folder, and run again.",
+                code="forget.vertical",
+            )
+        if unknown := [name for name in self.clients if name not in names]:
+            raise ConfigError(
+                f"forget.clients: there is no client {unknown[0]!r}. Choose among {listed(names)}.",
+                code="forget.no-client",
+            )
+        if len(set(self.clients)) >= len(names):
+            raise ConfigError("forget.clients: no client is left. Leave one or more.", code="forget.empty")
+        if self.ids and data.links is not None:
+            raise ConfigError(
+                "forget.ids: the run predicts links, which have no ids. Remove the rows from the tables and run "
+                "again, or forget a client.",
+                code="forget.links",
+            )
+
+
+def names_of(data: Dataset) -> list[str]:
+    """What the examples of `data` are called: their ids, or their numbers where they have none."""
+    return list(data.ids) if data.ids else [str(number) for number in range(data.examples)]
+
+
+def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
+    """int64 [k]: the examples with these ids.
+
+    Raises:
+        ConfigError: there is no such example.
+    """
+    place = {name: at for at, name in enumerate(names_of(data))} if ids else {}
+    if unknown := [name for name in ids if name not in place]:
+        raise ConfigError(
+            f"forget.ids: there is no {data.example} {unknown[0]!r} in {data.name!r}, and {len(unknown) - 1:,} more "
+            f"are unknown. Take {'ids' if data.ids else 'numbers'} such as {', '.join([*place][:3])}.",
+            code="forget.no-id",
+        )
+    return np.array(sorted(place[name] for name in set(ids)), np.int64)
+
+
+def _only(count: int, leaving: Sequence[np.ndarray], others: Sequence[np.ndarray], test: np.ndarray) -> np.ndarray:
+    """bool [count]: which numbers are among the `leaving` and not among the others."""
+    result = np.zeros(count, bool)
+    for numbers in leaving:
+        result[numbers] = True
+    for numbers in (*others, test):
+        result[numbers] = False
+    return result
+
+
+def _without(data: Dataset, part: Part, gone: np.ndarray) -> Part:
+    """A part without the examples bool [e]."""
+    stays = ~gone[part.examples]
+    if stays.all():
+        return part
+    masks, rows = part.masks[:, stays], part.examples[stays]
+    if data.example == "edge":
+        ends = data.edge_attrs.ends[:, rows]  # type: ignore[union-attr]
+        return replace(part, masks=masks, edge_rows=rows, edges=skeleton(ends, data.nodes))
+    if part.graphs is not None:
+        nodes = data.nodes_of(rows)
+        edges = part.edges if part.edges is None else part.edges[:, np.isin(part.edges[0], nodes)]
+        return replace(part, nodes=nodes, masks=masks, graphs=rows, edges=edges)
+    edges = part.edges if part.edges is None else part.edges[:, ~gone[part.edges].any(0)]
+    return replace(part, nodes=rows, masks=masks, edges=edges)
+
+
+def _data_without(data: Dataset, lost: np.ndarray, out: np.ndarray) -> Dataset:
+    """The data with zeros at lost nodes bool [n], which have no edges, and without labels at examples bool [e] that
+    are out."""
+    if isinstance(data.x, sp.csr_matrix):
+        x = sp.csr_matrix(sp.diags((~lost).astype(np.float32), dtype=np.float32) @ data.x)
+        x.eliminate_zeros()
+    else:
+        x = np.where(lost[:, None], np.float32(0), data.x)
+    inside, edge_attrs, outside = ~lost[data.edges].any(0), data.edge_attrs, data.outside
+    if edge_attrs is not None and data.example != "edge":
+        edge_attrs = edge_attrs.taken(~lost[edge_attrs.ends].any(0))
+    if outside is not None:
+        near = np.minimum(*outside.edge_attrs.ends)  # the end that the data has
+        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~lost[near]))
+    return replace(
+        data,
+        x=x,
+        y=np.where(out if data.y.ndim == 1 else out[:, None], unlabeled_like(data.y), data.y),
+        sensitive=None if data.sensitive is None else np.where(out, -1, data.sensitive),
+        edges=data.edges[:, inside],
+        edge_labels=None if data.edge_labels is None else data.edge_labels[inside],
+        edge_attrs=edge_attrs,
+        outside=outside,
+    )
