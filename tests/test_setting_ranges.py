@@ -100,6 +100,7 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
     "algorithm fedego": {
         "batches": [0], "server_epochs": [0], "epochs": [0], "lr": [0.0], "hops": [-1], "fan_out": [0], "batch": [0],
         "mixing": [-0.1, 1.5], "gamma": [0.0, math.inf], "sigma": [-1.0, math.inf], "quorum": [0.0], "focal": [-1.0],
+        "epoch_share": [0.0, 1.5],
     },
     "algorithm glasu": {
         "fan_out": [0], "sigma": [-1.0, math.inf], "clip": [0.0], "delta": [0.0, 1.0], "label_epsilon": [-1.0],
@@ -145,6 +146,14 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
         "classes": [1], "degree": [-1.0, math.nan], "homophily": [1.1], "signal": [-1.0, 1e308], "features": [0],
         "sens_label_correlation": [-0.1], "sens_homophily": [2.0], "sens_feature_shift": [-1e308],
     },
+    "data folder": {
+        "classes": [0], "normalize": ["std"], "loops": ["all"], "task": ["graphs"], "external": ["some"],
+        "parallel": ["mean"], "edge_normalize": ["auto"], "target": ["rank"], "target_normalize": ["mine"],
+    },
+    "data graphs": {"degrees": [0], "unreadable": ["skip"]},
+    "data npz": {"edge_normalize": ["auto"], "loops": ["all"]},
+    "data cora": {"normalize": ["std"]},
+    "data douban": {"validation": [-0.1, 1.0], "normalize": ["std"]},
     "data transfers": {"banks": [0], "crossing": [1.5], "spanning": [-0.1], "decoys": [3.5], "days": [10.0]},
     "part fair_augmented": {"mask": [1.5], "keep": [-0.1]},
     "part overlap_weights": {
@@ -156,6 +165,10 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
         "clip": [0.0, -1.0, 1e-250, 1e-309, 1e300, math.inf, math.nan], "sigma": [-1.0, math.inf], "delta": [1.0],
     },
     "part dynamic_regularisation": {"alpha": [0.0]},
+    "part cosine_value": {"alpha": [-0.1, 1.5], "minimum": [-1.0]},
+    "part credibility": {"a": [0.0]},
+    "part reputation": {"alpha": [1.5], "wait": [-1]},
+    "part sparse_reward": {"beta": [0.0]},
     "part nearest_prototype": {"minimum": [0]},
     "part missing_neighbours": {"slots": [0], "exchanges": [10**6], "hide": [0.0], "hidden": [(0,)], "peers": [-1]},
     "part meta_gradient": {"examples": [0]},

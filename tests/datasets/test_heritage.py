@@ -88,7 +88,7 @@ def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
     nodes.write_text(nodes.read_text().replace("12,8,", "12,9,"))
     with refusal("data.row", "social/nodes.csv", "row 4", "9", "0..8"):
         load("suzhou", str(folder))
-    with refusal("config", "'unit'"):
+    with refusal("config.value", "'unit'"):
         load("suzhou", str(folder), normalize="unit")
 
 

@@ -279,8 +279,8 @@ def test_the_owner_says_what_is_predicted_and_not_the_server(
 
 
 SITE_FILES: list[tuple[str, dict[str, Any]]] = [
-    ("config.links", {"task": "nodes", "users": "user"}),
-    ("config.links", {"task": "edges", "relation": False}),
+    ("config.idle", {"task": "nodes", "users": "user"}),
+    ("config.idle", {"task": "edges", "relation": False}),
     ("config.links", {"task": "links", "test": "test.npz"}),
     ("config.links", {"task": "links", "external": "features"}),
     ("config.value", {"task": "links", "external": "predict"}),

@@ -337,7 +337,7 @@ def test_a_host_that_is_none_is_refused(host: str, tmp_path: Path) -> None:
         ("[policy]", r"data.path: is missing"),
         ('[data]\npath = "x"\n[polcy]', r"polcy: unknown key"),
         ('data = "x"', r"data: is a table"),
-        ('[data]\npath = "x"\nnormalise = "std"', r"site\.toml: data\.normalize = 'std' is not known; choose one of"),
+        ('[data]\npath = "x"\nnormalise = "std"', r"site\.toml: data\.normalize = 'std': must be"),
         ('[data]\npath = "x"\nclasses = 2\nlabels = ["a", "b"]', r"site\.toml: data: give classes .* not both"),
     ],
 )

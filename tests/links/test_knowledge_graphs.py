@@ -267,7 +267,7 @@ def test_douban_validates_and_has_ratings_as_numbers(data_root, monkeypatch):
     for refused in ({"target": "labels"}, {"target": "number", "targets": ("stars",)}):
         with refusal("config.target", "douban"):
             datasets.load("douban", **refused)
-    with refusal("config.value", "data.validation"):
+    with refusal("config.value", "douban.validation"):
         datasets.load("douban", validation=1.0)
 
 

@@ -18,10 +18,11 @@ from fedweave.papers import session
 from fedweave.papers.table import Point
 from fedweave.report.conditions import in_words
 from fedweave.report.reading import Group
-from fedweave.sweep import plan, results
+from fedweave.sweep import choosing, results
 from fedweave.sweep import results as charts
 from fedweave.sweep import results as paper
-from fedweave.sweep.plan import afterwards, keys_of, planned, script, share, tries
+from fedweave.sweep.jobs import afterwards, script
+from fedweave.sweep.plan import keys_of, planned, share, tries
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
@@ -64,23 +65,23 @@ GROUPS = [
     group("moon", 0.1, 10, [0.6, 0.6], [0.6, 0.6]),
     group("moon", 0.2, 10, [0.5, 0.5], [0.7, 0.7]),
 ]
-APART = plan.conditions(KEYS)
+APART = choosing.conditions(KEYS)
 
 
 def test_settings_are_chosen_by_validation_in_every_condition() -> None:
     assert APART == ("partition.clients",)
-    found = plan.choose(GROUPS, KEYS, APART)
+    found = choosing.choose(GROUPS, KEYS, APART)
     told = [(one.algorithm, one.condition["partition.clients"], one.setting["algorithm.lr"]) for one in found]
     assert told == [("fedavg", 5, 0.1), ("fedavg", 10, 0.2), ("moon", 5, 0.2), ("moon", 10, 0.1)]
     assert {one.tried for one in found} == {2}
-    rows = plan.table(found, {SHOWN: "test"}).rows
+    rows = choosing.table(found, {SHOWN: "test"}).rows
     assert [cell.text for cell in rows[0]] == ["fedavg", "5", "lr = 0.1", "0.7100 ± 0.0141"]
 
 
 def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
-    both = plan.conditions(KEYS, ["algorithm.lr"])
+    both = choosing.conditions(KEYS, ["algorithm.lr"])
     assert both == KEYS
-    assert len(plan.choose(GROUPS, KEYS, both)) == len(GROUPS)
+    assert len(choosing.choose(GROUPS, KEYS, both)) == len(GROUPS)
 
 
 def test_keys_in_words() -> None:
@@ -90,33 +91,33 @@ def test_keys_in_words() -> None:
 
 def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
-    assert "fedavg with lr = 0.3" in " ".join(plan.describe_choices(plan.choose(three, KEYS, APART)))
-    two = plan.choose(three[:2], KEYS, APART)
-    assert "edge of the grid" not in " ".join(plan.describe_choices(two))
+    assert "fedavg with lr = 0.3" in " ".join(choosing.describe_choices(choosing.choose(three, KEYS, APART)))
+    two = choosing.choose(three[:2], KEYS, APART)
+    assert "edge of the grid" not in " ".join(choosing.describe_choices(two))
 
 
 def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_prediction() -> None:
     three = [group("fedavg", lr, 5, [-lr], [0.5]) for lr in (0.0187, 0.1, 0.3)]
     ranged = {"algorithm.lr": ["1e-3..1", "log"]}
-    assert [one.edges for one in plan.choose(three, KEYS, APART, ranged)] == [()]
+    assert [one.edges for one in choosing.choose(three, KEYS, APART, ranged)] == [()]
     near = {"algorithm.lr": ["9e-3..1", "log"], "fedavg:algorithm.lr": ["1.7e-2..1", "log"]}  # its own range counts
-    assert [one.edges for one in plan.choose(three, KEYS, APART, near)] == [("algorithm.lr",)]
+    assert [one.edges for one in choosing.choose(three, KEYS, APART, near)] == [("algorithm.lr",)]
     two = three[:2]
-    assert [one.failing for one in plan.choose(two, KEYS, APART)] == [()]
+    assert [one.failing for one in choosing.choose(two, KEYS, APART)] == [()]
     for run in (run for one in two for run in one.runs):
         run.summary["metrics"]["local/majority"] = 0.6
-    [found] = plan.choose(two, KEYS, APART)
+    [found] = choosing.choose(two, KEYS, APART)
     assert (found.edges, found.failing) == ((), ("algorithm.lr",))
-    assert "fedavg with lr = 0.0187" in " ".join(plan.describe_choices([found]))
+    assert "fedavg with lr = 0.0187" in " ".join(choosing.describe_choices([found]))
 
 
 def test_nothing_is_chosen_without_validation_examples() -> None:
     nan = float("nan")
-    assert plan.choose([group("fedavg", 0.1, 5, [nan], [0.5])], KEYS, APART) == []
+    assert choosing.choose([group("fedavg", 0.1, 5, [nan], [0.5])], KEYS, APART) == []
 
 
 def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
-    text = paper.latex(plan.choose(GROUPS, KEYS, APART))
+    text = paper.latex(choosing.choose(GROUPS, KEYS, APART))
     assert r"algorithm & clients = 5 & clients = 10 & mean rank \\" in text
     assert r"moon & 81.50 $\pm$ 2.12 & 60.00 $\pm$ 0.00 & 1.00 \\" in text  # two seeds make nothing bold
     assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 & 2.00 \\" in text
@@ -135,7 +136,7 @@ def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> 
         config = one.first.config
         config["algorithm"] |= {"optimizer": optimizer, "local_steps": 3}
         config["noise"] = {"labels": rate, "labels_by": "flip"}
-    found = plan.choose([*made, noisy], ("algorithm.lr", "noise.labels"), ("noise.labels",))
+    found = choosing.choose([*made, noisy], ("algorithm.lr", "noise.labels"), ("noise.labels",))
     text = paper.caption(found, "Test")
     assert "Noise: share of training labels flipped = 0 or 0.25." in text
     assert "local steps = 3; optimizer = adam (fedavg) or sgd (scaffold)" in text
@@ -143,17 +144,17 @@ def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> 
     [chart] = charts.charts(found)
     assert (chart.over, chart.name) == ("share of training labels flipped", "over-noise-labels")
     assert "Bold" not in paper.latex(found)
-    assert "Bold" not in paper.latex(plan.choose(GROUPS, KEYS, APART))
+    assert "Bold" not in paper.latex(choosing.choose(GROUPS, KEYS, APART))
     three = [
         group(name, 0.1, 5, [0.5] * 3, test) for name, test in (("fedavg", [0.4, 0.5, 0.6]), ("moon", [0.6, 0.7, 0.81]))
     ]
-    text = paper.latex(plan.choose(three, KEYS, APART))
+    text = paper.latex(choosing.choose(three, KEYS, APART))
     assert "Bold" in text
     assert r"moon & \textbf{70.33" in text
 
 
 def test_csv_has_a_line_per_run() -> None:
-    lines = [*csv.DictReader(paper.csv_of(GROUPS, plan.choose(GROUPS, KEYS, APART), KEYS).splitlines())]
+    lines = [*csv.DictReader(paper.csv_of(GROUPS, choosing.choose(GROUPS, KEYS, APART), KEYS).splitlines())]
     assert len(lines) == sum(len(group.runs) for group in GROUPS)
     assert [line["chosen"] for line in lines[:4]] == ["1", "1", "0", "0"]
     assert lines[1] == {
@@ -170,7 +171,7 @@ def test_csv_has_a_line_per_run() -> None:
 
 
 def test_csv_of_conditions_has_ranks_and_paired_differences() -> None:
-    found = plan.choose(GROUPS, KEYS, APART)
+    found = choosing.choose(GROUPS, KEYS, APART)
     lines = paper.by_condition(found)
     assert [(line["condition"], line["algorithm"], line["rank"]) for line in lines] == [
         ("clients = 5", "fedavg", 2),
@@ -190,7 +191,7 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     for one in (one for own in groups[::2] for one in own.runs):
         one.selection_metric = "average_precision"  # type: ignore[misc]
         one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
-    found = plan.choose(groups, KEYS, APART)
+    found = choosing.choose(groups, KEYS, APART)
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
     [said] = results.describe_numbers(groups, found)
     assert "average precision (clients = 5), accuracy (clients = 10)" in said
@@ -208,21 +209,21 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
                 run.selection_metric = "rmse"  # type: ignore[misc]
                 run.summary["metrics"] |= {"best_val/val/rmse": error, "best_val/local/rmse": error + 0.01 * at}
             groups.append(one)
-    chosen = plan.choose(groups, KEYS, APART)
+    chosen = choosing.choose(groups, KEYS, APART)
     settings = [(one.algorithm, one.setting["algorithm.lr"]) for one in chosen]
     assert sorted(settings) == [("fedavg", 0.2)] * 2 + [("moon", 0.1)] * 2
     [order] = [results.placed_over(chosen)]
     assert order is not None
     assert dict(zip(order.names, order.places[0], strict=True)) == {"fedavg": 2, "moon": 1}
-    assert "is lowest" in " ".join(plan.describe_choices(chosen))
+    assert "is lowest" in " ".join(choosing.describe_choices(chosen))
     assert results.describe_numbers(groups)[0].startswith("RMSE, ")
 
 
 def test_a_chart_over_every_number_that_is_varied() -> None:
-    [chart] = charts.charts(plan.choose(GROUPS, KEYS, APART))
+    [chart] = charts.charts(choosing.choose(GROUPS, KEYS, APART))
     assert (chart.over, chart.name) == ("clients", "over-partition-clients")
     assert [(at, round(mean, 3)) for at, mean, _ in chart.lines["moon"]] == [(5, 0.815), (10, 0.6)]
-    both = charts.charts(plan.choose(GROUPS, KEYS, plan.conditions(KEYS, KEYS)))
+    both = charts.charts(choosing.choose(GROUPS, KEYS, choosing.conditions(KEYS, KEYS)))
     assert [(chart.over, chart.where) for chart in both] == [
         ("lr", "clients = 5"),
         ("lr", "clients = 10"),
@@ -355,7 +356,7 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
     from fedweave.sweep.results import save
 
-    found = charts.charts(plan.choose(GROUPS, KEYS, APART))
+    found = charts.charts(choosing.choose(GROUPS, KEYS, APART))
     files = [Path(one) for one in save(found, tmp_path / "figures")]
     assert [path.suffix for path in files] == [".svg", ".pdf", ".tex"]
     assert files[1].read_bytes().startswith(b"%PDF")

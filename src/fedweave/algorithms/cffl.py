@@ -16,6 +16,7 @@ from fedweave.algorithms.parts import Needs, Round
 from fedweave.algorithms.parts.weights import TellsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
+from fedweave.core.bounds import Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import ConfigError
@@ -30,7 +31,7 @@ class Credibility(TellsExamples):
     a: a, how much more the better members are worth.
     """
 
-    a: float = 5.0
+    a: Positive = 5.0
     needs = Needs(whole_models=True, classes=True)
 
     def init(self, fed: Federation, w: Tree) -> Tree:

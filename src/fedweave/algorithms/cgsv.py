@@ -18,6 +18,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
 from fedweave.algorithms.parts.weights import BySize, TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
+from fedweave.core.bounds import Fraction, NonNegative, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.incentives.shapley import reward
@@ -58,8 +59,8 @@ class CosineValue(TellsExamples):
     minimum: the smallest value.
     """
 
-    alpha: float = 0.95
-    minimum: float = 1e-3
+    alpha: Fraction = 0.95
+    minimum: NonNegative = 1e-3
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -135,7 +136,7 @@ class SparseReward(SparseUpdates):
     beta: β, how evenly rewards are spread; the larger, the more alike.
     """
 
-    beta: float = 1.0
+    beta: Positive = 1.0
     recorded = True
 
     def quota(self, round: Round) -> Tensor:

@@ -63,7 +63,7 @@ class SoftGaps(NamedTuple):
 
 
 def shares(y: Tensor, sensitive: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
-    """The weight of every node in ΔSP and in ΔEO, float […, 2, n], for labels y and groups sens int64 […, n] over
+    """The weight of every node in ΔSP and in ΔEO, float […, 2, n], for labels y and groups int64 […, n] over
     `nodes` bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is
     empty."""
     among = torch.stack([nodes, nodes & (y == 1)], -2)

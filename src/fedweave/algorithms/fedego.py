@@ -109,7 +109,7 @@ class FedEgo(Deployable):
     model: Model
     batch: Count = 32
     batches: Count = 5
-    epoch_share: float | None = None
+    epoch_share: Share | None = None
     epochs: Steps = 5
     server_epochs: Count = 5
     server_share: Share = 1.0

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedweave.algorithms.cgsv import LEAST, SparseUpdates
 from fedweave.algorithms.parts import Clip, Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
 
@@ -28,8 +29,8 @@ class Reputation(Part):
     wait:  rounds in which no client is excluded.
     """
 
-    alpha: float = 0.95
-    wait: int = 10
+    alpha: Fraction = 0.95
+    wait: CountOrNone = 10
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:

@@ -22,7 +22,7 @@ if not Loaded.for_help:
     from fedweave.papers.selection import PAPERS, PROTOCOLS
     from fedweave.papers.session import Session, Stopped, watched
     from fedweave.report.terminal import screen
-    from fedweave.sweep import plan as scripts
+    from fedweave.sweep import jobs as scripts
     from fedweave.sweep import search as seek
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import SweepOptions, finish, lost

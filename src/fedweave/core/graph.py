@@ -218,8 +218,8 @@ def make_graph(
     lists: Mapping[str, np.ndarray] | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e] or [e, t],
-    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, edges if `edge_attrs`
-    says so, or links with `pairs` [3, e] and `ranks` [2, e].
+    masks [3, e], sensitive [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, edges if
+    `edge_attrs` says so, or links with `pairs` [3, e] and `ranks` [2, e].
 
     SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless no
     example has a label: then the masks say how examples with withheld labels are used.

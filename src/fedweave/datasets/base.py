@@ -19,7 +19,6 @@ from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Record, Values
 from fedweave.errors import ConfigError, UserError
 
-LOOPS = ("refuse", "drop", "keep")
 NO_LOOPS = (
     'Remove it, or set [data] loops = "drop"; models add their own self loops. Edges with attributes may "keep" them.'
 )
@@ -28,14 +27,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_loops(loops: str, has_edge_attributes: bool = False) -> None:
-    """Raise ConfigError unless `loops` is one of `LOOPS`; edges keep them if they may carry something."""
+    """Raise ConfigError if loops are kept and edges have no attributes."""
     if loops == "keep" and not has_edge_attributes:
         raise ConfigError(
             "loops = 'keep': edges without attributes have no loops. Name edge attributes in [data], or 'drop' loops.",
             code="config.loops",
         )
-    if loops not in LOOPS:
-        raise ConfigError(f"loops = {loops!r} is not known; choose one of {', '.join(LOOPS)}.")
 
 
 def note_loops(dropped: int, edges: int, where: str | Path) -> None:
@@ -332,7 +329,7 @@ class Party:
     edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
     labels:  whether its own nodes have a column of labels.
     names:   of its columns, in their order.
-    groups:  whether its own nodes have a column of groups (sens).
+    groups:  whether its own nodes have a column of groups.
     """
 
     name: str
@@ -373,7 +370,7 @@ class Dataset(Shown):
     owner:       int64 [e], the owner of each example or, where these are edges, of each node [n]; a place in `owners`;
                  None without owners.
     owners:      names of the owners.
-    groups:      names of the groups of `sens`, in order; () where they are numbers.
+    groups:      names of the sensitive groups, in order; () where they are numbers.
     node_kinds, edge_kinds: names of the kinds of nodes and edges, in order; () where they are numbers.
     edge_attrs:  the edges as listed, with direction, weight, features and time; None without edge attributes. `edges`
                  has the same edges as undirected pairs.

@@ -134,13 +134,6 @@ def check_normalize(how: str) -> None:
         raise ConfigError(f"normalize = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
 
 
-def check_edge_normalize(how: str) -> None:
-    """Raise ConfigError unless `how` is one of `NORMALIZE` that features of edges can have: all but "auto"."""
-    if how not in NORMALIZE or how == AUTO:
-        known = ", ".join(name for name in NORMALIZE if name != AUTO)
-        raise ConfigError(f"edge_normalize = {how!r} is not known; choose one of {known}.")
-
-
 def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
     above `COUNT`. Of some of the rows they are some of these columns."""
@@ -351,7 +344,7 @@ def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.c
 
 
 def repeated(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
-    """int64, the columns of x [n, d] that number the groups sens int64 [n], over the nodes where sens is known: one
+    """int64, the columns of x [n, d] that number the groups `sensitive` int64 [n], over nodes of known group: one
     value within each group, another in every other. None if there is only one group, or a group of one node."""
     groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
     if len(groups) < 2 or min(map(len, groups)) < 2:

@@ -6,7 +6,7 @@ And members that hold nodes of their own, each in a sub-folder of that layout.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,11 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
-from fedweave.datasets.base import Dataset, bare, check_external, separated
+from fedweave.datasets.base import Dataset, bare, separated
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
-from fedweave.datasets.molecules import BONDS, ELEMENTS, REFUSE, UNREADABLE, holds_molecules, tables_of
+from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
 from fedweave.datasets.schema import (
     COLUMNS,
     EDGES,
@@ -39,7 +39,6 @@ from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, place
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
-TASKS = ("nodes", "edges", "links")
 KIND = "kind"  # column of nodes where links are predicted, such as users and items
 OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicted
 
@@ -54,9 +53,6 @@ class Folder(NodeSettings, Tabular):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task not in TASKS:
-            raise ConfigError(f"task = {self.task!r} is not known; choose one of {', '.join(TASKS)}.")
-        check_external(self.external)
 
     @property
     def of_edges(self) -> bool:
@@ -298,20 +294,13 @@ class GraphFolder(GraphSettings, Tabular):
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
     example: ClassVar[str] = "graph"
 
-    unreadable: str = REFUSE
+    unreadable: Literal["refuse", "drop"] = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unreadable not in UNREADABLE:
-            raise ConfigError(
-                f"data.unreadable = {self.unreadable!r} is not known; choose one of {', '.join(UNREADABLE)}.",
-                code="config.value",
-            )
         for name, names in (("node_labels", self.node_labels), ("edge_labels", self.edge_labels)):
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"data: {name} = {list(names)} is empty or names a value twice.")
-        if self.degrees is not None and self.degrees < 1:
-            raise ConfigError(f"data: degrees = {self.degrees} is not allowed; it must be at least 1.")
 
     @property
     def reserved(self) -> tuple[str, ...]:

@@ -11,16 +11,17 @@ from typing import ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
+from fedweave.core.settings import Settings
 from fedweave.core.text import counted
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import check_normalize
+from fedweave.datasets.settings import Normalize
 from fedweave.errors import ConfigError, DataError
 
 
 class Facts(NamedTuple):
-    """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute;
-    `graphs` counts small graphs, where these are the examples; `sens_column` is where the file repeats the attribute
-    among the features."""
+    """Published counts: nodes, distinct undirected edges, features in the file, classes. `sensitive` names the
+    attribute; `graphs` counts small graphs, where these are the examples; `sens_column` is where the file repeats the
+    attribute among the features."""
 
     nodes: int
     edges: int
@@ -32,19 +33,16 @@ class Facts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Settings):
     """Base of published data sets.
 
     normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
-    normalize: str = "none"
+    normalize: Normalize = "none"
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
-
-    def __post_init__(self) -> None:
-        check_normalize(self.normalize)
 
 
 Kind = TypeVar("Kind")

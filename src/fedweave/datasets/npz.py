@@ -62,13 +62,11 @@ from fedweave.datasets.base import (
     TARGETS,
     Dataset,
     Outside,
-    check_loops,
     note_loops,
 )
 from fedweave.datasets.base import write as write
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.features import (
-    check_edge_normalize,
     compact,
     refuse_merged,
     scaled_by_holders,
@@ -366,8 +364,6 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_loops(self.loops, has_edge_attributes=True)
-        check_edge_normalize(self.edge_normalize)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.

@@ -19,6 +19,7 @@ from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import compact, scaled_by_holders
 from fedweave.datasets.lookup import Facts, NotHeld, Published, cache, kinds_of, nowhere, shared
+from fedweave.datasets.settings import Normalize
 from fedweave.errors import DataError
 
 # ----------------------------------------------------------------------------------------------------
@@ -245,7 +246,7 @@ class Public(Published):
 class People(Public):
     """Base of the tables of people below; features come in years, dollars and counts, so the default scales them."""
 
-    normalize: str = "minmax"
+    normalize: Normalize = "minmax"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.features import AUTO, compact, normalize, scaled_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
 from fedweave.datasets.parties import PartyFolders
+from fedweave.datasets.settings import Normalize
 from fedweave.datasets.table import WHOLE, Table, read
 
 _DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
@@ -323,7 +324,7 @@ class Pokec(PublishedFile):
     relationship with oneself is left out; one direction is enough.
     """
 
-    normalize: str = "minmax"
+    normalize: Normalize = "minmax"
 
     stem: ClassVar[str]
     called = ("pokec",)

@@ -905,8 +905,6 @@ class Classified(TableSettings, Targeted):
                 "data: give classes (labels are numbers) or labels (labels are names), not both.",
                 code="config.conflict",
             )
-        if self.classes is not None and self.classes < 1:
-            raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
         if self.favorable is not None:

@@ -5,15 +5,19 @@ A source (`folder`, `npz`, `parties`, `tu`) inherits the groups that suit it and
 """
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 from fedweave.core.bounds import Count
-from fedweave.core.renamed import TakesOldNames
-from fedweave.core.target import CLASS
+from fedweave.core.settings import Beside, Settings
+from fedweave.core.target import CLASS, NUMBER
+
+Normalize: TypeAlias = Literal["auto", "none", "row", "binary", "scale", "standard", "minmax"]
+EdgeNormalize: TypeAlias = Literal["none", "row", "binary", "scale", "standard", "minmax"]
+_OF_NUMBERS = Beside("target", NUMBER)
 
 
 @dataclass(frozen=True)
-class CommonSettings(metaclass=TakesOldNames):
+class CommonSettings(Settings):
     """Settings of data in any form.
 
     normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
@@ -27,12 +31,12 @@ class CommonSettings(metaclass=TakesOldNames):
     target_log: train on the logarithms of the numbers, which must be positive.
     """
 
-    normalize: str = "auto"
+    normalize: Normalize = "auto"
     _: KW_ONLY
     target: Literal["class", "number", "labels"] = CLASS
     targets: tuple[str, ...] | None = None
-    target_normalize: Literal["own", "all", "none"] = "own"
-    target_log: bool = False
+    target_normalize: Annotated[Literal["own", "all", "none"], _OF_NUMBERS] = "own"
+    target_log: Annotated[bool, _OF_NUMBERS] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ class ArraySettings(CommonSettings):
     """
 
     sens_feature: bool = False
-    loops: str = "refuse"
+    loops: Literal["refuse", "drop", "keep"] = "refuse"
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class EdgeScaling:
     edge_normalize: how features of edges are scaled, with the values of `normalize`.
     """
 
-    edge_normalize: str = "none"
+    edge_normalize: EdgeNormalize = "none"
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class EdgeSettings(EdgeScaling):
     edge_features: str | tuple[str, ...] | None = None
     edge_weight: str | None = None
     edge_time: str | None = None
-    parallel: str = "keep"
+    parallel: Literal["keep", "sum", "count", "last"] = "keep"
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class NodeSettings:
 
     task: Literal["nodes", "edges", "links"] = "nodes"
     node_time: str | None = None
-    external: str = "refuse"
+    external: Literal["refuse", "features", "exchange", "predict"] = "refuse"
 
 
 @dataclass(frozen=True)

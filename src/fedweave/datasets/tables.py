@@ -17,7 +17,6 @@ from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, refuse, refuse_rows
 from fedweave.datasets.features import (
     OVER_NODES,
-    check_edge_normalize,
     compact,
     normalize,
     rescaled,
@@ -53,7 +52,6 @@ from fedweave.datasets.settings import EdgeSettings
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
-PARALLEL = ("keep", "sum", "count", "last")
 ALL = "all"
 _DAY = {"s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # of each unit
 _IN_EDGES = "edges."
@@ -105,9 +103,6 @@ def check_carrying(kind: Carrying) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    check_edge_normalize(kind.edge_normalize)
-    if kind.parallel not in PARALLEL:
-        raise ConfigError(f"parallel = {kind.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in kind.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
     if odd := [name for name in kind.chosen if name in kind.reserved]:

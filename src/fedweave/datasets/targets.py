@@ -11,7 +11,6 @@ import numpy as np
 from fedweave.core.target import CLASS, LABELS, NUMBER, scale_of
 from fedweave.core.types import Record
 from fedweave.datasets.check import Rows, refuse, refuse_rows
-from fedweave.datasets.features import check_normalize
 from fedweave.datasets.settings import CommonSettings
 from fedweave.errors import ConfigError
 
@@ -25,15 +24,6 @@ class Targeted(CommonSettings):
     """The targets of the examples."""
 
     def __post_init__(self) -> None:
-        check_normalize(self.normalize)
-        if self.target not in (CLASS, NUMBER, LABELS):
-            raise ConfigError(
-                f"data.target = {self.target!r}: must be {CLASS}, {NUMBER} or {LABELS}.", code="config.value"
-            )
-        if self.target_normalize not in ("own", ALL, "none"):
-            raise ConfigError(
-                f"data.target_normalize = {self.target_normalize!r}: must be own, all or none.", code="config.value"
-            )
         if self.targets is not None and not 0 < len(self.targets) == len(set(self.targets)):
             raise ConfigError(
                 f"data.targets = {list(self.targets)}: is empty or names a column twice. Name each once.",
@@ -43,13 +33,6 @@ class Targeted(CommonSettings):
             raise ConfigError(
                 'data.targets: names columns, and target = "class" has one, label. Set data.target = "number" or '
                 '"labels".',
-                code="config.conflict",
-            )
-        if self.target != NUMBER and (self.target_log or self.target_normalize != "own"):
-            setting = "target_log" if self.target_log else "target_normalize"
-            raise ConfigError(
-                f'data.{setting}: is for numbers, and data.target = "{self.target}". Set target = "number", or leave '
-                "it out.",
                 code="config.conflict",
             )
 

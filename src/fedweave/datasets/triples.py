@@ -16,12 +16,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
+from fedweave.core.bounds import BelowOne
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.links import hashes_of, pair_hashes, places
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.lookup import Facts, PublishedFile, named_folder
+from fedweave.datasets.settings import Normalize
 from fedweave.datasets.tables import skeleton
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
@@ -190,7 +192,7 @@ def _read(folder: Path) -> tuple[pa.Table, Path]:
 class PublishedTriples(PublishedFile):
     """Base of published knowledge graphs, with the split that they are published with."""
 
-    normalize: str = "none"
+    normalize: Normalize = "none"
 
     split: ClassVar[tuple[int, int, int]]  # triples to train on, to validate and to test
 
@@ -250,16 +252,11 @@ class Douban(Targeted, PublishedFile):
     validation: share of the published training ratings that validate a model instead. A hash of user and film decides.
     """
 
-    normalize: str = "none"
-    validation: float = 0.0
+    normalize: Normalize = "none"
+    validation: BelowOne = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.validation < 1:
-            raise ConfigError(
-                f"data.validation = {self.validation}: must be at least 0 and below 1. Write validation = 0.1.",
-                code="config.value",
-            )
         if self.target == LABELS or self.targets is not None:
             raise ConfigError(
                 'data.target: douban has one number for each user and film, its rating. Set target = "number" and '

@@ -36,6 +36,7 @@ from fedweave.datasets.lookup import (
     tu_names,
     unread,
 )
+from fedweave.datasets.settings import Normalize
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError, DataError
 
@@ -450,7 +451,7 @@ class PublicTU(TU):
     name: ClassVar[str]
     facts: ClassVar[Facts]
 
-    normalize: str = "none"  # as published
+    normalize: Normalize = "none"  # as published
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,8 +27,8 @@ COUNTED = ("groups", "group_auc")
 def counts(logits: Tensor, y: Tensor, sensitive: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     """One client's additive counts for every metric, for S sets of nodes.
 
-    logits [n, 2]; y int64 [n], -1 where unlabeled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
-    unlabeled. Returns float64:
+    logits [n, 2]; y int64 [n], -1 where unlabeled; sensitive int64 [n], -1 where unknown; masks bool [S, n], False
+    where unlabeled. Returns float64:
 
     "groups" [S, 2, 2, 2]:  nodes by group, label and prediction (class 1 if its logit is the larger one).
     "group_auc" [S, 2, 2]:  pairs (positive, negative) within one group that the margin between the logits orders

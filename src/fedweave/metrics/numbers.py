@@ -33,14 +33,14 @@ def counts(
     """One client's additive counts for every metric, for S sets of examples.
 
     outputs [n, t], in units of `scale` [3, t] (`core.target`); y float64 [n, t], NaN where unknown; masks bool
-    [S, n]; sens int64 [n]. Returns float64, over the known numbers, of errors e = p − y in the data's units:
+    [S, n]; sensitive int64 [n]. Returns float64, over the known numbers, of errors e = p − y in the data's units:
 
     "loss" [S, 2]:        sum of squared errors in units of `scale`, and how many.
     "squared" [S, 2, t]:  per number sum of e², and how many.
     "absolute" [S, 2, t]: sum of |e|, and how many.
     "moments" [S, 5, t]:  sums of y, p, y², p² and y p.
     "spearman" [S, 2, t]: Spearman's correlation times how many, and how many, 0 where it is not defined.
-    "group_errors" [S, 3, 2, t]: with `sens`, by group, sums of |e| and e, and how many.
+    "group_errors" [S, 3, 2, t]: with `sensitive`, by group, sums of |e| and e, and how many.
 
     With `whole=False` everything from "absolute" on is left out. Works under `torch.func.vmap`.
     """

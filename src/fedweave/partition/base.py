@@ -269,7 +269,7 @@ class Part(Shown):
              where it has `edges`; None where edges are not the examples.
     split_times: the last times of training and of validation, beyond which their examples get no messages
              (`EdgeAttributes.split_times`); None where the split is not by time.
-    groups:  whether it sees the group of its examples (sens).
+    groups:  whether it sees the group of its examples.
     """
 
     nodes: np.ndarray

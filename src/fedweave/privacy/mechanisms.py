@@ -19,7 +19,9 @@ from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.bounds import Between, ClipNorm, NonNegative
 from fedweave.core.mechanism import Clipped, Cost, Gaussian, Mechanism
+from fedweave.core.settings import Settings
 from fedweave.ops.hashing import bits
 
 _MAX_EPSILON = 1e6  # a larger ε counts as infinite, and exponents stay finite
@@ -129,38 +131,18 @@ def _places(like: Tensor) -> Tensor:
 _MAX_MU2 = 1e12  # for a larger μ², ε is neither useful nor accurate
 
 
-def check_clip(clip: float) -> None:
-    """Raise an error if a norm is so extreme that its square, or the square of a longer row, does not fit a float64.
-
-    Raises:
-        ValueError: gives the range of norms.
-    """
-    if not 1e-100 <= clip <= 1e100:
-        raise ValueError(f"clip is {clip}; it must be a positive norm, from 1e-100 to 1e100")
-
-
 @dataclass(frozen=True)
-class GaussianRows:
+class GaussianRows(Settings):
     """Scales every row down to at most the norm `clip` and adds noise of standard deviation sigma · clip to each
     column; with sigma = 0 rows are not changed.
 
     The guarantee is (ε, delta)-differential privacy for one row: the receiver can hardly distinguish it from any other
     row. The guarantee does not cover the influence of a node's data on other nodes' rows.
-
-    Raises:
-        ValueError: a negative sigma, a clip that is not positive, or a delta outside (0, 1).
     """
 
-    clip: float = 1.0
-    sigma: float = 0.0
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.sigma < math.inf:
-            raise ValueError(f"sigma is {self.sigma}; it must be a number of at least 0 (0 adds no noise)")
-        check_clip(self.clip)
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")
+    clip: ClipNorm = 1.0
+    sigma: NonNegative = 0.0
+    delta: Between = 1e-5
 
     def apply(self, h: Tensor, key: Tensor) -> Tensor:
         """The rows of h [n, k] after clipping and noise.

@@ -29,7 +29,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "best_fair": ("the fairest round by validation examples, evaluated on test examples", "metrics.measured"),
     "best_fair/val": ("that round, on validation examples", "metrics.measured"),
     "fairness": ("how evenly the model serves clients", "metrics.client_fairness"),
-    "groups": ("two groups of people (`sens`), at one client or at all; rows of metrics.parquet", "metrics.groups"),
+    "groups": ("two groups of people, at one client or at all; rows of metrics.parquet", "metrics.groups"),
     "groups/global": ("the two groups, on the examples of `global`", "metrics.groups"),
     "groups/median": ("the median over clients of the same; `…_undefined` counts clients without it", "metrics.groups"),
     "groups/selection": ("validation examples: what the fairest round is chosen by", "metrics.groups"),

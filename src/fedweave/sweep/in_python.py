@@ -17,7 +17,7 @@ from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, 
 from fedweave.report.conditions import conditions
 from fedweave.report.reading import Run, grouped
 from fedweave.report.terminal import screen
-from fedweave.sweep import plan
+from fedweave.sweep import choosing, plan
 from fedweave.sweep import search as seek
 from fedweave.sweep.results import (
     SweepOptions,
@@ -43,7 +43,7 @@ class Sweep(Results):
     directory: Path = Path()
     grid: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    choices: tuple[plan.Chosen, ...] = ()
+    choices: tuple[choosing.Chosen, ...] = ()
 
     @property
     def chosen(self) -> pa.Table:
@@ -135,9 +135,9 @@ def sweep(
 
     selected = bool(options.keys and chosen)
     compared = grouped([run for one in chosen for run in one.group.runs]) if selected else groups
-    lines = compared_lines(compared, conditions(compared, plan.conditions(options.keys, options.over), selected))
+    lines = compared_lines(compared, conditions(compared, choosing.conditions(options.keys, options.over), selected))
     words = tuple(line for line in lines if isinstance(line, str))
-    notes = (*about, *plan.describe_choices(chosen), *describe_numbers(groups, chosen))
+    notes = (*about, *choosing.describe_choices(chosen), *describe_numbers(groups, chosen))
     failures = tuple(lost(runs, failed, options.keys))
     table, shown, each = table_of(groups, known), figures_of(compared), clients_of(groups)
     return Sweep(table, words, notes, shown, each, folder, options.keys, failures, tuple(chosen))

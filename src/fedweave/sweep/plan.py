@@ -1,27 +1,21 @@
-"""The runs of a sweep: every algorithm with every combination of its settings, and every seed. Also the choice among
-their settings, and the script that makes the runs on a cluster.
+"""The runs of a sweep: every algorithm with every combination of its settings, and every seed.
 
 Here a grid is {key: values to try as TOML}. The key "NAME:section.key" is only for the algorithm NAME, whose values it
 gives instead of the values for all. ["1e-3..1"] and ["1e-3..1", "log"] are a range.
 """
 
 import itertools
-import math
 import re
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeGuard
 
 from fedweave import datasets
 from fedweave.core import plugins
 from fedweave.core.renamed import current_path
 from fedweave.core.text import counted
-from fedweave.core.types import Values
 from fedweave.datasets.features import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.build import prepared
@@ -39,12 +33,8 @@ from fedweave.experiment.config import (
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, accepts, lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.files import CHECKPOINT, write
-from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
+from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.papers.grid import PlannedRun, planned_run
-from fedweave.report.cells import Cell, ResultTable, measured, number
-from fedweave.report.conditions import in_words, short, values_of
-from fedweave.report.reading import Group, common_selection_metric, spread
 
 MOST = 10_000  # largest number of runs
 
@@ -323,247 +313,3 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
     with suppress(FedweaveError):  # the run itself will report a fault of its directory
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
     return []
-
-
-# ----------------------------------------------------------------------------------------------------
-# Each algorithm's setting, chosen by validation, in every condition in which algorithms are compared.
-
-
-NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end
-_SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; keys of other sections are conditions
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """An algorithm's setting that is best in a condition, by the mean of the selection metric on validation examples.
-
-    metric:    the selection metric.
-    condition: {key of the grid: value}, in which algorithms are compared.
-    setting:   {key of the grid: the best value}.
-    group:     the runs of the setting.
-    tried:     number of settings to choose from.
-    edges:     keys whose best value is the smallest or largest of three or more numbers, or is near an end of a range.
-    failing:   keys whose best value is the smallest or largest of two or more numbers, or is near an end of a range;
-               () unless the metric on test examples is worse than the majority-class baseline or the training mean.
-    """
-
-    algorithm: str
-    metric: str
-    condition: Values
-    setting: Values
-    group: Group
-    tried: int
-    edges: tuple[str, ...] = ()
-    failing: tuple[str, ...] = ()
-
-    @property
-    def shown(self) -> str:
-        """The summaries' key of the metric on test examples, in the round that is best on validation examples."""
-        return f"{BEST}/local/{self.metric}"
-
-    def by_seed(self) -> dict[object, float]:
-        """{seed: the metric on test examples}."""
-        return self.group.by_seed(self.shown)
-
-    def values(self) -> list[float | None]:
-        """The metric on test examples of every run."""
-        return self.group.values(self.shown)
-
-
-def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
-    """The keys of the grid in which algorithms are compared: all but their settings, and the keys in `over`."""
-    return tuple(key for key in keys if key in over or key.partition(".")[0] not in _SETTINGS)
-
-
-def choose(
-    groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]] | None = None
-) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; none in a condition without validation examples, or
-    without a common selection metric. A setting with fewer runs than others of the same algorithm, because some failed,
-    is not chosen.
-
-    keys: keys of the grid. apart: the keys that are conditions.
-    """
-    metrics = {
-        repr(values_of(alike[0], apart)): common_selection_metric(alike) for alike in by_condition(groups, apart)
-    }
-    candidates: dict[tuple[str, str], list[Group]] = {}  # {(algorithm, condition): its settings}
-    for group in groups:
-        condition = repr(values_of(group, apart))
-        if metrics[condition]:
-            candidates.setdefault((_algorithm_of(group), condition), []).append(group)
-    best = (_best(alike, metrics[condition], keys, apart, grid or {}) for (_, condition), alike in candidates.items())
-    return [choice for choice in best if choice is not None]
-
-
-def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
-    """The groups of each condition, which are compared with one another."""
-    together: dict[str, list[Group]] = {}
-    for group in groups:
-        together.setdefault(repr(values_of(group, apart)), []).append(group)
-    return [*together.values()]
-
-
-def _best(
-    alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]]
-) -> Chosen | None:
-    """The best of one algorithm's settings in one condition; None if none has the metric on validation examples."""
-    runs = max(len(group.runs) for group in alike)
-    means = [
-        spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
-    ]
-    if all(map(math.isnan, means)):
-        return None
-    best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else rank(metric, means[at]))]
-    setting_keys = [key for key in keys if key not in apart]
-    settings = [values_of(group, setting_keys) for group in alike]
-    setting = values_of(best, setting_keys)
-    values = own_grid(grid, str(best.first.config["algorithm"]["name"]))
-    sizes = {
-        key: _size_if_at_end(setting.get(key), [one.get(key) for one in settings], values.get(key, ()))
-        for key in setting_keys
-    }
-    fails = (metric == PLAIN and _below_constant(best)) or (metric == RMSE and _above_mean(best))
-    return Chosen(
-        _algorithm_of(best),
-        metric,
-        values_of(best, apart),
-        setting,
-        best,
-        tried=len(alike),
-        edges=tuple(key for key, size in sizes.items() if size > 2),
-        failing=tuple(key for key, size in sizes.items() if fails and size > 1),
-    )
-
-
-def _size_if_at_end(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
-    """How many numbers were tried, if the chosen one is the smallest or largest of them; infinite if it is near an end
-    of the range `values`; else 0."""
-    if not is_number(chosen):
-        return 0
-    numbers = {value for value in tried if is_number(value)}
-    if values and (bounds := range_of(values)):
-        low, high, at = map(math.log, (*bounds[:2], chosen)) if bounds[2] else (*bounds[:2], chosen)
-        return 0 if NEAR < (at - low) / (high - low) < 1 - NEAR else math.inf
-    return len(numbers) if chosen in (min(numbers), max(numbers)) else 0
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number; true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _below_constant(group: Group) -> bool:
-    """Whether members have worse accuracy, on average, than by always predicting the training majority class."""
-    if any(value is not None for value in group.values("local/matched_accuracy")):
-        return False  # the majority-class baseline belongs to other clients
-    return spread(group.values(f"{BEST}/local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
-
-
-def _above_mean(group: Group) -> bool:
-    """Whether members have a larger error, on average, than by always predicting their training mean."""
-    return spread(group.values(f"{BEST}/local/{RMSE}"))[0] > spread(group.values(f"local/{RMSE_OF_MEAN}"))[0]
-
-
-def _algorithm_of(group: Group) -> str:
-    return str(group.first.summary["algorithm"])
-
-
-_CONSTANT = {False: "the most frequent class", True: "the mean"}  # of training, by whether a lower metric is better
-
-
-def describe_choices(choices: Sequence[Chosen]) -> Iterator[str]:
-    """Notes on how settings were chosen, and on chosen values at an end of the grid."""
-    if any(one.tried > 1 for one in choices):
-        yield (
-            "For every algorithm the setting is chosen whose “best val”, the mean over seeds, is "
-            f"{'lowest' if lower(choices[0].metric) else 'highest'}; no test example has an influence."
-        )
-    if ends := _settings_text(choices, lambda one: [key for key in one.edges if key not in one.failing]):
-        yield f"At the edge of the grid, so that a value beyond may be better: {ends}."
-    if ends := _settings_text(choices, lambda one: one.failing):
-        yield (
-            f"At the edge of the grid, and worse than always predicting {_CONSTANT[lower(choices[0].metric)]} of "
-            f"training: {ends}. "
-            "Such an algorithm needs its own values: --grid NAME:algorithm.lr=value,value."
-        )
-
-
-def _settings_text(choices: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
-    """ "fedavg with lr = 0.1, …": each choice with its values of these keys."""
-    return ", ".join(
-        dict.fromkeys(
-            f"{one.algorithm} with {in_words({key: one.setting[key]})}" for one in choices for key in keys(one)
-        )
-    )
-
-
-def table(choices: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
-    """A row for each choice; columns: {metric: heading}."""
-    apart = list(dict.fromkeys(key for one in choices for key in one.condition))
-    has_settings = any(one.setting for one in choices)
-    shown = [name for name in columns if any(value is not None for one in choices for value in one.group.values(name))]
-    rows = [
-        (
-            Cell(one.algorithm),
-            *(Cell(str(one.condition.get(key, ""))) for key in apart),
-            *([Cell(in_words(one.setting) or "-")] if has_settings else []),
-            *(measured(one.group.values(name), number) for name in shown),
-        )
-        for one in choices
-    ]
-    words = ("algorithm", *map(short, apart), *(["setting, by validation"] if has_settings else []))
-    return ResultTable((*words, *(columns[name] for name in shown)), tuple(rows), words=len(words))
-
-
-# ----------------------------------------------------------------------------------------------------
-# A sweep as an array of jobs: the script for Slurm.
-
-
-_WRITER_OPTIONS = ("--slurm", "--shard")  # options of the command that writes the script, not of its jobs
-
-
-def script(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> str:
-    """The script of an array of `tasks` jobs, each with its shard of the sweep of the command `words`. Each job makes
-    `jobs` runs at a time, on the same number of cores."""
-    command = shlex.join([sys.executable, "-m", "fedweave", *_of_jobs(words)])
-    lines = [
-        "#!/bin/bash",
-        f"#SBATCH --job-name=fedweave-{folder.name}",
-        f"#SBATCH --array=1-{tasks}",
-        f"#SBATCH --cpus-per-task={jobs}",
-        f"#SBATCH --output={shlex.quote(str(folder.absolute() / 'slurm-%A_%a.log'))}",
-        "# Partition, account, memory and time are your cluster's: add #SBATCH lines, or give them to sbatch.",
-        "set -e",
-        f"cd {shlex.quote(str(Path.cwd()))}",
-        f"{command} --shard $SLURM_ARRAY_TASK_ID/{tasks}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def save(words: Sequence[str], tasks: int, jobs: int, folder: Path) -> tuple[str, str]:
-    """Write the `script` into the sweep's folder; returns instructions for before and after the jobs.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    path = folder / "sweep.sbatch"
-    text = script(words, tasks, jobs, folder).encode()
-    path.parent.parent.mkdir(parents=True, exist_ok=True)
-    write(path, lambda file: file.write(text))
-    return f"start it with: sbatch {path}", f"once all jobs have ended: {afterwards(words)}"
-
-
-def afterwards(words: Sequence[str]) -> str:
-    """The command that makes table and page once all jobs have ended."""
-    return shlex.join(["fedweave", *_of_jobs(words)])
-
-
-def _of_jobs(words: Sequence[str]) -> list[str]:
-    """The words without `_WRITER_OPTIONS` and their values."""
-    remaining, skip = [], False
-    for word in words:
-        if not skip and word.partition("=")[0] not in _WRITER_OPTIONS:
-            remaining.append(word)
-        skip = not skip and word in _WRITER_OPTIONS
-    return remaining

@@ -44,8 +44,8 @@ from fedweave.report.html import SelectedRuns, render
 from fedweave.report.reading import Group, Run, common_selection_metric, grouped, read_runs, spread
 from fedweave.report.tables import gains
 from fedweave.report.terminal import show_cells
-from fedweave.sweep import plan
-from fedweave.sweep.plan import Chosen, is_number
+from fedweave.sweep import choosing
+from fedweave.sweep.choosing import Chosen, is_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -549,7 +549,7 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
     return ResultTable(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
 
 
-def describe_numbers(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
+def describe_numbers(groups: Sequence[Group], chosen: Sequence[Chosen] = ()) -> tuple[str, ...]:
     """A note on the numbers and the selection metric; chosen: the choice in every condition."""
     if not (metric := common_selection_metric(groups)):
         ways = dict.fromkeys(f"{title_of(one.metric)} ({in_words(one.condition)})" for one in chosen)
@@ -613,7 +613,7 @@ class SweepOptions:
 
 def finish(
     console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], options: SweepOptions
-) -> tuple[list[Group], list[plan.Chosen]]:
+) -> tuple[list[Group], list[Chosen]]:
     """Show and save the results of the runs that did not fail; returns their groups, and validation's choices.
 
     Raises:
@@ -626,22 +626,22 @@ def finish(
     extra = _measured(read, {run.directory: run.config for run in runs}, options.metrics)
     groups = grouped(read)
     columns = headings(groups, extra)
-    apart = plan.conditions(options.keys, options.over)
-    chosen = plan.choose(groups, options.keys, apart, options.grid)
+    apart = choosing.conditions(options.keys, options.over)
+    chosen = choosing.choose(groups, options.keys, apart, options.grid)
     rows, notes, gone = results(groups, columns), [*describe_numbers(groups, chosen)], lost(runs, failed, options.keys)
     show_cells(console, rows)
     above, choice, compared = list[str](), None, groups
     if options.keys and chosen:
-        best = plan.table(chosen, columns)
+        best = choosing.table(chosen, columns)
         show_cells(console, best)
-        about = [*plan.describe_choices(chosen)]
+        about = [*choosing.describe_choices(chosen)]
         above = ["Settings chosen by validation:", rows_of(best)]
         choice = SelectedRuns(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
     condition_list = conditions(compared, apart, choice is not None)
     above += _compared(console, compared, condition_list)
-    for note in (*notes, *(one for alike in plan.by_condition(compared, apart) for one in unlike(alike))):
+    for note in (*notes, *(one for alike in choosing.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
     text = markdown(rows, notes, gone, [*above, *(["All:"] if above else [])])
     files = [folder / "sweep.md", folder / "report.html"]
@@ -688,7 +688,7 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
     return columns
 
 
-def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
+def figures(choices: Sequence[Chosen], folder: Path) -> list[Path]:
     """Write every chart of a sweep and its curves, with captions, into the folder; returns the files.
 
     Raises:
@@ -698,9 +698,7 @@ def figures(choices: Sequence[plan.Chosen], folder: Path) -> list[Path]:
     return [Path(path) for path in save([*charts(choices), *over_rounds(choices), *over_bytes(choices)], folder)]
 
 
-def _for_papers(
-    folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], options: SweepOptions
-) -> list[Path]:
+def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[Chosen], options: SweepOptions) -> list[Path]:
     """Write the optional files, and charts over numbers of the grid; returns the files.
 
     Raises:

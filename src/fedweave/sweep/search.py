@@ -14,11 +14,11 @@ from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import common_selection_metric, grouped, read_runs, spread
+from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
     algorithms_of,
     check_scopes,
     combined,
-    conditions,
     is_whole,
     keys_of,
     numbers_of,

@@ -227,7 +227,9 @@ def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
 def source_of(kind: type[Source], site: SiteData) -> Source:
     """A source with the site's settings. All other fields of the source belong to simulations and keep their
     defaults."""
-    values = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
+    values: Record = {field.name: getattr(site, field.name) for field in fields(DataSettings)}
+    if kind is Archive and site.task == LINKS:  # its file has nodes, or the relations of edges
+        values["task"] = "nodes"
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
@@ -372,7 +374,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
         DataError: see `read_graph`.
     """
     site = replace(site, train_until=None, val_until=None)
-    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalize="none"))
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled
     masks = masks if data.public is None else data.public

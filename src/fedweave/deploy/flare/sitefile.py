@@ -8,9 +8,9 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import Field
 
 from fedweave.core.links import Links
+from fedweave.core.settings import Beside
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.base import REFUSE, WIDENING, check_external, check_loops
-from fedweave.datasets.features import check_normalize
+from fedweave.datasets.base import REFUSE, WIDENING, check_external
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
@@ -32,6 +32,9 @@ Releases: TypeAlias = Literal["same-files", "same-protocol"]
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
+
+
+_OF_LINKS = Beside("task", LINKS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +66,10 @@ class SiteData(DataSettings):
     path: str
     features: Literal["given", "learned"] = "given"
     test: str | None = None
-    users: str | None = None
-    items: str | None = None
-    relation: bool = True
-    pairs: str | None = None
+    users: Annotated[str | None, _OF_LINKS] = None
+    items: Annotated[str | None, _OF_LINKS] = None
+    relation: Annotated[bool, _OF_LINKS] = True
+    pairs: Annotated[str | None, _OF_LINKS] = None
     train_until: float | str | None = None
     val_until: float | str | None = None
     split: Literal["column", "hash"] = "column"
@@ -76,8 +79,6 @@ class SiteData(DataSettings):
     def __post_init__(self) -> None:
         """Refuse settings that apply to no form of data."""
         try:
-            check_normalize(self.normalize)
-            check_loops(self.loops, has_edge_attributes=True)
             check_external(self.external, (REFUSE, *WIDENING))
         except ConfigError as error:
             raise ConfigError(f"data.{error}", code=error.code) from error
@@ -103,11 +104,6 @@ class SiteData(DataSettings):
 
     def _check_links(self) -> None:
         if self.task != LINKS:
-            usual = {"users": None, "items": None, "relation": True, "pairs": None}
-            if odd := [name for name, value in usual.items() if getattr(self, name) != value]:
-                raise ConfigError(
-                    f'data.{odd[0]}: applies only to task = "links". Remove it, or set the task.', code="config.links"
-                )
             return
         Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
         for name, usual_value in (("test", None), ("external", REFUSE), ("target", CLASS)):
