@@ -4,6 +4,7 @@ import ast
 import csv
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,10 @@ def test_the_extending_page_has_every_hooks_signature() -> None:
     assert [
         line for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL) for line in block.splitlines()
     ] == hooks()
+
+
+def test_one_version_stands_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{version}}}" in (ROOT / "README.md").read_text()
+    assert f"\n## {version}, " in (ROOT / "CHANGELOG.md").read_text()
