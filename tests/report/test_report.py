@@ -808,12 +808,28 @@ def test_nothing_is_loaded_from_elsewhere(page: str, compared: Page) -> None:
     for shown in (Page(page), compared):
         assert not [tag for tag, _ in shown.elements if tag in ("link", "img", "iframe", "object", "base", "form")]
         loads = ("src", "href", "srcset", "data", "action", "poster")
-        assert not [attributes for _, attributes in shown.elements if set(loads) & set(attributes)]
+        outside = [attributes for _, attributes in shown.elements if set(loads) & set(attributes)]
+        places = {attributes.get("href", "") for attributes in outside}  # of the page itself, for its contents bar
+        assert all(place.startswith("#") for place in places)
+        assert {place[1:] for place in places} <= {attributes.get("id") for _, attributes in shown.elements}
+        assert all(set(loads) & set(attributes) == {"href"} for attributes in outside)
     style = page[page.index("<style>") : page.index("</style>")]
     assert not re.search(r"url\(|@import", style)
     assert "default-src 'none'" in page
     assert page.count("<!DOCTYPE html>") == 1
     assert "<script" not in page
+
+
+def test_a_page_begins_with_its_contents_and_names_the_number_of_test_examples(
+    page: str, runs: dict[str, Path]
+) -> None:
+    shown = Page(page)
+    places = [attributes["href"][1:] for tag, attributes in shown.elements if tag == "a"]
+    sections = [attributes["id"] for tag, attributes in shown.elements if tag == "section"]
+    assert places == sections
+    sizes = read_run(runs["s0"]).test_sizes
+    assert sizes
+    assert all(f"{client} ({size:,})" in page for client, size in sizes.items())
 
 
 def test_the_command_writes_one_file_and_the_same_again(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -157,7 +157,8 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
             constant = group.first.clients(CONSTANT[metric]) if len(seeds) == 1 and metric in CONSTANT else {}
-            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {title_of(metric)}"))
+            tested = group.first.test_sizes if len(seeds) == 1 else {}
+            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {title_of(metric)}", tested))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
     return (
         Figure(tuple(replace(chart, high=max(tops)) if chart.ticks else chart for chart in panels)) if panels else None
@@ -170,8 +171,12 @@ def distribution(
     tone: str,
     constant: dict[str, float] | None = None,
     metric: str = "test accuracy",
+    tested: Mapping[str, int] | None = None,
 ) -> Panel:
-    """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
+    """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`.
+
+    tested: numbers of test examples, which stand behind the clients' names.
+    """
     everything = [value for seed in seeds for value in seed.values()]
     low, high = _range(everything)
     if is_histogram(seeds):
@@ -194,7 +199,8 @@ def distribution(
         x, y = zip(*known, strict=True)
         marks.append(Dots("constant prediction", x, y, MAJORITY, "stroke"))
     below = "" if len(ordered) <= NAMED else "clients, lowest first"
-    return Panel(title, tuple(marks), tuple(ordered), below, **options)  # type: ignore[arg-type]
+    names = tuple(f"{name} ({tested[name]:,})" if tested and name in tested else name for name in ordered)
+    return Panel(title, tuple(marks), names, below, **options)  # type: ignore[arg-type]
 
 
 def incentives(run: Run) -> Figure | None:

@@ -1,5 +1,6 @@
 """The report: one HTML page without outside references."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,20 +58,28 @@ def render(
     """
     groups = grouped(runs)
     section = conditions(groups, keys, choice is not None)
-    head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
+    head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None, "contents": []}
     if len(section) < 2:
         all_gains, shown = gain.gains(groups), section[0].shown if section else ""
         leads = (
             [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, all_gains, shown)
         )
-        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups, embeddings)}
+        body = _body(groups, embeddings)
+        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": body, "contents": _contents(body)}
         return rendered("report.html", **head)
     placed = ranks(section)
     parts = [_part(one, f"part{at}-", embeddings) for at, one in enumerate(section)]
     return rendered(
         "report.html",
-        **head | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()},
+        **head
+        | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()}
+        | {"contents": [("ranks", "Over all conditions"), *((f"{one['at']}condition", one["title"]) for one in parts)]},
     )
+
+
+def _contents(body: str) -> list[tuple[str, str]]:
+    """(name, heading) of the sections of a body."""
+    return re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)
 
 
 def _part(one: Condition, at: str, embeddings: str) -> Record:
@@ -261,6 +270,8 @@ def _caption(groups: Sequence[Group], selection_metric: str) -> str:
     drawn = [seeds for seeds in accuracies if all(seeds)]
     metric = title_of(selection_metric)
     captions = [f"Test {metric} of the final model on each client's own test examples."]
+    if any(len(group.runs) == 1 and group.first.test_sizes for group in groups):
+        captions[0] = captions[0][:-1] + ", whose number stands behind its name."
     alone = any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn)
     if selection_metric in figures.CONSTANT and alone:
         what = "most frequent class" if selection_metric == PLAIN else "mean"

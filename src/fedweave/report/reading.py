@@ -120,6 +120,14 @@ class Run:
             return counted(self.members, "client")
         return counted(pc.max(self.partition["test"]).as_py() or 0, "test node")
 
+    @cached_property
+    def test_sizes(self) -> dict[str, int]:
+        """The number of each client's test examples; {} where it is not known."""
+        if self.partition is None or not {"client", "test"} <= set(self.partition.column_names):
+            return {}
+        sizes = zip(self.partition["client"].to_pylist(), self.partition["test"].to_pylist(), strict=True)
+        return {str(client): int(size) for client, size in sizes if size is not None}
+
     @property
     def between_sites(self) -> bool:
         """Whether the run was made between sites, and not by a simulation."""

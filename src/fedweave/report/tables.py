@@ -479,11 +479,18 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
             accuracy = run.clients(run.selection_metric)
             if accuracy:
                 both = (end(accuracy.values()) for end in ((max, min) if lower(run.selection_metric) else (min, max)))
-                ends_of_run = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
+                ends_of_run = [Cell(number(end), repr(end), _named_with_size(run, accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, ends_of_run[0], Cell(number(mean), repr(mean)), ends_of_run[1]))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
+
+
+def _named_with_size(run: Run, values: Mapping[str, float], end: float) -> str:
+    """Which clients have this value; of one client also its number of test examples."""
+    alike = [client for client, value in values.items() if value == end]
+    size = run.test_sizes.get(alike[0]) if len(alike) == 1 else None
+    return named_clients(values, end) + ("" if size is None else f", n = {size:,}")
 
 
 def by_client(groups: Sequence[Group]) -> ResultTable:
