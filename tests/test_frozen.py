@@ -8,6 +8,7 @@ import torch
 from benchmarks.fingerprints import fingerprint
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.renamed import RENAMED
+from fedweave.experiment import config
 from tests import frozen
 from tests.often import OFTEN
 
@@ -30,6 +31,14 @@ def test_every_algorithm_is_frozen() -> None:
 @pytest.mark.parametrize("name", ["commands", "settings", "run_files", "sites"])
 def test_what_users_rely_on_is_still_there(name: str) -> None:
     assert lacking(frozen.frozen(name), frozen.SNAPSHOTS[name]()) == []
+
+
+def test_experiments_on_classes_keep_their_hash() -> None:
+    """Runs that are kept, and the runs that sites count, are found by it."""
+    document: dict[str, Any] = {"data": {"name": "digits"}, "partition": {"name": "dirichlet"}}
+    assert config.config_hash(config.resolve(document).plain())[:16] == "cceaadf0f4f125c7"
+    links = config.resolve({**document, "data": {"name": "digits", "task": "links"}}).algorithm.values
+    assert links["weight_decay"] == 0.0
 
 
 def lacking(kept: Any, now: Any, path: str = "") -> list[str]:

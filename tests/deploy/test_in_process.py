@@ -460,7 +460,7 @@ def test_too_few_replies_end_the_round_and_name_the_sites(project: Path) -> None
 def test_the_servers_log_gives_the_reason_of_every_absence_once(project: Path) -> None:
     fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.5)
     w, said = algorithm.init(fed)["w"], list[str]()
-    fed._faults._log = SimpleNamespace(warning=lambda text, *given: said.append(text % given))  # type: ignore[assignment]
+    fed._faults._log = SimpleNamespace(warning=lambda text, *given, **_: said.append(text % given))  # type: ignore[assignment]
     for round, why in enumerate(["", "cable cut", "cable cut", "asleep"], 1):
         link.absent = {"bank-c": why} if why else {}
         fed.begin(round)

@@ -17,7 +17,7 @@ from fedweave.deploy.flare.folder import LOG, SITE_LOGGER, fields, private_file,
 from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read_journal
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import Request, described
-from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.errors import CallRefused, DataError, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
 CROWD = "crowd"  # the note that lists the sites of a run's secure aggregations
@@ -171,11 +171,11 @@ class CallLog:
 
     def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
         """Write into the log and the run's journal that the site in `folder` leaves the job. The journal, and a log in
-        JSON, have the text only of errors that tell nothing of the data."""
+        JSON, do not have the text of errors that may quote data: those of tables, of a step, and of the program."""
         what = "a request of no known form" if asked is None else described(asked)
         expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
-        kind, plain = type(error).__name__, isinstance(error, CallRefused)
+        kind, plain = type(error).__name__, expected and not isinstance(error, DataError)
         about = {**self._about(run, asked), "code": code, "error": kind, "reason": str(error) if plain else ""}
         trace = None if expected else error
         self.log.error("%s [%s]", error, self._line(run, what), exc_info=trace, extra=fields("refused", **about))

@@ -141,7 +141,8 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         named = site, max(job.order.round, 0), job.asked.document, flags
         scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
         scorer.save(job.run_folder / SCORER)
-        _keep_histograms(job, scorer)
+        if not job.asked.predict:  # a prediction may be of other data
+            _keep_histograms(job, scorer)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
 

@@ -719,7 +719,7 @@ def resolve(document: Document) -> Config:
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     if "algorithm" in sections:
-        sections["algorithm"] = with_foreign_ends(sections["algorithm"], across.get("external", ""))
+        sections["algorithm"] = _decaying(with_foreign_ends(sections["algorithm"], across.get("external", "")), links)
     faults.refuse()
     from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
 
@@ -730,6 +730,16 @@ def resolve(document: Document) -> Config:
     config = Config(General(**top), **across)
     ExperimentFacts.of_config(config).check()
     return config
+
+
+def _decaying(algorithm: Choice, links: object) -> Choice:
+    """The algorithm with the weight decay that it has by default where links are the examples, or else."""
+    if algorithm.values.get("weight_decay", 0.0) is not None:
+        return algorithm
+    from fedweave.algorithms.parts.part import WEIGHT_DECAY
+
+    decay = WEIGHT_DECAY if links is None else 0.0
+    return dataclasses.replace(algorithm, values={**algorithm.values, "weight_decay": decay})
 
 
 def _noise(document: Document) -> "Noise | None":

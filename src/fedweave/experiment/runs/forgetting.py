@@ -357,7 +357,7 @@ def _metric(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int 
         at = [graph.masks[TEST] for _, graph in outputs]
         logits = torch.cat([out[mask] for (out, _), mask in zip(outputs, at, strict=True)])
         y = torch.cat([graph.y[mask] for (_, graph), mask in zip(outputs, at, strict=True)])
-        pairs = [pairs_of(logits, y, torch.ones(1, len(y), dtype=torch.bool), target)]
+        pairs = [pairs_of(logits, y, torch.ones(1, len(y), dtype=torch.bool, device=y.device), target)]
     else:
         pairs = [pairs_of(out, graph.y, graph.masks[TEST][None], target, graph.scale) for out, graph in outputs]
     return float(tested(pairs, metric, 1 if positive is None else positive))
