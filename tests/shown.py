@@ -12,6 +12,7 @@ DOCUMENTS = [
     *(ROOT / "benchmarks" / name for name in ("README.md", "findings.md")),
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("docs/findings/*.md")),
+    *sorted(ROOT.glob("docs/tutorials/*.md")),
     *sorted(ROOT.glob("docs/tutorials/*.py")),
     *sorted(ROOT.glob("examples/*/README.md")),
 ]
