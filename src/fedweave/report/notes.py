@@ -215,10 +215,10 @@ def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if selection_metric_of(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
         return {}
     at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
-    known = "" if at is None or caught is None else f" From the probability {at:.3g} on, it finds {caught:.1%} of them."
+    known = "" if at is None or caught is None else f" Flagged from {at:.3g} on, {caught:.1%} of them are found."
     return {
-        "missed": "the more probable class is the positive one for no positive test example, as is usual where it is "
-        f"rare.{known} class_weight in [algorithm] gives it more weight in training."
+        "missed": "no positive test example is predicted to be positive, as is usual where that class is rare."
+        f"{known} class_weight in [algorithm] gives the class more weight in training."
     }
 
 
