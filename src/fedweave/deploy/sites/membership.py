@@ -94,7 +94,7 @@ def add(
 @dataclass(frozen=True)
 class Removal:
     """A site that was removed. folder: where its folder is now, if it was on this machine. informed: the members on
-    this machine, whose folders have the new list of revoked certificates. unseen: why nobody looked for running jobs;
+    this machine, whose folders have the new list of revoked certificates. unseen: why no one looked for running jobs;
     "" if the server has answered."""
 
     project: Project
@@ -140,7 +140,7 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
 
 
 def _check_no_job(directory: Path) -> str:
-    """Refuse to go on while the server has a job that is not over. Returns why nobody could look; "" if the server has
+    """Refuse to go on while the server has a job that is not over. Returns why no one could look; "" if the server has
     answered.
 
     Raises:
