@@ -139,7 +139,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
         sentences["untested"] = _UNTESTED
-    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
+    missed = _missed(metrics)  # says more than that one class is predicted
+    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
         sentences["one class"] = (
             f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
             "algorithm.lr or more rounds, or weigh the classes (algorithm.class_weight)."
@@ -162,7 +163,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."
-    sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
+    sentences |= _sampled(metrics) | missed | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score means anything."
     if metric == PLAIN and alike:
