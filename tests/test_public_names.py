@@ -108,6 +108,7 @@ def test_what_is_not_a_run_is_refused_by_name(tmp_path: Path) -> None:
 def test_help_is_short_and_names_can_be_looked_up() -> None:
     for words in (["-h"], ["run", "-h"], ["sites", "init", "-h"]):
         assert "Usage" in run(*words)
+    assert run("list", "algorithms").strip().endswith("fedweave list algorithms NAME")
     shown = run("list", "algorithms", "fedavg").splitlines()
     assert shown[0].startswith("fedavg ")
     assert any(line.strip().startswith("local_steps: int") for line in shown)

@@ -105,5 +105,7 @@ def list_(
         of_file = source(plugin) if kind is Listing.algorithms else ""
         rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin), of_file))
     show_list(screen(), rows, shown := verbose or name is not None, config.groups(section))
+    if not shown:
+        screen().print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
     if kind is Listing.engines and shown:
         screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)
