@@ -226,6 +226,24 @@ def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
         load("folder", folder(tmp_path, nodes(F), "source target\na b\n"))
 
 
+def test_an_absent_column_that_a_setting_names_is_corrected_in_that_setting(tmp_path: Path) -> None:
+    path = folder(tmp_path, nodes(F).replace("id,label", "customer,fraud"))
+    proposed = ('columns = {id = "…", label = "…"}', "A setting in [data] names 'branch'")
+    with refusal("data.column-missing", *proposed) as error:
+        load("folder", path, owner="branch")
+    assert "branch =" not in str(error.value)
+
+
+def test_tables_with_names_of_their_own_are_to_be_renamed(tmp_path: Path) -> None:
+    for name in ("customers.csv", "transfers.csv"):
+        (tmp_path / name).write_text("id\na\n")
+    with refusal("data", "There are customers.csv, transfers.csv: rename the table of nodes to nodes.csv"):
+        load("folder", str(tmp_path))
+    (tmp_path / "customers.csv").rename(tmp_path / "nodes.csv")
+    with refusal("data", "There is transfers.csv: rename the table of edges to edges.csv"):
+        load("folder", str(tmp_path))
+
+
 def test_lines_before_the_header_that_begin_with_a_hash_are_comments(tmp_path: Path) -> None:
     plain = load("folder", folder(tmp_path / "plain", nodes(F)))
     said = '# Directed graph: trust.txt\n# Nodes: 4, said "ann\n'

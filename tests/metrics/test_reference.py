@@ -67,6 +67,10 @@ def test_notes_say_what_is_no_better_than_a_constant() -> None:
     assert notes(fine | {"global/accuracy": 1.0, "global/classes_predicted": 1.0}) == {}
     [one] = notes(fine | {"global/classes_predicted": 1.0}).values()
     assert "predicts one class for all test examples; it is right for 80.0%" in one
+    rare = {"judged/average_precision": 1.0, "global/recall": 0.0, "pooled/threshold": 0.1, "pooled/recall": 0.6}
+    said = " ".join(notes(fine | rare | {"global/classes_predicted": 1.0, "scores/rarest": 0.03}).values())
+    assert "0.1 on, 60.0% of them" in said
+    assert "one class" not in said  # whose remedy does not suit a model that ranks the rare class well
     [below] = notes(fine | {"global/accuracy": 0.26}).values()
     assert "0.260, is below 0.400" in below
     [alone] = notes(fine | {"local/majority": 0.9}).values()

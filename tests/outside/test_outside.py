@@ -152,9 +152,14 @@ def test_what_is_no_plugin_is_refused_by_name(name: str, said: str, tmp_path: Pa
 
 
 def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("import nothing_of_this_name")
-    with refusal("config.code", "bad.py", "run: ModuleNotFoundError:", "'nothing_of"):
+    (tmp_path / "bad.py").write_text("\nimport nothing_of_this_name")
+    with refusal("config.code", "bad.py", "run: ModuleNotFoundError:", "'nothing_of", "(bad.py, line 2)"):
         plugins.load(f"{tmp_path / 'bad.py'}:X")
+
+
+def test_a_file_without_the_name_of_a_class_is_to_get_one(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    assert "too: mine.py:Name." in run("run", str(tmp_path / "own.toml"), "--algorithm", "mine.py", code=2)
 
 
 def test_a_file_that_ends_the_process_is_refused(tmp_path: Path) -> None:

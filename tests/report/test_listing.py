@@ -5,7 +5,7 @@ import pytest
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES, parameters
-from fedweave.report.listing import meanings, one_line, type_name
+from fedweave.report.listing import meanings, one_line, source, type_name
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
 KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}
@@ -48,6 +48,11 @@ def test_meanings_are_read_from_the_docstrings_of_a_class_and_its_bases() -> Non
         "height": "another one.",
         "depth": "of the heir.",
     }
+
+
+def test_the_paper_of_an_algorithm_is_what_its_file_begins_with() -> None:
+    assert source(config.registry("algorithm")["ditto"]).startswith("Ditto: Li et al. 2021, ")
+    assert "Deviations" not in source(config.registry("algorithm")["fedadam"])
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -17,7 +17,7 @@ if not Loaded.for_help:
     from fedweave.datasets import describe
     from fedweave.engines.devices import at_hand
     from fedweave.experiment.runs.files import write
-    from fedweave.report.listing import Row, meanings, one_line, show_list
+    from fedweave.report.listing import Row, meanings, one_line, show_list, source
     from fedweave.report.terminal import screen
 
 
@@ -102,7 +102,10 @@ def list_(
         config.registry(section).items() if name is None else [config.lookup(f"list {kind}", section, name)]
     ):
         about = describe(each) if section == "data" else one_line(plugin)
-        rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
+        of_file = source(plugin) if kind is Listing.algorithms else ""
+        rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin), of_file))
     show_list(screen(), rows, shown := verbose or name is not None, config.groups(section))
+    if not shown:
+        screen().print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
     if kind is Listing.engines and shown:
         screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime
 from fedweave.core.moved import find_moved_modules
 from fedweave.core.shown import page
 from fedweave.core.types import Values
-from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError, raised_at
 
 T = TypeVar("T")
 
@@ -179,7 +179,8 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # of a script that ends itself, too
         del sys.modules[name]
-        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}", code="config.code") from error
+        why = f"{type(error).__name__}: {error}{raised_at(error)}"
+        raise ConfigError(f"{file} cannot be run: {why}", code="config.code") from error
     return module
 
 

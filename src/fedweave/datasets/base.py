@@ -38,8 +38,8 @@ def check_loops(loops: str, has_edge_attributes: bool = False) -> None:
 def note_loops(dropped: int, edges: int, where: str | Path) -> None:
     """Log how many of `edges` edges are dropped because they join a node with itself, if any are."""
     if dropped:
-        join = "edge joins a node" if dropped == 1 else "edges join nodes"
-        _LOG.warning("note: %s: %s of %s %s with itself, dropped", where, f"{dropped:,}", f"{edges:,}", join)
+        join = "edge joins a node with itself" if dropped == 1 else "edges join nodes with themselves"
+        _LOG.warning("note: %s: %s of %s %s, dropped", where, f"{dropped:,}", f"{edges:,}", join)
 
 
 def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:

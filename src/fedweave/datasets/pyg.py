@@ -536,7 +536,7 @@ def _split(
             row[:] = mask
     if present == ["train_mask"]:
         add = "add test_mask = ~train_mask, or another mask, to use this split"
-        return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)
+        return None, (f"train_mask is not used, as there is no test_mask; {add}",)
     if missing := [key for key in ("train_mask", "test_mask") if key not in present]:
         remedy = f"Add it, or read no split: ignore = {json.dumps(present)}."
         refuse(name, f"there is {' and '.join(present)}, but no {missing[0]}", remedy)

@@ -484,11 +484,17 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
-    names = others if len(others) == len(absent) else ["…"] * len(absent)
-    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, names, strict=True))
-    several = f" {_several_targets(table, others)}" if "label" in absent else ""
-    renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."
-    return f"{renamed}{several} See docs/data-format.md for all columns."
+    meant = [name for name in absent if name in MEANINGS]
+    names = others if len(others) == len(meant) else ["…"] * len(meant)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(meant, names, strict=True))
+    remedies = [f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."] if meant else []
+    if "label" in absent:
+        remedies.append(_several_targets(table, others))
+    if of_settings := [name for name in absent if name not in meant]:  # such as that of the owner: an own name
+        remedies.append(
+            f"A setting in [data] names {' and '.join(map(repr, of_settings))}: give your table's name there."
+        )
+    return f"{' '.join(remedies)} See docs/data-format.md for all columns."
 
 
 def _several_targets(table: Table, columns: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ DATES = "A date is no number: give what matters about it, such as the days since
 NESTED = "Give one column for each number or field, or leave the column out."
 MISSING = "If values are not known, list the column in [data] missing, which reads empty cells and such words as gaps."
 
+_STEMS = ("nodes", "edges", "graphs")
 _THOUSANDS = r"[+-]?\d{1,3}([.,]\d{3})+"
 _CURRENCIES = "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|BRL|SEK|NOK|DKK|PLN|CZK|KRW|ZAR"
 
@@ -586,10 +587,21 @@ def find(folder: Path, stem: str) -> Path:
     paths = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
     if not paths:
         refuse_other_form(folder, f"neither {stem}.parquet nor {stem}.csv is there", stem, TABLES)
-        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
+        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", _of_own_name(folder, stem))
     if len(paths) > 1:
         refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
     return paths[0]
+
+
+def _of_own_name(folder: Path, stem: str) -> str:
+    """The remedy for a folder without the table `stem`: other tables that are there may be it."""
+    tables = sorted(path for path in folder.iterdir() if path.suffix in TABLES and path.stem not in _STEMS)
+    if not tables:
+        return "See docs/data-format.md for both files."
+    there = "There is" if len(tables) == 1 else "There are"
+    shown = ", ".join(path.name for path in tables[:5]) + (", …" if tables[5:] else "")
+    renamed = f"rename the table of {stem} to {stem}{tables[0].suffix}"
+    return f"{there} {shown}: {renamed}, and see docs/data-format.md for both files."
 
 
 def read(path: Path) -> Table:

@@ -481,9 +481,9 @@ class Tabular(Carrying):
         """Refuse tables without columns that they must have, or with others that they may not."""
         known = (*EDGES, *self.chosen, *self.reserved)
         required = (*EDGES, *self.chosen, *(self.answers if self.of_edges and labelled else []))
-        hint = "data.edge_features takes them, and data.edge_weight and edge_time one"
+        hint = "list others in data.edge_features, or name one in data.edge_weight or data.edge_time"
         if "label" in tables.edges.columns and not self.reserved:
-            hint += ", and data.task = 'edges' makes each an example"
+            hint += "; data.task = 'edges' makes each edge an example"
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
 
     def _unused(self, tables: Tables) -> Iterator[str]:

@@ -110,7 +110,9 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
         return ""
     compared = (group for group in groups if group.label in known)
     best, *others = sorted(compared, key=lambda group: -rank(metric, known[group.label]))
-    when = " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else ""
+    when = (
+        " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else " after the last round"
+    )
     ranks = f"members' mean test {title_of(metric)}{when} is {ranked(known, '{:.3f}'.format, metric)}"
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."

@@ -26,6 +26,7 @@ class Row(NamedTuple):
     about: str
     parameters: Mapping[str, Parameter]
     meanings: Mapping[str, str]
+    source: str = ""  # the paper, where its file names one
 
 
 def show_list(
@@ -62,6 +63,13 @@ def one_line(kind: object) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
+def source(kind: object) -> str:
+    """Where a plug-in comes from: what the docstring of its file begins with."""
+    module = inspect.getmodule(getattr(kind, "paper", kind))
+    head = inspect.cleandoc(getattr(module, "__doc__", None) or "").partition("\n\n")[0]
+    return " ".join(head.partition("Deviations:")[0].split())
+
+
 def meanings(kind: "type | HasFields") -> dict[str, str]:
     """The meanings of parameters in the docstrings of a plug-in and of its bases.
 
@@ -74,6 +82,8 @@ def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
     width = max(len(row.name) for row in rows)
     for row in rows:
         yield from _wrapped(f"{row.name:<{width}}  ", row.about)
+        if verbose and row.source:
+            yield from _wrapped(f"{'':<{width}}  ", f"Source: {row.source}")
         for key, parameter in row.parameters.items() if verbose else ():
             missing = parameter.default is dataclasses.MISSING
             default = "required" if missing else f"= {default_text(parameter, parameter.default)}"

@@ -139,7 +139,8 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
         sentences["untested"] = _UNTESTED
-    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
+    missed = _missed(metrics)  # says more than that one class is predicted
+    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
         sentences["one class"] = (
             f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
             "algorithm.lr or more rounds, or weigh the classes (algorithm.class_weight)."
@@ -162,7 +163,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."
-    sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
+    sentences |= _sampled(metrics) | missed | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score means anything."
     if metric == PLAIN and alike:
@@ -215,10 +216,10 @@ def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if selection_metric_of(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
         return {}
     at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
-    known = "" if at is None or caught is None else f" From the probability {at:.3g} on, it finds {caught:.1%} of them."
+    known = "" if at is None or caught is None else f" Flagged from {at:.3g} on, {caught:.1%} of them are found."
     return {
-        "missed": "the more probable class is the positive one for no positive test example, as is usual where it is "
-        f"rare.{known} class_weight in [algorithm] gives it more weight in training."
+        "missed": "no positive test example is predicted to be positive, as is usual where that class is rare."
+        f"{known} class_weight in [algorithm] gives the class more weight in training."
     }
 
 

@@ -153,6 +153,8 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             return plugins.absolute(name), usable(section, name, plugins.load(name))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+    if name.endswith(".py"):
+        raise ConfigError(f"{path}: {name} is a file; name the class or preset in it, too: {name}:Name.")
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
     return name, _with_defaults(section, kinds[name])
