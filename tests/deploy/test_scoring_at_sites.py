@@ -36,10 +36,10 @@ def scores(table: Any, classes: Any) -> np.ndarray:
     return np.stack([table[f"p_{name}"].to_numpy() for name in classes], 1)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
-def test_a_run_leaves_the_simulations_model_at_each_site(project: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "how"), [("fedavg", "each"), ("fedavg", "sum"), ("ditto", "each")])
+def test_a_run_leaves_the_simulations_model_at_each_site(project: Path, name: str, how: str) -> None:
     """By its last evaluation, without any prediction; and nothing more leaves than before."""
-    config, algorithm, _ = trained(project, name)
+    config, algorithm, _ = trained(project, name, algorithm_settings={"scores": "sum"} if how == "sum" else {})
     last, sim = simulated(config)
     sim.begin(ROUNDS)
     algorithm.deploy(last.state, sim, "personal")
