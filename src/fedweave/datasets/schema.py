@@ -484,11 +484,15 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
+    chosen = [name for name in absent if name not in MEANINGS]  # by settings, which name the column itself
+    absent = [name for name in absent if name in MEANINGS]
     names = others if len(others) == len(absent) else ["…"] * len(absent)
     pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, names, strict=True))
     several = f" {_several_targets(table, others)}" if "label" in absent else ""
-    renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."
-    return f"{renamed}{several} See docs/data-format.md for all columns."
+    renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}." if pairs else ""
+    which = " and ".join(map(repr, chosen))
+    own = f" Change {which} where [data] names it (owner, node_time or targets)." if chosen else ""
+    return f"{renamed}{several}{own} See docs/data-format.md for all columns.".lstrip()
 
 
 def _several_targets(table: Table, columns: Sequence[str]) -> str:
@@ -618,10 +622,16 @@ def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
     return undirected(source, target, len(ids))
 
 
-def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndarray, np.ndarray]:
+ABSENT_END = "Add a row with this id to nodes, or remove the edge."
+
+
+def ends_of(
+    edges: Table, ids: pa.Array, loops: str = "refuse", remedy: str = ABSENT_END
+) -> tuple[np.ndarray, np.ndarray]:
     """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
 
-    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many.
+    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many. remedy: for an
+    end that is no node.
 
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
@@ -631,7 +641,6 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
         cells = edges.filled(name)
         numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
-        remedy = "Add a row with this id to nodes, or remove the edge."
         with faults:
             refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
