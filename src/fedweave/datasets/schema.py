@@ -484,15 +484,15 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
         return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
-    chosen = [name for name in absent if name not in MEANINGS]  # by settings, which name the column itself
+    by_setting = [name for name in absent if name not in MEANINGS]  # by settings, which name the column itself
     absent = [name for name in absent if name in MEANINGS]
     names = others if len(others) == len(absent) else ["…"] * len(absent)
     pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, names, strict=True))
     several = f" {_several_targets(table, others)}" if "label" in absent else ""
     renamed = f"If columns of another name have this meaning: [data] columns = {{{pairs}}}." if pairs else ""
-    which = " and ".join(map(repr, chosen))
-    own = f" Change {which} where [data] names it (owner, node_time or targets)." if chosen else ""
-    return f"{renamed}{several}{own} See docs/data-format.md for all columns.".lstrip()
+    which = " and ".join(map(repr, by_setting))
+    change = f" Change {which} where [data] names it (owner, node_time or targets)." if by_setting else ""
+    return f"{renamed}{several}{change} See docs/data-format.md for all columns.".lstrip()
 
 
 def _several_targets(table: Table, columns: Sequence[str]) -> str:
