@@ -170,7 +170,11 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
 }
 BAD_EDGES: dict[str, tuple[str | bytes, str, str]] = {
     "no bytes": (b"", "edges.csv: the file is empty", "Write it again"),
-    "missing node": ("source,target\nanna,ben\nben,dora\n", "edges.csv: row 3: target 'dora' is no node", "Add a row"),
+    "missing node": (
+        "source,target\nanna,ben\nben,dora\n",
+        "edges.csv: row 3: target 'dora' is no node",
+        'external = "features"',
+    ),
     "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node", "Add a row"),
     "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty", "remove the row"),
     "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself", "Remove"),

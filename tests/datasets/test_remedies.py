@@ -222,6 +222,9 @@ def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
         load("folder", path)
     data = load("folder", path, columns={"source": "src", "target": "dst"})
     assert data.edges.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    with refusal("data.column-missing", "Change 'branch' where [data] names it (owner") as caught:
+        load("folder", folder(tmp_path, nodes(F)), owner="branch")
+    assert "columns =" not in str(caught.value)
     with refusal("data.column-missing", "source,target"):
         load("folder", folder(tmp_path, nodes(F), "source target\na b\n"))
 

@@ -68,7 +68,7 @@ def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path,
 
 def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path) -> None:
     job(project, tmp_path / "out", experiment(rounds=1))
-    with refusal("contributions.unmeasured", "algorithm.parts =") as error:
+    with refusal("contributions.unmeasured", "algorithm.parts =", "without secure_sum") as error:
         measured(tmp_path / "out")
     assert error.value.code == "contributions.unmeasured"
 

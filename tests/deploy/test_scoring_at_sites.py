@@ -1,5 +1,6 @@
 """What a run leaves at a site scores there, alone: the numbers of `sites predict` and of the simulation."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedweave.deploy.sites.running import run
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.drift import drift
-from fedweave.experiment.runs.files import HISTOGRAMS, PREDICTIONS, SCORER
+from fedweave.experiment.runs.files import COLUMNS, HISTOGRAMS, PREDICTIONS, SCORER
 from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.scorer import Scorer, scorer_at
 from fedweave.metrics.selection import Flagging
@@ -36,10 +37,10 @@ def scores(table: Any, classes: Any) -> np.ndarray:
     return np.stack([table[f"p_{name}"].to_numpy() for name in classes], 1)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
-def test_a_run_leaves_the_simulations_model_at_each_site(project: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "how"), [("fedavg", "each"), ("fedavg", "sum"), ("ditto", "each")])
+def test_a_run_leaves_the_simulations_model_at_each_site(project: Path, name: str, how: str) -> None:
     """By its last evaluation, without any prediction; and nothing more leaves than before."""
-    config, algorithm, _ = trained(project, name)
+    config, algorithm, _ = trained(project, name, algorithm_settings={"scores": "sum"} if how == "sum" else {})
     last, sim = simulated(config)
     sim.begin(ROUNDS)
     algorithm.deploy(last.state, sim, "personal")
@@ -116,6 +117,19 @@ def test_columns_that_the_site_had_not_are_refused(banks: Path) -> None:
     nodes.write_text(nodes.read_text().replace("age,debt", "age,loan"))
     with refusal("data", "debt"):
         scorer_at(banks / "bank-b").score(banks / "bank-b/data")
+
+
+def test_a_later_run_without_a_model_is_named(banks: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(banks)
+    runs = banks / "bank-a/runs"
+    scorer_at(banks / "bank-a")
+    assert not caplog.messages
+    (runs / "r2").mkdir()
+    shutil.copyfile(runs / "r1" / COLUMNS, runs / "r2" / COLUMNS)
+    late = (runs / "r1" / SCORER).stat().st_mtime + 60
+    os.utime(runs / "r2" / COLUMNS, (late, late))
+    scorer_at(banks / "bank-a")
+    assert "the model is of r1; r2 began later and has left none" in caplog.text
 
 
 def test_a_model_that_cannot_be_kept_ends_no_run(project: Path) -> None:

@@ -118,6 +118,12 @@ def test_what_becomes_of_edges_between_clients(external: str, given: int, said: 
     assert clients_table(cut(2, np.array([[1, 2], [3, 4]])), whole, None, external).caption == said
 
 
+def test_edges_that_leave_members_own_tables_are_counted() -> None:
+    whole = {"edges": 10, "edges_lost": 0, "elsewhere": 7}
+    table = clients_table(cut(2, np.array([[1, 2], [3, 4]])), whole, None, "features")
+    assert str(table.caption).endswith("\n7 edges to other members' nodes in members' own tables, used as features")
+
+
 @pytest.mark.parametrize(
     ("external", "said"),
     [

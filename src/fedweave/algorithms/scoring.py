@@ -1,5 +1,6 @@
 """Evaluation of models, shared by all algorithms."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -289,6 +290,10 @@ class SumsScores:
         """The weights that a client uses, from the server's message."""
         raise NotImplementedError
 
+    def score_or_store(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
+        """See `Deployable.score_or_store`."""
+        raise NotImplementedError
+
     @on_client(
         sends=lambda self: summed(self.quorum >= 1, models.example(self.net) == "link"),
         hears=lambda self: self.composed.client_learns,
@@ -296,7 +301,8 @@ class SumsScores:
     )
     def score_sum(self, client: Client, message: Tree) -> Tree:
         """Scores of the global model on the client's own nodes, as masked integers."""
-        return sum_score(self.net, self.used(client, message), client.graph)
+        w = self.used(client, message)
+        return self.score_or_store(client, message, w, lambda: sum_score(self.net, w, client.graph))
 
 
 TRIED = "tried"

@@ -21,6 +21,7 @@ from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
 from fedweave.datasets.schema import (
+    ABSENT_END,
     COLUMNS,
     EDGES,
     NODES,
@@ -50,6 +51,11 @@ class Folder(NodeSettings, Tabular):
     owner:      the column of nodes with their owners, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
     """
+
+    absent_end: ClassVar[str] = (
+        f'{ABSENT_END} If another member has this node, [data] external = "features" makes columns of such edges; see '
+        "docs/edges-between-members.md."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

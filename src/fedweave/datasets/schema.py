@@ -492,7 +492,8 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
         remedies.append(_several_targets(table, others))
     if of_settings := [name for name in absent if name not in meant]:  # such as that of the owner: an own name
         remedies.append(
-            f"A setting in [data] names {' and '.join(map(repr, of_settings))}: give your table's name there."
+            f"A setting in [data] (owner, node_time or targets) names {' and '.join(map(repr, of_settings))}: give your "
+            "table's name there."
         )
     return f"{' '.join(remedies)} See docs/data-format.md for all columns."
 
@@ -624,10 +625,16 @@ def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
     return undirected(source, target, len(ids))
 
 
-def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndarray, np.ndarray]:
+ABSENT_END = "Add a row with this id to nodes, or remove the edge."
+
+
+def ends_of(
+    edges: Table, ids: pa.Array, loops: str = "refuse", remedy: str = ABSENT_END
+) -> tuple[np.ndarray, np.ndarray]:
     """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
 
-    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many.
+    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many. remedy: for an
+    end that is no node.
 
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
@@ -637,7 +644,6 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
         cells = edges.filled(name)
         numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
-        remedy = "Add a row with this id to nodes, or remove the edge."
         with faults:
             refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))

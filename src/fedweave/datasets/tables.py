@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from fedweave.datasets.features import (
     without_sens,
 )
 from fedweave.datasets.schema import (
+    ABSENT_END,
     AUTO,
     EDGES,
     NODES,
@@ -422,6 +424,7 @@ class Tabular(Carrying):
            it is no feature.
     """
 
+    absent_end: ClassVar[str] = ABSENT_END  # the remedy for an edge to an id that is no node
     owner: str | None = None
 
     def __post_init__(self) -> None:
@@ -538,7 +541,7 @@ class Tabular(Carrying):
             "owner": lambda record: whose.kinds(self.owner or "", record["owners"]) if record.get("owners") else None,
             "elsewhere": lambda record: pa.array([], "str"),
             "ends": lambda record: (
-                ends_of(edges, pa.concat_arrays([record["ids"], record["elsewhere"]]), self.loops)
+                ends_of(edges, pa.concat_arrays([record["ids"], record["elsewhere"]]), self.loops, self.absent_end)
                 if {"ids", "elsewhere"} <= record.keys()
                 else None
             ),

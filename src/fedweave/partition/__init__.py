@@ -105,7 +105,8 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
 def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
     """Notes on what came with the data and is not used: its reader's notes, and a split or owners that the partition
     `result` does not follow. `partition` made it, or is None where that is unknown."""
-    owners = [] if data.owner is None or result.names == data.owners else [OWNERS]
+    followed = result.names is not None and set(result.names) <= set(data.owners or ())  # some may have left
+    owners = [] if data.owner is None or followed else [OWNERS]
     return [*data.notes, *_unused_split(partition, data, result), *_unused_ratios(partition, data), *owners]
 
 

@@ -154,8 +154,8 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
         raise UserError(
             f"{directory} was trained between sites and cannot be repeated without the members' data. The parts "
             "coalition_value and validated_value measure contributions, in accuracy, as sites train: set "
-            "algorithm.parts = ['coalition_value']. Or run the same experiment in one process, if all data may be "
-            "there.",
+            "algorithm.parts = ['coalition_value'], without secure_sum, which hides what they need. Or run the same "
+            "experiment in one process, if all data may be there.",
             code="contributions.unmeasured",
         )
     first = next(iter(known))

@@ -68,6 +68,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
     columns = statistics(*partitioned) | client_names
     edge_attributes = built.data.edge_attrs
     whole = totals(*partitioned) | ({} if edge_attributes is None else {"given": edge_attributes.ends.shape[1]})
+    if (outside := built.data.outside) is not None:
+        whole |= {"elsewhere": outside.edge_attrs.ends.shape[1]}
     console.print(clients_table(columns, whole, built.data.labels, config.external, built.data.targets))
     unsuited = built.algorithm.notes
     alone = filter(None, [untested(columns["test"], built.fed.test is not None)])
@@ -152,6 +154,9 @@ def clients_table(
     joining = f"; {listed_edges:,} edges join these pairs" if listed_edges != whole["edges"] else ""
     fate = f"between clients, {USED[external]}" if external in USED else "lost to all clients"
     caption = f"{whole['edges_lost']:,} of {edges} ({share:.1%}{joining}) {fate}"
+    if whole.get("elsewhere"):
+        other = counted(whole["elsewhere"], "edge")
+        caption += f"\n{other} to other members' nodes in members' own tables, {USED[external]}"
     if "graphs" in whole:
         tested = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
         caption = tested if whole["global_test"] else f"{counted(whole['graphs'], 'graph')}, all of them clients'"

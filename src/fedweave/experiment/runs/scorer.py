@@ -4,6 +4,7 @@ The file is enough to score: you need neither the run nor its data, a server or 
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from fedweave.experiment.config.plugins import choose
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form
-from fedweave.experiment.runs.files import CONFIG, SCORER, read, write
+from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.predictions import (
     Predicted,
     ends_of,
@@ -46,6 +47,8 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import Flagging
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
+
+_LOG = logging.getLogger(__name__)
 
 FORMAT = 1  # of the file; raise it when an older version would misread a new file
 _ABOUT, _WEIGHTS = "about", "w"
@@ -352,12 +355,29 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
             f"--model and --round are of a run's folder, and {place} holds one model. Leave them out.",
             code="score.client",
         )
-    scorer = Scorer.load(scorer_file(place))
+    scorer = Scorer.load(file := scorer_file(place))
+    if later := _later(place, file):
+        _LOG.warning(
+            "note: the model is of %s; %s began later and has left none so far: %s may say why",
+            file.parent.name,
+            later,
+            place / "fedweave.log",
+        )
     if client is not None and client != scorer.client:
         raise UserError(
             f"--client {client}: {place} holds the model of {scorer.client}. Leave --client out.", code="score.client"
         )
     return scorer
+
+
+def _later(place: Path, file: Path) -> str:
+    """The last run of the site's folder `place` that trained after the scorer in `file`, and left none; "" if there is
+    none, or the place is no site's folder."""
+    if file.parent.parent != place / "runs":
+        return ""
+    began = {run.parent: run.stat().st_mtime for run in place.glob(f"runs/*/{COLUMNS}")}
+    later = [run for run in began if began[run] > file.stat().st_mtime and not (run / SCORER).exists()]
+    return max(later, key=began.__getitem__).name if later else ""
 
 
 def scorer_file(place: Path) -> Path:
