@@ -231,7 +231,7 @@ def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
 
 def test_an_absent_column_that_a_setting_names_is_corrected_in_that_setting(tmp_path: Path) -> None:
     path = folder(tmp_path, nodes(F).replace("id,label", "customer,fraud"))
-    proposed = ('columns = {id = "…", label = "…"}', "A setting in [data] names 'branch'")
+    proposed = ('columns = {id = "…", label = "…"}', "Change 'branch' where [data] names it")
     with refusal("data.column-missing", *proposed) as error:
         load("folder", path, owner="branch")
     assert "branch =" not in str(error.value)

@@ -490,11 +490,11 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     remedies = [f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."] if meant else []
     if "label" in absent:
         remedies.append(_several_targets(table, others))
-    if of_settings := [name for name in absent if name not in meant]:  # such as that of the owner: an own name
-        remedies.append(
-            f"A setting in [data] (owner, node_time or targets) names {' and '.join(map(repr, of_settings))}: give your "
-            "table's name there."
-        )
+    if of_settings := [
+        name for name in absent if name not in meant
+    ]:  # such as the owner's column: a name of the user's
+        which = " and ".join(map(repr, of_settings))
+        remedies.append(f"Change {which} where [data] names it (owner, node_time or targets).")
     return f"{' '.join(remedies)} See docs/data-format.md for all columns."
 
 
