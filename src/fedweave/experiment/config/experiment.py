@@ -448,7 +448,8 @@ class Config:
 
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
-        sections = {name: choice.plain() for name, choice in self.sections.items()}
+        stated = {**self.sections, "algorithm": with_weight_decay(self.algorithm, self.links is not None)}
+        sections = {name: choice.plain() for name, choice in stated.items()}
         sections["model"] |= self.member_models.plain()
         if self.folder is not None:
             sections["data"]["path"] = self.folder
@@ -654,6 +655,20 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
         dropped += tuple(f"parts {name}" for name in idle)
     exchanged = Exchanged(tuple(remaining), replaced, dropped)
     return {**document, "algorithm": {"name": name, **remaining}}, exchanged
+
+
+def with_weight_decay(algorithm: Choice, links: bool) -> Choice:
+    """The algorithm with the number that its `weight_decay` has by default, so that a run's file states it."""
+    if algorithm.values.get("weight_decay", 0.0) is not None:
+        return algorithm
+    from fedweave.algorithms.fedavg import LocalTraining
+    from fedweave.algorithms.parts.part import default_weight_decay
+    from fedweave.algorithms.preset import Preset
+
+    kind = algorithm.kind
+    if not (isinstance(kind, Preset) or (isinstance(kind, type) and issubclass(kind, LocalTraining))):
+        return algorithm  # a plug-in from outside, whose None has another meaning
+    return dataclasses.replace(algorithm, values={**algorithm.values, "weight_decay": default_weight_decay(links)})
 
 
 def _default(fields: Mapping[str, Parameter], key: str) -> object:
