@@ -156,8 +156,8 @@ def commands(times: int) -> Iterator[str]:
             ("python -c 'import torch'", ["-c", "import torch"]),
             ("fedweave --help", ["-m", "fedweave", "--help"]),
             ("fedweave list algorithms", ["-m", "fedweave", "list", "algorithms"]),
-            ("fedweave check, digits", ["-m", "fedweave", "check", "experiments/digits.toml"]),
-            ("fedweave run, digits, three rounds", ["-m", "fedweave", *few]),
+            ("fedweave check experiments/digits.toml", ["-m", "fedweave", "check", "experiments/digits.toml"]),
+            ("fedweave run experiments/digits.toml --set rounds=3", ["-m", "fedweave", *few]),
         ):
             taken = []
             for _ in range(times + 1):

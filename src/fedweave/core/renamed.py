@@ -79,8 +79,9 @@ def current_path(path: str) -> str:
     """A key with the sections above it, such as "data.normalise", with current names."""
     parts = path.split(".")
     above = ["", *parts]
-    kept = (*_OF_DATA, *_OF_MEMBERS)
-    return ".".join(part if above[at] in kept else RENAMED.get(part, part) for at, part in enumerate(parts))
+    return ".".join(
+        part if above[at] in (*_OF_DATA, *_OF_MEMBERS) else RENAMED.get(part, part) for at, part in enumerate(parts)
+    )
 
 
 def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
@@ -106,15 +107,15 @@ class TakesOldNames(ABCMeta):
         Raises:
             ConfigError: it has a method by its old name.
         """
-        made = super().__new__(cls, name, bases, namespace, **more)
+        new_class = super().__new__(cls, name, bases, namespace, **more)
         for old, new in RENAMED_METHODS.items():
-            for kind in made.__mro__:
+            for kind in new_class.__mro__:
                 if _has_method(vars(kind).get(old), old):
                     raise ConfigError(
                         f"{kind.__name__}.{old}: the method has the name {new} now. Rename it.",
                         code="config.renamed-method",
                     )
-        return made
+        return new_class
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         """Make an object."""

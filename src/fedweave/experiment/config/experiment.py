@@ -448,8 +448,7 @@ class Config:
 
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
-        stated = {**self.sections, "algorithm": with_weight_decay(self.algorithm, self.links is not None)}
-        sections = {name: choice.plain() for name, choice in stated.items()}
+        sections = {name: choice.plain() for name, choice in self.sections.items()}
         sections["model"] |= self.member_models.plain()
         if self.folder is not None:
             sections["data"]["path"] = self.folder
@@ -734,7 +733,8 @@ def resolve(document: Document) -> Config:
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     if "algorithm" in sections:
-        sections["algorithm"] = with_foreign_ends(sections["algorithm"], across.get("external", ""))
+        chosen = with_foreign_ends(sections["algorithm"], across.get("external", ""))
+        sections["algorithm"] = with_weight_decay(chosen, links is not None)
     faults.refuse()
     from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
 
