@@ -147,6 +147,8 @@ def test_a_method_by_an_old_name_is_an_error() -> None:
         type("Mine", (Part,), {"judged": lambda self, ctx: ctx.start})
     with refusal("config.renamed-method", "Mine.one_judged", "evaluates_one_model"):
         type("Mine", (FedAvg,), {"one_judged": cached_property(lambda self: False)})
+    with refusal("config.renamed-method", "Mine.judged", "score_or_store"):
+        type("Mine", (FedAvg,), {"judged": lambda self, client, message, w, score: score()})
     with refusal("config.renamed-method", "Mine.tells", "sends_to_peers"):
         type("Mine", (Part,), {"tells": {"h": "embeddings"}})
     mixed_in = type("Shared", (), {"told": lambda self, state, fed: (state, None)})

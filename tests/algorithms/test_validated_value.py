@@ -112,6 +112,17 @@ def test_what_it_cannot_value_is_refused(code: str, document: dict[str, Any]) ->
         next(train(built.algorithm, built.fed, 1))
 
 
+def test_a_checkpoint_without_the_last_global_update_goes_on() -> None:
+    built = build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value"]}}))
+    algorithm, fed = built.algorithm, built.fed
+    state = algorithm.init(fed)
+    for number in (1, 2):
+        fed.begin(number)
+        del state["parts"]["CoalitionValue"]["last"]
+        state = algorithm.round(state, fed)
+    assert state["parts"]["CoalitionValue"]["last"].any()
+
+
 @cache
 def honest(data: str, seed: int) -> float:
     return share(rounds(prepared(data, seed, PARTS_OF_IT), seed, None), "validated")

@@ -108,7 +108,8 @@ class TakesOldNames(ABCMeta):
             ConfigError: it has a method by its old name.
         """
         new_class = super().__new__(cls, name, bases, namespace, **more)
-        for old, new in RENAMED_METHODS.items():
+        of_algorithms = {"judged": "score_or_store"} if hasattr(new_class, "score_or_store") else {}
+        for old, new in (RENAMED_METHODS | of_algorithms).items():
             for kind in new_class.__mro__:
                 if _has_method(vars(kind).get(old), old):
                     raise ConfigError(

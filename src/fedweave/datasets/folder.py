@@ -51,9 +51,6 @@ class Folder(NodeSettings, Tabular):
                 that train together must all give the same categories and groups.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
     @property
     def of_edges(self) -> bool:
         """See `Classified.of_edges`."""
