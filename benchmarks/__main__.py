@@ -153,18 +153,18 @@ def commands(times: int) -> Iterator[str]:
         surrounding = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         surrounding |= {"PYTHONPYCACHEPREFIX": f"{folder}/compiled", "OMP_NUM_THREADS": "1"}
         for shown, words in (
-            ("`python -c 'import torch'`", ["-c", "import torch"]),
-            ("`fedweave --help`", ["-m", "fedweave", "--help"]),
-            ("`fedweave list algorithms`", ["-m", "fedweave", "list", "algorithms"]),
-            ("`fedweave check` of digits", ["-m", "fedweave", "check", "experiments/digits.toml"]),
-            ("`fedweave run` of digits, three rounds", ["-m", "fedweave", *few]),
+            ("python -c 'import torch'", ["-c", "import torch"]),
+            ("fedweave --help", ["-m", "fedweave", "--help"]),
+            ("fedweave list algorithms", ["-m", "fedweave", "list", "algorithms"]),
+            ("fedweave check experiments/digits.toml", ["-m", "fedweave", "check", "experiments/digits.toml"]),
+            ("fedweave run experiments/digits.toml --set rounds=3", ["-m", "fedweave", *few]),
         ):
             taken = []
             for _ in range(times + 1):
                 before = _of_children()
                 subprocess.run([sys.executable, *words], env=surrounding, cwd=root, check=True, capture_output=True)
                 taken.append(_of_children() - before)
-            yield f"| {shown} | {median(taken[1:]):.1f} |"
+            yield f"| `{shown}` | {median(taken[1:]):.1f} |"
 
 
 def _of_children() -> float:

@@ -1,10 +1,9 @@
 """The pages about `benchmarks.baselines_table`, of its runs in docs/results/baselines-runs.csv; nothing is run.
 
 In docs/results/baselines.md the tables below the introduction are written anew, with a line for each method, data set
-and cut of which all runs are there. In
-docs/findings/baselines.md the table over all of them takes the place of the one that is there. Its stars are by the
-paired t-test between `fedavg` and each other method, over seeds, corrected over all of them after Benjamini and
-Hochberg, such that of all stars 5 % are expected to be false.
+and cut of which all runs are there. In docs/findings/baselines.md the table over all of them takes the place of the one
+that is there. Its stars are by the paired t-test between `fedavg` and each other method, over seeds, corrected over all
+of them after Benjamini and Hochberg, such that of all stars 5 % are expected to be false.
 
     python -m benchmarks.baselines_page [--runs FILE] [--docs DIR]
 """
@@ -145,7 +144,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     given = parser.parse_args()
     runs = Runs(given.runs, fixed=True)
-    there, main_page = everything(runs), given.docs / "findings/baselines.md"
+    there, main_page = everything(runs), given.docs / "findings" / "baselines.md"
     results = given.docs / "results" / "baselines.md"
     results.write_text(page(results.read_text(), runs))
     main_page.write_text(renewed(main_page.read_text(), there))

@@ -89,6 +89,6 @@ def _command(line: str) -> tuple[str, ...]:
     line = _THROUGH.sub("fedweave ", line)
     if not re.match(r"(fedweave|make|pip install|python -m benchmarks\.\w+)(?= [\w.\-\"'{RUN…]|$)", line):
         return ()
-    line = re.sub(r"\[(--[^\]]*)\]", r"\1", re.split(r" (?:&&|\||>) ", line)[0])
+    line = re.sub(r"\[(--[^\]]*)\]", r"\1", re.split(r" (?:&&|\|\|?|>) ", line)[0])
     words = shlex.split(line, comments=True)
     return tuple(re.sub(r"^(\w+)(\|\w+)+$", r"\1", word) for word in words if word != ELLIPSIS)

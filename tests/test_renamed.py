@@ -1,6 +1,7 @@
 """Old names of settings keep their meaning, wherever they are given."""
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from fedweave import datasets, models, partition
-from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import Part, SecureSum
 from fedweave.core.algorithm import give_defaults
 from fedweave.core.mechanism import Applied
@@ -144,3 +145,29 @@ def test_parts_take_old_names_and_ledgers_keep_theirs() -> None:
 def test_a_method_by_an_old_name_is_an_error() -> None:
     with refusal("config.renamed-method", "Mine.judged", "personalize"):
         type("Mine", (Part,), {"judged": lambda self, ctx: ctx.start})
+    with refusal("config.renamed-method", "Mine.one_judged", "evaluates_one_model"):
+        type("Mine", (FedAvg,), {"one_judged": cached_property(lambda self: False)})
+    with refusal("config.renamed-method", "Mine.judged", "score_or_store"):
+        type("Mine", (FedAvg,), {"judged": lambda self, client, message, w, score: score()})
+    with refusal("config.renamed-method", "Mine.tells", "sends_to_peers"):
+        type("Mine", (Part,), {"tells": {"h": "embeddings"}})
+    mixed_in = type("Shared", (), {"told": lambda self, state, fed: (state, None)})
+    with refusal("config.renamed-method", "Shared.told", "evaluation_message"):
+        type("Mine", (mixed_in, FedAvg), {})
+
+
+def test_names_of_classes_and_members_are_no_settings() -> None:
+    weights = {"everyone": 1.0, "least": 5.0}
+    table = {"class_weight": weights, "everyone": False, "members": {"least": {"normalise": "row"}}}
+    expected = {"class_weight": weights, "require_all": False, "members": {"least": {"normalize": "row"}}}
+    assert current(table) == expected
+    assert current(expected, OLD_NAMES) == table
+    assert current_path("algorithm.class_weight.least") == "algorithm.class_weight.least"
+    assert current_path("algorithm.least") == "algorithm.minimum"
+
+
+@pytest.mark.parametrize(("data", "expected"), [({}, 5e-4), ({"task": "links"}, 0.0)], ids=["nodes", "links"])
+def test_a_run_states_the_weight_decay_that_it_has_by_default(data: dict[str, Any], expected: float) -> None:
+    config = resolve({"data": {"name": "cora"} | data, "algorithm": {"name": "fedavg"}})
+    assert config.plain()["algorithm"]["weight_decay"] == expected
+    assert resolve(config.plain()).plain() == config.plain()

@@ -17,6 +17,7 @@ from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.experiment.config.toml import override
+from fedweave.export.card import CardSettings, read_card
 from tests.shown import ROOT, Block, Shown, blocks, commands
 
 try:
@@ -141,6 +142,10 @@ def test_configurations_that_are_shown_resolve(block: Block, tmp_path: Path) -> 
     document = tomllib.loads(block.text)
     if "project" in document:  # of a package that announces plug-ins
         assert set(document["project"]["entry-points"]) <= {f"fedweave.{kind}" for kind in ANNOUNCED}
+        return
+    if document.keys() <= config.own_parameters(CardSettings).keys():
+        (tmp_path / "card.toml").write_text(block.text)
+        read_card(tmp_path / "card.toml")
         return
     if SITES & document.keys() or (block.text.startswith("[data]") and "classes" in document["data"]):
         lacking = "" if "data" in document else '[data]\npath = "data"\nclasses = 2\n'

@@ -98,17 +98,29 @@ def test_a_server_values_them_on_examples_of_its_own(data_root: Path, monkeypatc
     [
         ("config.value", {"algorithm": {"name": "fedavg", "parts": ["validated_value"]}}),
         ("config.value", {"algorithm": {"name": "fedavg", "parts": [*PARTS_OF_IT, "secure_sum"]}}),
+        ("config.value", {"algorithm": {"name": "fedavg", "parts": [*PARTS_OF_IT, "coalition_value"]}}),
         (
             "config.server-val",
             {"algorithm": {"name": "fedavg", "parts": ["norm_bound", {"name": "validated_value", "on": "server"}]}},
         ),
     ],
-    ids=["any length", "hidden updates", "no examples at the server"],
+    ids=["any length", "hidden updates", "two values", "no examples at the server"],
 )
 def test_what_it_cannot_value_is_refused(code: str, document: dict[str, Any]) -> None:
     with refusal(code, "validated_value"):
         built = build(resolve(CONFIG | document))
         next(train(built.algorithm, built.fed, 1))
+
+
+def test_a_checkpoint_without_the_last_global_update_goes_on() -> None:
+    built = build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value"]}}))
+    algorithm, fed = built.algorithm, built.fed
+    state = algorithm.init(fed)
+    for number in (1, 2):
+        fed.begin(number)
+        del state["parts"]["CoalitionValue"]["last"]
+        state = algorithm.round(state, fed)
+    assert state["parts"]["CoalitionValue"]["last"].any()
 
 
 @cache

@@ -28,7 +28,7 @@ def rows() -> list[dict[str, str]]:
 def test_pages_are_those_of_the_runs() -> None:
     runs = Runs(RUNS, fixed=True)
     there = everything(runs)
-    main = (DOCS / "findings/baselines.md").read_text()
+    main = (DOCS / "findings" / "baselines.md").read_text()
     assert renewed(main, there) == main
     results = (DOCS / "results" / "baselines.md").read_text()
     assert page(results, runs) == results

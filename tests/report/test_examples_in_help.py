@@ -23,6 +23,13 @@ def test_an_example_runs(name: str) -> None:
     assert step.round == 1
 
 
+@pytest.mark.parametrize("name", sorted(name for name, kind in ALGORITHMS.items() if hasattr(kind, "paper")))
+def test_the_model_of_an_example_suits_the_algorithm(name: str) -> None:
+    text = inspect.cleandoc(ALGORITHMS[name].__doc__)
+    model, algorithm, _ = dedent(text.split("Example:\n")[1].split("\n\n")[0]).strip().splitlines()
+    exec(f"{model}\n{algorithm}", {"fedweave": fedweave, "data": fedweave.datasets.load("digits")})
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_help_says_where_an_algorithm_comes_from(name: str) -> None:
     kind = ALGORITHMS[name]

@@ -32,6 +32,7 @@ class OwnNorms(Part):
 class FedBN:
     """FedAvg of all weights except normalization weights, which stay at each client."""
 
+    example_model: ClassVar[str] = "GCN(hidden=64, norm='batch')"
     exempt_laws: ClassVar[Record] = {"one_client_is_ordinary_training": "its model has batch norm"}
     # Adam would turn the rounding of a bias before batch norm, whose gradient is 0, into steps.
     test_settings: ClassVar[Record] = {"model": {"name": "gcn", "norm": "batch"}, "optimizer": "sgd"}

@@ -30,6 +30,7 @@ class FedStar:
     lr: float = 1e-3
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True, model="star")
+    example_model: ClassVar[str] = "Star(hidden=64)"
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[Record] = {"lr": 0.01}
 

@@ -148,9 +148,10 @@ class Preset:
         file = inspect.cleandoc(getattr(inspect.getmodule(self.paper), "__doc__", None) or "").partition("\n\n")[0]
         source = ["Source: " + " ".join(file.split()), ""] if file else []
         first = next((f", {name}={default_of(field)!r}" for name, field in _fields(self.paper).items()), "")
+        model = getattr(self.paper, "example_model", "GCN(hidden=64)")
         example = [
             "Example:",
-            "    model = fedweave.models.GCN(hidden=64).build(data.features, data.classes)",
+            f"    model = fedweave.models.{model}.build(data.features, data.classes)",
             f"    algorithm = fedweave.algorithms.{self.__name__}(model{first})",
             "    fed = fedweave.federation(data, cut, algorithm, seed=0)",
         ]

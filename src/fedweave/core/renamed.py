@@ -2,7 +2,7 @@
 
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from fedweave.core.types import Record
@@ -30,12 +30,14 @@ RENAMED_METHODS = {
     "judged": "personalize",
     "judged_model": "evaluated_model",
     "judges_received": "evaluates_received",
+    "one_judged": "evaluates_one_model",
     "told": "evaluation_message",
     "told_again": "trained_model_message",
     "tells": "sends_to_peers",
 }
 OLD_NAMES = {new: old for old, new in RENAMED.items()}
-_OF_COLUMNS = ("categories", "columns")  # tables whose keys are names of columns
+_OF_DATA = ("categories", "columns", "class_weight")  # tables whose keys are names in the data
+_OF_MEMBERS = ("members",)  # tables of settings whose keys are names of members
 
 
 def current(values: Mapping[str, Any], names: Mapping[str, str] = RENAMED) -> Record:
@@ -47,9 +49,16 @@ def current(values: Mapping[str, Any], names: Mapping[str, str] = RENAMED) -> Re
         ConfigError: the table has a setting by both its names.
     """
     _check_once(values, values, names)
-    return {
-        names.get(name, name): value if name in _OF_COLUMNS else _inside(value, names) for name, value in values.items()
-    }
+    return {names.get(name, name): _below(name, value, names) for name, value in values.items()}
+
+
+def _below(name: str, value: Any, names: Mapping[str, str]) -> Any:
+    """The value of a setting, with the current names of the settings in it."""
+    if name in _OF_DATA:
+        return value
+    if name in _OF_MEMBERS and isinstance(value, Mapping):
+        return {member: _inside(table, names) for member, table in value.items()}
+    return _inside(value, names)
 
 
 def _check_once(names_in: Iterable[str], values: Mapping[str, Any], names: Mapping[str, str]) -> None:
@@ -68,7 +77,11 @@ def _inside(value: Any, names: Mapping[str, str]) -> Any:
 
 def current_path(path: str) -> str:
     """A key with the sections above it, such as "data.normalise", with current names."""
-    return ".".join(RENAMED.get(part, part) for part in path.split("."))
+    parts = path.split(".")
+    above = ["", *parts]
+    return ".".join(
+        part if above[at] in (*_OF_DATA, *_OF_MEMBERS) else RENAMED.get(part, part) for at, part in enumerate(parts)
+    )
 
 
 def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
@@ -86,7 +99,7 @@ def fitting(values: Mapping[str, Any], valid: Collection[str]) -> Record:
 
 class TakesOldNames(ABCMeta):
     """The class of classes whose settings may be given by their old names, too. A method by an old name would never be
-    called, so that it is an error."""
+    called, so that it is an error, also in a base class."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **more: Any) -> "TakesOldNames":
         """Make a class.
@@ -94,18 +107,31 @@ class TakesOldNames(ABCMeta):
         Raises:
             ConfigError: it has a method by its old name.
         """
-        for old, new in RENAMED_METHODS.items():
-            if callable(namespace.get(old)) or isinstance(namespace.get(old), property):
-                raise ConfigError(
-                    f"{name}.{old}: the method has the name {new} now. Rename it.", code="config.renamed-method"
-                )
-        return super().__new__(cls, name, bases, namespace, **more)
+        new_class = super().__new__(cls, name, bases, namespace, **more)
+        of_algorithms = {"judged": "score_or_store"} if hasattr(new_class, "score_or_store") else {}
+        for old, new in (RENAMED_METHODS | of_algorithms).items():
+            for kind in new_class.__mro__:
+                if _has_method(vars(kind).get(old), old):
+                    raise ConfigError(
+                        f"{kind.__name__}.{old}: the method has the name {new} now. Rename it.",
+                        code="config.renamed-method",
+                    )
+        return new_class
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
         """Make an object."""
         if values and not RENAMED.keys().isdisjoint(values):
             values = fitting(values, getattr(cls, "__dataclass_fields__", {}))
         return super().__call__(*args, **values)
+
+
+def _has_method(value: object, name: str) -> bool:
+    """Whether what a class has by this name is a method, or a table of what a part sends to peers."""
+    return (
+        callable(value)
+        or isinstance(value, property | cached_property)
+        or (name == "tells" and isinstance(value, Mapping))
+    )
 
 
 def takes_old_names(function: Callable[P, T]) -> Callable[P, T]:

@@ -57,9 +57,6 @@ class Folder(NodeSettings, Tabular):
         "docs/edges-between-members.md."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
     @property
     def of_edges(self) -> bool:
         """See `Classified.of_edges`."""

@@ -18,8 +18,7 @@ from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, UserError
 
-REFUSE, DROP = "refuse", "drop"
-UNREADABLE = (REFUSE, DROP)
+REFUSE = "refuse"
 OTHER = "other"
 # Of Duvenaud et al. (2015, "Convolutional networks on graphs for learning molecular fingerprints"); all others are
 # OTHER. Public and fixed, so that members who have not seen each other's molecules have the same columns.

@@ -362,9 +362,6 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
 
     task: Literal["nodes", "edges"] = "nodes"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.
 

@@ -121,11 +121,11 @@ def moment(name: str, value: float | str | None) -> float:
         ) from error
 
 
-def _at(split_times: float, times: np.ndarray) -> float:
+def _at(end: float, times: np.ndarray) -> float:
     """The time `end`; if it is a share, the time up to which this share of the sorted `times` lies."""
-    if not 0 < split_times < 1 or not len(times):
-        return split_times
-    return float(times[max(0, int(np.ceil(split_times * len(times) - 1e-9)) - 1)])
+    if not 0 < end < 1 or not len(times):
+        return end
+    return float(times[max(0, int(np.ceil(end * len(times) - 1e-9)) - 1)])
 
 
 def by_time(data: Dataset, held: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:

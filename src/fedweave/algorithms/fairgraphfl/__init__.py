@@ -382,6 +382,7 @@ class FairGraphFL:
     lr: float = 0.001
 
     capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
+    example_model: ClassVar[str] = "GIN(hidden=64, pool='sum')"
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[Record] = {"lr": 0.01, "max_ring": 4}
 

@@ -264,6 +264,12 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "{one} computes clients' shares in a mean of updates, but {other} replaces the mean; leave out one of them",
     ),
     (
+        _tries,
+        _tries,
+        "first before",
+        "{one} and {other} both value clients by trying models, and their measurements have the same names; keep one",
+    ),
+    (
         lambda part: part.needs.supervised,
         lambda part: part.needs.supervised,
         "first before",

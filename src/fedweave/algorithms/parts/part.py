@@ -33,7 +33,11 @@ OptimizerName = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 OptimizerState = Literal["kept", "fresh"]
 ClassWeights = Literal["none", "balanced"] | tuple[NonNegative, ...] | dict[str, NonNegative]
 
-WEIGHT_DECAY = 5e-4  # the default where the examples are no links
+
+def default_weight_decay(links: bool) -> float:
+    """The weight decay of local training without a setting; links: whether links are the examples."""
+    return 0.0 if links else 5e-4
+
 
 # The names of parts whose downloads the local training reads.
 COUNTS = "ClassCounts"  # sends "classes", the number of training examples of each class at all clients together
@@ -100,7 +104,7 @@ class Training:
         names = [entry.name for entry in fields(cls) if entry.name not in ("model", "loss")]
         settings = {name: getattr(algorithm, name) for name in names}
         if settings["weight_decay"] is None:
-            settings["weight_decay"] = 0.0 if models.example(model) == "link" else WEIGHT_DECAY
+            settings["weight_decay"] = default_weight_decay(models.example(model) == "link")
         return cls(model, loss=weighing(algorithm), **settings)
 
     @cached_property

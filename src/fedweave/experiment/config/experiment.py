@@ -656,6 +656,20 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
     return {**document, "algorithm": {"name": name, **remaining}}, exchanged
 
 
+def with_weight_decay(algorithm: Choice, links: bool) -> Choice:
+    """The algorithm with the number that its `weight_decay` has by default, so that a run's file states it."""
+    if algorithm.values.get("weight_decay", 0.0) is not None:
+        return algorithm
+    from fedweave.algorithms.fedavg import LocalTraining
+    from fedweave.algorithms.parts.part import default_weight_decay
+    from fedweave.algorithms.preset import Preset
+
+    kind = algorithm.kind
+    if not (isinstance(kind, Preset) or (isinstance(kind, type) and issubclass(kind, LocalTraining))):
+        return algorithm  # a plug-in from outside, whose None has another meaning
+    return dataclasses.replace(algorithm, values={**algorithm.values, "weight_decay": default_weight_decay(links)})
+
+
 def _default(fields: Mapping[str, Parameter], key: str) -> object:
     return fields[key].default if key in fields else None
 
@@ -719,7 +733,8 @@ def resolve(document: Document) -> Config:
         positive = None if links.candidates else 1
         evaluation = dataclasses.replace(evaluation, metric=metric, positive=positive)
     if "algorithm" in sections:
-        sections["algorithm"] = _decaying(with_foreign_ends(sections["algorithm"], across.get("external", "")), links)
+        chosen = with_foreign_ends(sections["algorithm"], across.get("external", ""))
+        sections["algorithm"] = with_weight_decay(chosen, links is not None)
     faults.refuse()
     from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
 
@@ -730,16 +745,6 @@ def resolve(document: Document) -> Config:
     config = Config(General(**top), **across)
     ExperimentFacts.of_config(config).check()
     return config
-
-
-def _decaying(algorithm: Choice, links: object) -> Choice:
-    """The algorithm with the weight decay that it has by default where links are the examples, or else."""
-    if algorithm.values.get("weight_decay", 0.0) is not None:
-        return algorithm
-    from fedweave.algorithms.parts.part import WEIGHT_DECAY
-
-    decay = WEIGHT_DECAY if links is None else 0.0
-    return dataclasses.replace(algorithm, values={**algorithm.values, "weight_decay": decay})
 
 
 def _noise(document: Document) -> "Noise | None":

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedweave import datasets
 from fedweave.algorithms.preset import Preset
+from fedweave.core import model as models
 from fedweave.core import plugins
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.model import Model
@@ -24,6 +25,7 @@ from fedweave.datasets.features import content
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin
 from fedweave.experiment.config import Config, General, SimulationEngine, lookup, own_parameters
+from fedweave.experiment.config.experiment import with_weight_decay
 from fedweave.experiment.config.plugins import (
     PARTS,
     Choice,
@@ -57,7 +59,8 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, algorithm_choice = _model(algorithm.model, data), of_algorithm(algorithm)
+    model = _model(algorithm.model, data)
+    algorithm_choice = with_weight_decay(of_algorithm(algorithm), models.example(algorithm.model) == "link")
     member_models = MemberModels(
         members={client: _model(its.model, data) for client, its in origin.member_algorithms.items()}
     )
