@@ -25,7 +25,7 @@ class RunState:
     """A run at a member.
 
     state:    "paused" where the absence of sites ended the job: another one goes on when they are back.
-    round:    the last round that is done; at a site, of which the server asked for something. rounds: of the run.
+    round:    the last round that is done; at a site, the last that has begun there. rounds: of the run.
     seconds:  duration of the last complete round; 0 before there is one.
     sites:    the run's sites; () at a site. missing: those that gave no answer.
     failures: jobs of the run that failed.

@@ -80,13 +80,17 @@ def add(
         if (signer / REVOKED).exists():
             kit[REVOKED] = (signer / REVOKED).read_bytes()
     common = next((path.read_text().strip() for path in sorted(directory.glob(f"*/{IDS_KEY}"))), "")
-    provision_site(directory, name, project.host, project.port, kit, common)
     if cert is not None:
-        note_issued(signer, name, cert)
+        note_issued(signer, name, cert)  # first: what is in nobody's record could not be revoked
     project = replace(project, sites=(*project.sites, name))
-    project.save(directory)
     about, policy = starting(len(project.sites), vertical)
-    write_site_file(directory / name / SITE_FILE, about, **policy)
+    try:
+        provision_site(directory, name, project.host, project.port, kit, common)
+        write_site_file(directory / name / SITE_FILE, about, **policy)
+        project.save(directory)
+    except BaseException:  # what is there of it is no member's folder
+        shutil.rmtree(directory / name, ignore_errors=True)
+        raise
     fingerprint = "" if cert is None else cert.fingerprint(SHA256()).hex(":").upper()
     return Addition(project, fingerprint, bool(common))
 
@@ -94,8 +98,8 @@ def add(
 @dataclass(frozen=True)
 class Removal:
     """A site that was removed. folder: where its folder is now, if it was on this machine. informed: the members on
-    this machine, whose folders have the new list of revoked certificates. unseen: why nobody looked for running jobs;
-    "" if the server has answered."""
+    this machine, whose folders have the new list of revoked certificates. unseen: why the server could not be asked for
+    running jobs; "" if it has answered."""
 
     project: Project
     folder: Path | None
@@ -131,17 +135,18 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
             if error.code != "certificate.unknown" or not (signer / REVOKED).exists():
                 raise  # else all its certificates were revoked before
         dismiss(signer, name)
-    replace(project, sites=tuple(site for site in project.sites if site != name)).save(directory)
     folder = _set_aside(directory, name)
     members = [] if company else [kit.parent for kit in _kits(directory)]
     for member in members:
         accept(member, signer / REVOKED)
-    return Removal(read_project(directory), folder, tuple(each.name for each in members), unseen)
+    project = replace(project, sites=tuple(site for site in project.sites if site != name))
+    project.save(directory)  # last: after an interruption `remove` does it all again
+    return Removal(project, folder, tuple(each.name for each in members), unseen)
 
 
 def _check_no_job(directory: Path) -> str:
-    """Refuse to go on while the server has a job that is not over. Returns why nobody could look; "" if the server has
-    answered.
+    """Refuse to go on while the server has a job that is not over. Returns why the server could not be asked; "" if it
+    has answered.
 
     Raises:
         UserError: names the runs.
