@@ -122,6 +122,34 @@ def test_a_removal_that_was_interrupted_is_done_again(project: Path, monkeypatch
     assert all((project / name / "startup/revoked.pem").exists() for name in ("server", "bank-a", "bank-c"))
 
 
+def test_a_certificate_that_the_authority_did_not_note_is_revoked_too(project: Path, tmp_path: Path) -> None:
+    """Authorities of earlier versions kept no record. That another site is revoked says nothing of this one."""
+    (project / "authority/issued.json").unlink()
+    certificates.revoke(project / "authority", "bank-c", project / "bank-c/startup/client.crt")
+    stolen = shutil.copytree(project / "bank-b", tmp_path / "stolen/bank-b") / "startup/client.crt"
+    shutil.move(project / "bank-b", tmp_path / "elsewhere")
+    with pytest.raises(UserError) as error:
+        membership.remove(project, "bank-b")
+    assert error.value.code == "certificate.unknown"
+    certificates.revoke(project / "authority", "bank-b", stolen)
+    membership.remove(project, "bank-b")
+    membership.remove(project, "bank-a")
+    with listening(project, as_server(project)) as where, pytest.raises(UserError) as error:
+        greet(stolen, where)
+    assert error.value.code == "certificate.refused"
+    revoked = x509.load_pem_x509_crl((project / "server/startup/revoked.pem").read_bytes())
+    assert len([*revoked]) == 3
+
+
+def test_a_certificate_that_another_authority_signed_revokes_none_here(project: Path, tmp_path: Path) -> None:
+    provision(tmp_path / "other", SITES, "localhost", 9)
+    shown = tmp_path / "other/bank-a/startup/client.crt"
+    with pytest.raises(UserError) as error:
+        certificates.revoke(project / "authority", "bank-a", shown)
+    assert error.value.code == "certificate.issuer"
+    assert not (project / "authority/revoked.pem").exists()
+
+
 def failing(*about: object, **more: object) -> None:
     raise FedweaveError("the disk is full")
 

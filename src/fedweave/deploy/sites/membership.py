@@ -129,11 +129,12 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
         _check_authority(directory, signer)
     unseen = _check_no_job(directory)
     if not company:
+        own = directory / name / STARTUP / "client.crt"  # an authority of an earlier version has no record of it
         try:
-            revoke(signer, name, ask=ask)
+            revoke(signer, name, own if own.exists() else None, ask)
         except UserError as error:
-            if error.code != "certificate.unknown" or not (signer / REVOKED).exists():
-                raise  # else all its certificates were revoked before
+            if error.code != "certificate.revoked-already":
+                raise
         dismiss(signer, name)
     folder = _set_aside(directory, name)
     members = [] if company else [kit.parent for kit in _kits(directory)]
