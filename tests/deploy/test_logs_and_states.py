@@ -78,6 +78,7 @@ def test_logs_of_a_run_and_of_a_refusal_tell_no_id_and_no_label(
         [refused] = [line for line in map(json.loads, found.splitlines()) if line["event"] == "refused"]
         assert (refused["site"], refused["run"], refused["code"]) == ("bank-a", "r2", "data.row")
         assert last_record(json.dumps(refused)) == "DataError [data.row]"
+        assert last_record('{"level": "WARNING", "event": "left-out", "reason": "gone"}\n{"x": 1}') == "gone"
 
 
 def test_each_line_in_json_names_the_event_the_run_the_site_and_the_round(
@@ -191,8 +192,14 @@ def test_a_site_keeps_the_state_of_a_run_and_a_killed_process_interrupts_it(bank
     assert [(one.run, one.state) for one in states(banks)] == [("r9", "interrupted")]
     StateFile(banks, "r9").write(state="running")
     assert [one.state for one in states(banks)] == ["running"]
-    (banks / "states/r9.json").write_text('{"run": "r9", "state": "x"}')
-    assert [*states(banks)] == []
+    for damaged in (
+        '{"run": "r9", "state": "x"}',
+        '{"run": "r9", "round": "x"}',
+        '{"run": "r9", "process": [1]}',
+        "[]",
+    ):
+        (banks / "states/r9.json").write_text(damaged)
+        assert [*states(banks)] == []
 
 
 def test_a_run_that_ended_long_ago_is_in_no_metric_but_its_failures_are(

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fedweave.deploy.flare.provision import check_names, note_issued, provision_site
-from fedweave.deploy.flare.requests import ADMIN, AUTHORITY
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED
 from fedweave.deploy.flare.sitefile import IDS_KEY, SITE_FILE, starting, write_site_file
 from fedweave.deploy.sites.certificates import (
     BITS,
@@ -57,8 +57,10 @@ def add(
     """
     project, signer = read_project(directory), authority or directory / AUTHORITY
     if name in project.sites or (directory / name).exists():
+        broke_off = name not in {*project.sites, *RESERVED}
+        more = f", or remove {directory / name} if `sites add` broke off there" if broke_off else ""
         raise UserError(
-            f"{name} is a site of {directory} already, or has a folder there. Choose another name.",
+            f"{name} is a site of {directory} already, or has a folder there. Choose another name{more}.",
             code="member.known",
         )
     check_names([*project.sites, name])

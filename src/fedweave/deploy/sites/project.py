@@ -55,7 +55,7 @@ def last_record(text: str) -> str:
 
 def _last_of_json(text: str) -> str:
     for line in reversed(text.splitlines()):
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)
             if record["level"] != "INFO":
                 what = record.get("reason") or record.get("error") or record["event"]
