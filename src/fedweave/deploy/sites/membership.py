@@ -57,8 +57,8 @@ def add(
     """
     project, signer = read_project(directory), authority or directory / AUTHORITY
     if name in project.sites or (directory / name).exists():
-        broke_off = name not in {*project.sites, *RESERVED}
-        more = f", or remove {directory / name} if `sites add` broke off there" if broke_off else ""
+        is_member = name in {*project.sites, *RESERVED}
+        more = "" if is_member else f", or remove {directory / name} if `sites add` broke off there"
         raise UserError(
             f"{name} is a site of {directory} already, or has a folder there. Choose another name{more}.",
             code="member.known",
@@ -131,9 +131,9 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
         _check_authority(directory, signer)
     unseen = _check_no_job(directory)
     if not company:
-        own = directory / name / STARTUP / "client.crt"  # an authority of an earlier version has no record of it
+        shown = directory / name / STARTUP / "client.crt"  # an authority of an earlier version has no record of it
         try:
-            revoke(signer, name, own if own.exists() else None, ask)
+            revoke(signer, name, shown if shown.exists() else None, ask)
         except UserError as error:
             if error.code != "certificate.revoked-already":
                 raise
