@@ -142,6 +142,9 @@ class Manager:
             if status in wanted
         ]
 
+    def get_all_jobs(self, fl_ctx: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(meta=copy) for copy in self.copies] + self.get_jobs_by_status([*RunStatus], fl_ctx)
+
     def clone(self, job: str, meta: dict[str, Any], fl_ctx: object) -> None:
         self.copies.append({"of": job, **meta})
 
@@ -178,3 +181,6 @@ def test_a_server_that_starts_goes_on_with_what_it_was_stopped_in(
     assert manager.copies == [copy | {"mandatory_clients": ["bank-a", "bank-c"]}] * goes_on
     begin_again(manager, None, tmp_path)
     assert len(manager.copies) == goes_on
+    manager.status["job-r1"] = RunStatus.RUNNING  # killed after the copy was made, and before this was noted
+    begin_again(manager, None, tmp_path)
+    assert (len(manager.copies), manager.status) == (goes_on, {"job-r1": RunStatus.FINISHED_ABNORMAL})

@@ -21,7 +21,7 @@ from fedweave.deploy.flare.states import StateFile, states
 from fedweave.deploy.sites import gauges
 from fedweave.deploy.sites.project import last_record, members, wait_until_open
 from fedweave.deploy.sites.running import run
-from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.errors import ClientsMissing, DataError, FedweaveError, UserError
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.resuming import Interrupted
 from tests.deploy.projects import SITES, experiment, make_project
@@ -78,6 +78,7 @@ def test_logs_of_a_run_and_of_a_refusal_tell_no_id_and_no_label(
         [refused] = [line for line in map(json.loads, found.splitlines()) if line["event"] == "refused"]
         assert (refused["site"], refused["run"], refused["code"]) == ("bank-a", "r2", "data.row")
         assert last_record(json.dumps(refused)) == "DataError [data.row]"
+        assert last_record('{"level": "WARNING", "event": "left-out", "reason": "gone"}\n{"x": 1}') == "gone"
 
 
 def test_each_line_in_json_names_the_event_the_run_the_site_and_the_round(
@@ -144,6 +145,33 @@ def test_the_server_keeps_the_state_of_a_run_for_its_metrics(
     assert (last["event"], last["run"], last["round"], last["rounds"]) == (event, "r7", 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (DataError(f"test/nodes.csv: node {PLANTED_ID} is {PLANTED_LABEL}", code="data.row"), "data.row", None),
+        (KeyError(PLANTED_ID), None, None),
+        (UserError("init_from: no such run", code="init.run"), "init.run", "init_from: no such run"),
+    ],
+)
+def test_the_servers_log_in_json_tells_no_row_of_its_own_data(
+    tmp_path: Path,
+    logger: logging.Logger,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: str | None,
+    reason: str | None,
+) -> None:
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    log_to(tmp_path / LOG)
+    progress = Progress(states=StateFile(tmp_path, "r7", SITES))
+    with recorded("run r7", progress):
+        raise error
+    *_, last = lines(tmp_path / LOG)
+    assert not PLANTED.search((tmp_path / LOG).read_text())
+    assert (last["error"], last.get("code"), last.get("reason")) == (type(error).__name__, code, reason)
+    assert progress.error
+
+
 def test_a_site_keeps_the_state_of_a_run_and_a_killed_process_interrupts_it(banks: Path) -> None:
     plant(banks)
     spoil(banks, "bank-b")
@@ -164,8 +192,14 @@ def test_a_site_keeps_the_state_of_a_run_and_a_killed_process_interrupts_it(bank
     assert [(one.run, one.state) for one in states(banks)] == [("r9", "interrupted")]
     StateFile(banks, "r9").write(state="running")
     assert [one.state for one in states(banks)] == ["running"]
-    (banks / "states/r9.json").write_text('{"run": "r9", "state": "x"}')
-    assert [*states(banks)] == []
+    for damaged in (
+        '{"run": "r9", "state": "x"}',
+        '{"run": "r9", "round": "x"}',
+        '{"run": "r9", "process": [1]}',
+        "[]",
+    ):
+        (banks / "states/r9.json").write_text(damaged)
+        assert [*states(banks)] == []
 
 
 def test_a_run_that_ended_long_ago_is_in_no_metric_but_its_failures_are(

@@ -96,6 +96,64 @@ def test_a_removed_site_is_refused_by_the_server_and_gets_no_certificate(project
         greet(check_startup(project / "bank-d"), where)
 
 
+@pytest.mark.parametrize("where", ["provision_site", "write_site_file"])
+def test_an_addition_that_fails_leaves_no_folder_and_a_certificate_that_can_be_revoked(
+    project: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, where, failing)
+        with pytest.raises(FedweaveError):
+            membership.add(project, "bank-d")
+    assert read_project(project).sites == SITES
+    assert not (project / "bank-d").exists()
+    assert certificates.revoke(project / "authority", "bank-d")[0] == 1
+    sites("add", project, "bank-d")
+    check_startup(project / "bank-d")
+
+
+def test_a_removal_that_was_interrupted_is_done_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, "accept", failing)
+        with pytest.raises(FedweaveError):
+            membership.remove(project, "bank-b")
+    assert read_project(project).sites == SITES
+    done = membership.remove(project, "bank-b")
+    assert done.project.sites == read_project(project).sites == ("bank-a", "bank-c")
+    assert all((project / name / "startup/revoked.pem").exists() for name in ("server", "bank-a", "bank-c"))
+
+
+def test_a_certificate_that_the_authority_did_not_note_is_revoked_too(project: Path, tmp_path: Path) -> None:
+    """Authorities of earlier versions kept no record. That another site is revoked says nothing of this one."""
+    (project / "authority/issued.json").unlink()
+    certificates.revoke(project / "authority", "bank-c", project / "bank-c/startup/client.crt")
+    stolen = shutil.copytree(project / "bank-b", tmp_path / "stolen/bank-b") / "startup/client.crt"
+    shutil.move(project / "bank-b", tmp_path / "elsewhere")
+    with pytest.raises(UserError) as error:
+        membership.remove(project, "bank-b")
+    assert error.value.code == "certificate.unknown"
+    certificates.revoke(project / "authority", "bank-b", stolen)
+    membership.remove(project, "bank-b")
+    membership.remove(project, "bank-a")
+    with listening(project, as_server(project)) as where, pytest.raises(UserError) as error:
+        greet(stolen, where)
+    assert error.value.code == "certificate.refused"
+    revoked = x509.load_pem_x509_crl((project / "server/startup/revoked.pem").read_bytes())
+    assert len([*revoked]) == 3
+
+
+def test_a_certificate_that_another_authority_signed_revokes_none_here(project: Path, tmp_path: Path) -> None:
+    provision(tmp_path / "other", SITES, "localhost", 9)
+    shown = tmp_path / "other/bank-a/startup/client.crt"
+    with pytest.raises(UserError) as error:
+        certificates.revoke(project / "authority", "bank-a", shown)
+    assert error.value.code == "certificate.issuer"
+    assert not (project / "authority/revoked.pem").exists()
+
+
+def failing(*about: object, **more: object) -> None:
+    raise FedweaveError("the disk is full")
+
+
 def test_a_site_that_was_revoked_before_can_be_removed(project: Path, tmp_path: Path) -> None:
     sites("revoke", project / "authority", "bank-b", "-o", tmp_path / "revoked.pem")
     sites("remove", project, "bank-b")

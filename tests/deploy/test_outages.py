@@ -100,6 +100,29 @@ def test_the_administrator_follows_the_job_that_goes_on(
     assert running._alive(admin, tmp_path, 0.0) == followed
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_copy_that_waits_for_a_dead_site_holds_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bool
+) -> None:
+    """NVFlare would look for all sites of the interrupted job for 40 minutes, also for those beyond the quorum."""
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(running, "_gathered", lambda *about: ["bank-a", "bank-c"])
+    watched: list[str] = []
+    monkeypatch.setattr(running, "_watch", lambda *about: watched.append(about[3]) or dict(FAILED))
+    over: dict[str, str] = {}
+    admin: Any = SimpleNamespace(
+        submit=lambda *job: "j3",
+        over=over.get,
+        abort=lambda job: over.update({job: "FINISHED:ABORTED"}),
+        progress=lambda job, stop=False: {} if begins else None,
+    )
+    about, config, out = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment(), tmp_path / "out"
+    with pytest.raises(FedweaveError):
+        running._jobs(admin, config, about, "r1", tmp_path, out, lambda now: None, 0.0, Outage(0.0, out), "j2")
+    assert (watched, [*over]) == ((["j2"], []) if begins else (["j3"], ["j2"]))
+
+
 def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing comes back from either; only of the dead one the connection is gone."""
     failures = {"a": SimpleNamespace(cause=TimeoutError("10 s")), "b": SimpleNamespace(cause="target unreachable")}

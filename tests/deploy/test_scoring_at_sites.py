@@ -111,6 +111,17 @@ def test_a_site_keeps_histograms_and_sees_drift(banks: Path) -> None:
         drift(banks / "bank-a", new)
 
 
+def test_histograms_that_cannot_be_made_end_no_run(banks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def infinite(*about: object) -> None:
+        raise ValueError("Out of range float values are not JSON compliant")
+
+    monkeypatch.setattr("fedweave.deploy.flare.predicted.reference", infinite)
+    trained(banks)
+    folder = banks / "bank-a/runs/r1"
+    assert (folder / SCORER).exists()
+    assert not (folder / HISTOGRAMS).exists()
+
+
 def test_columns_that_the_site_had_not_are_refused(banks: Path) -> None:
     trained(banks)
     nodes = banks / "bank-b/data/nodes.csv"

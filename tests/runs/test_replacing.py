@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LOCK, SUMMARY
+from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, FORGOTTEN, LOCK, SUMMARY
 from fedweave.experiment.runs.resuming import recover, replacing
 
 
@@ -37,6 +37,8 @@ def test_it_is_put_back_as_it_was_if_the_new_one_saves_nothing(old: Path) -> Non
 
 
 def test_it_is_gone_once_the_new_one_has_saved(old: Path) -> None:
+    (old / FORGOTTEN / "1").mkdir(parents=True)  # of a model that is gone
+    put(old, "old", f"{FORGOTTEN}/1/forgetting.json")
     with suppress(ZeroDivisionError), replacing(old):
         put(old, "new", CONFIG, CHECKPOINT)
         raise ZeroDivisionError

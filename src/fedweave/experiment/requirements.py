@@ -366,7 +366,7 @@ def _scaled(key: str, how: str, facts: ExperimentFacts) -> str:
 
 def widths(algorithm: object, member_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> dict[str, int]:
     """{client: how many numbers the last layer of its model reads}; {} where all clients have one model, or nothing of
-    it is compared. client_algorithms: {client: its own algorithm}."""
+    it is compared. member_algorithms: {client: its own algorithm}."""
     if not member_algorithms or not isinstance(algorithm, FedAvg):
         return {}
     least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))

@@ -81,7 +81,8 @@ def take_up(folder: Path) -> None:
         try:
             begin_again(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
         except Exception:  # the server has to serve other jobs
-            logging.getLogger("fedweave.server").exception("jobs from before were not taken up")
+            log = logging.getLogger("fedweave.server")
+            log.exception("jobs from before were not taken up", extra=fields("jobs-not-taken-up"))
         _RUN(self, fl_ctx)
 
     JobRunner.run = run
@@ -89,18 +90,20 @@ def take_up(folder: Path) -> None:
 
 def begin_again(manager: Any, fl_ctx: Any, folder: Path) -> None:
     """Mark the jobs that the last end of the server in `folder` has interrupted, and submit a copy of each whose run is
-    to go on. The copy waits until the sites of the interrupted job are connected. A run goes on after its last saved
-    round."""
+    to go on, unless an earlier start has done so. The copy waits until the sites of the interrupted job are connected.
+    A run goes on after its last saved round."""
     log = logging.getLogger("fedweave.server")
+    copied = {job.meta.get(JobMetaKey.CLONED_FROM.value) for job in manager.get_all_jobs(fl_ctx)}
     for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
         run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
         if why := over(folder, run):
-            log.info("run %s: its job is over, because the server was stopped; %s", run, why)
-        else:
+            more = fields("job-interrupted", run=run, reason=why)
+            log.info("run %s: its job is over, because the server was stopped; %s", run, why, extra=more)
+        elif job.job_id not in copied:
             meta = {key: job.meta[key] for key in _COPIED if key in job.meta}
             meta |= {JobMetaKey.MANDATORY_CLIENTS.value: deployed(job), JobMetaKey.CLONED_FROM.value: job.job_id}
             manager.clone(job.job_id, meta, fl_ctx)
-            log.info("run %s: goes on after the server was stopped", run)
+            log.info("run %s: goes on after the server was stopped", run, extra=fields("job-taken-up", run=run))
         manager.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
 
 

@@ -141,10 +141,16 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         named = site, max(job.order.round, 0), job.asked.document, flags
         scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
         scorer.save(job.run_folder / SCORER)
-        if not job.asked.predict:  # a prediction may be of other data
-            _keep_histograms(job, scorer)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
+        return
+    if job.asked.predict:  # perhaps of other data than the model was trained on
+        return
+    try:
+        _keep_histograms(job, scorer)
+    except Exception as error:  # the run goes on without them
+        more = fields("no-histograms", run=job.run, error=type(error).__name__)
+        log.info("no %s is written: %s: %s", HISTOGRAMS, type(error).__name__, error, extra=more)
 
 
 def _keep_histograms(job: Participation, scorer: Scorer) -> None:

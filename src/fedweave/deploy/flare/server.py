@@ -58,7 +58,7 @@ from fedweave.deploy.flare.provision import USER
 from fedweave.deploy.flare.requests import ADMIN, Link, mendable
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.states import State, StateFile
-from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
 from fedweave.experiment.config import Config, Document, dumps, resolve
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, When
@@ -245,10 +245,12 @@ class Server:
 @contextmanager
 def recorded(what: str, progress: Progress) -> Iterator[None]:
     """Record in `progress` and in the server's log how the job `what` in the block goes. Errors end here, so that the
-    job still returns what it has reached."""
+    job still returns what it has reached. A log in JSON has the text only of errors that tell nothing of the server's
+    own data."""
     log, states = logging.getLogger("fedweave.server"), progress.states
     run = "" if states is None else states.now.run
     log.info("%s: begins", what, extra=fields("run-begins", run=run))
+    fault = Record()  # for the log in JSON
     try:
         yield
         progress.status = "done"
@@ -257,8 +259,11 @@ def recorded(what: str, progress: Progress) -> Iterator[None]:
     except FedweaveError as error:
         progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
         progress.away = away(error, progress.link.silent if progress.link else ())
+        plain = not isinstance(error, DataError | StepFailed)
+        fault = {"code": error.code, "error": type(error).__name__, "reason": str(error) if plain else ""}
     except Exception as error:
-        log.exception("the run failed")
+        log.exception("the run failed", extra=fields("program-error", run=run))
+        fault = {"error": type(error).__name__}
         reason = f"{type(error).__name__}: {error}"
         progress.status, progress.error = "failed", f"the run failed at the server ({reason}); see its {LOG}."
     after = f" after round {progress.round} of {progress.rounds}" if progress.rounds else ""
@@ -270,7 +275,7 @@ def recorded(what: str, progress: Progress) -> Iterator[None]:
     log.log(
         level,
         *("%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}"),
-        extra=fields(f"run-{progress.status}", **about, reason=progress.error),
+        extra=fields(f"run-{progress.status}", **about, **fault),
     )
 
 

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from pydantic import TypeAdapter
+
 from fedweave.deploy.flare.folder import private_folder, replace_private
 from fedweave.errors import FedweaveError
 
@@ -25,7 +27,7 @@ class RunState:
     """A run at a member.
 
     state:    "paused" where the absence of sites ended the job: another one goes on when they are back.
-    round:    the last round that is done; at a site, the last that the server asked about. rounds: of the run.
+    round:    the last round that is done; at a site, the last that has begun there. rounds: of the run.
     seconds:  duration of the last complete round; 0 before there is one.
     sites:    the run's sites; () at a site. missing: those that gave no answer.
     failures: jobs of the run that failed.
@@ -43,6 +45,9 @@ class RunState:
     failures: int = 0
     at: float = 0.0
     process: tuple[int, str] = (0, "")
+
+
+_FORM = TypeAdapter(RunState)
 
 
 class StateFile:
@@ -84,11 +89,8 @@ def states(folder: Path) -> Iterator[RunState]:
 
 def _read(path: Path) -> RunState | None:
     try:
-        fields = json.loads(path.read_bytes())
-        lists = {name: tuple(fields[name]) for name in ("sites", "missing", "process")}
-        one = RunState(**(fields | lists))
-        return one if one.state in STATES else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return _FORM.validate_json(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return None
 
 

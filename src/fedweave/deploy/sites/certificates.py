@@ -488,7 +488,8 @@ def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = pro
     `sign`.
 
     Raises:
-        UserError: no certificate is known, all known ones are revoked already, or `shown` has another name.
+        UserError: no certificate is known, all known ones are revoked already, or `shown` has another name or is not
+            the authority's.
     """
     path, key = authority / REVOKED, _root_key(authority, ask)
     notes = _issued(authority)
@@ -496,11 +497,21 @@ def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = pro
     if shown is not None:
         if common_names(certificate(shown)) != [name]:
             raise UserError(f"{shown} is no certificate of {name}.", code="certificate.name")
+        try:  # its serial number could otherwise be another member's
+            certificate(shown).verify_directly_issued_by(root(authority))
+        except (InvalidSignature, ValueError, TypeError) as error:
+            message = f"{shown} was not signed by {authority}. Show the certificate that it has signed."
+            raise UserError(message, code="certificate.issuer") from error
+        if certificate(shown).serial_number not in serials:
+            note_issued(authority, name, certificate(shown))
         serials.add(certificate(shown).serial_number)
     before = list(x509.load_pem_x509_crl(read(path))) if path.exists() else []
     if not (new := serials - {each.serial_number for each in before}):
         known = "all of its certificates are revoked already" if serials else "no certificate of that name is known"
-        raise UserError(f"{name}: {known}; show another: --certificate {name}.crt.", code="certificate.unknown")
+        code = "certificate.revoked-already" if serials else "certificate.unknown"
+        raise UserError(
+            f"{name}: {known}; show another: `fedweave sites revoke … --certificate {name}.crt`.", code=code
+        )
     now, cert = datetime.now(UTC), root(authority)
     builder = x509.CertificateRevocationListBuilder(cert.subject, now - BEFORE, now + _LONG)
     builder = builder.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)

@@ -34,7 +34,7 @@ RECENT = 7 * 86_400.0  # seconds for which metrics name a run that is over
 
 
 class Gauges(Collector):
-    """Totals of the journals in a member's `folder`, where each request reads only the new entries, and its runs."""
+    """Totals of the journals in a member's `folder`, and its runs. Each request reads only new entries of journals."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._site = folder, (folder / SITE_FILE).exists()

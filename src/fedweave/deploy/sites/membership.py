@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fedweave.deploy.flare.provision import check_names, note_issued, provision_site
-from fedweave.deploy.flare.requests import ADMIN, AUTHORITY
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED
 from fedweave.deploy.flare.sitefile import IDS_KEY, SITE_FILE, starting, write_site_file
 from fedweave.deploy.sites.certificates import (
     BITS,
@@ -57,8 +57,10 @@ def add(
     """
     project, signer = read_project(directory), authority or directory / AUTHORITY
     if name in project.sites or (directory / name).exists():
+        is_member = name in {*project.sites, *RESERVED}
+        more = "" if is_member else f", or remove {directory / name} if `sites add` broke off there"
         raise UserError(
-            f"{name} is a site of {directory} already, or has a folder there. Choose another name.",
+            f"{name} is a site of {directory} already, or has a folder there. Choose another name{more}.",
             code="member.known",
         )
     check_names([*project.sites, name])
@@ -80,13 +82,17 @@ def add(
         if (signer / REVOKED).exists():
             kit[REVOKED] = (signer / REVOKED).read_bytes()
     common = next((path.read_text().strip() for path in sorted(directory.glob(f"*/{IDS_KEY}"))), "")
-    provision_site(directory, name, project.host, project.port, kit, common)
     if cert is not None:
-        note_issued(signer, name, cert)
+        note_issued(signer, name, cert)  # first: what is in nobody's record could not be revoked
     project = replace(project, sites=(*project.sites, name))
-    project.save(directory)
     about, policy = starting(len(project.sites), vertical)
-    write_site_file(directory / name / SITE_FILE, about, **policy)
+    try:
+        provision_site(directory, name, project.host, project.port, kit, common)
+        write_site_file(directory / name / SITE_FILE, about, **policy)
+        project.save(directory)
+    except BaseException:  # what is there of it is no member's folder
+        shutil.rmtree(directory / name, ignore_errors=True)
+        raise
     fingerprint = "" if cert is None else cert.fingerprint(SHA256()).hex(":").upper()
     return Addition(project, fingerprint, bool(common))
 
@@ -94,8 +100,8 @@ def add(
 @dataclass(frozen=True)
 class Removal:
     """A site that was removed. folder: where its folder is now, if it was on this machine. informed: the members on
-    this machine, whose folders have the new list of revoked certificates. unseen: why running jobs are not known;
-    "" if the server has answered."""
+    this machine, whose folders have the new list of revoked certificates. unseen: why the server could not be asked for
+    running jobs; "" if it has answered."""
 
     project: Project
     folder: Path | None
@@ -125,23 +131,25 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
         _check_authority(directory, signer)
     unseen = _check_no_job(directory)
     if not company:
+        shown = directory / name / STARTUP / "client.crt"  # an authority of an earlier version has no record of it
         try:
-            revoke(signer, name, ask=ask)
+            revoke(signer, name, shown if shown.exists() else None, ask)
         except UserError as error:
-            if error.code != "certificate.unknown" or not (signer / REVOKED).exists():
-                raise  # else all its certificates were revoked before
+            if error.code != "certificate.revoked-already":
+                raise
         dismiss(signer, name)
-    replace(project, sites=tuple(site for site in project.sites if site != name)).save(directory)
     folder = _set_aside(directory, name)
     members = [] if company else [kit.parent for kit in _kits(directory)]
     for member in members:
         accept(member, signer / REVOKED)
-    return Removal(read_project(directory), folder, tuple(each.name for each in members), unseen)
+    project = replace(project, sites=tuple(site for site in project.sites if site != name))
+    project.save(directory)  # last: after an interruption `remove` does it all again
+    return Removal(project, folder, tuple(each.name for each in members), unseen)
 
 
 def _check_no_job(directory: Path) -> str:
-    """Refuse to go on while the server has a job that is not over. Returns why that is not known; "" if the server has
-    answered.
+    """Refuse to go on while the server has a job that is not over. Returns why the server could not be asked; "" if it
+    has answered.
 
     Raises:
         UserError: names the runs.

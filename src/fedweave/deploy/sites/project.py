@@ -29,6 +29,7 @@ from fedweave.deploy.flare.server import Admin, logged_in
 from fedweave.deploy.sites.alive import PID, chosen, folders, process
 from fedweave.deploy.sites.certificates import ROOT, check_startup
 from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.files import write
 from fedweave.privacy.aggregation import REFUSED
 
 # ----------------------------------------------------------------------------------------------------
@@ -54,10 +55,11 @@ def last_record(text: str) -> str:
 
 def _last_of_json(text: str) -> str:
     for line in reversed(text.splitlines()):
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)
             if record["level"] != "INFO":
-                return f"{record.get('reason') or record.get('error', record['event'])} [{record.get('code', '')}]"
+                what = record.get("reason") or record.get("error") or record["event"]
+                return f"{what} [{record['code']}]" if "code" in record else str(what)
     return ""
 
 
@@ -352,7 +354,8 @@ class Project:
     def save(self, directory: Path) -> None:
         """Write it into the project's folder, with a .gitignore for all files there: private keys, secrets and data."""
         (directory / IGNORED).write_text("# Private keys, secrets and data: none of it belongs into a repository.\n*\n")
-        (directory / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        write(directory / FILE, lambda file: file.write(text.encode()))
 
 
 def read_project(directory: Path) -> Project:

@@ -134,6 +134,10 @@ def _jobs(
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     noting = partial(_noting, project, directory, notify)
+    if follow and not _begins(admin, follow, patience):
+        notify({"status": "ending", "sites": []})
+        _end(admin, follow, 0.0)
+        follow = ""
     while True:
         if follow:
             here, job, follow = list(about.sites), follow, ""
@@ -158,6 +162,17 @@ def _jobs(
                 remove_run(directory)
             raise (UserError if last.get("mistake") else FedweaveError)(message, code=last.get("code", ""))
         lost = set(last["lost"] or {})
+
+
+def _begins(admin: Admin, job: str, seconds: float) -> bool:
+    """Whether a job of the server runs, or is over, within `seconds`. The copy of an interrupted job waits for all of
+    its sites, also for those that the run could do without."""
+    deadline = time.monotonic() + seconds
+    while admin.progress(job) is None and admin.over(job) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 def _gathered(

@@ -6,6 +6,7 @@ a file of their own (`HISTOGRAMS`). Nothing of them is in the scorer.
 
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -88,8 +89,7 @@ class Reference:
     def save(self, path: Path) -> None:
         """Write the file, which only its owner can read."""
         text = json.dumps(asdict(self), allow_nan=False) + "\n"
-        write(path, lambda file: file.write(text.encode()))
-        path.chmod(0o600)
+        write(path, lambda file: file.write(text.encode()), lambda name, flags: os.open(name, flags, 0o600))
 
     @classmethod
     def load(cls, path: Path) -> "Reference":

@@ -182,7 +182,7 @@ EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in 
 RUN = "run.json"  # of a run between sites: which run of the project it is
 PARTS = "checkpoint/rows"  # folder of rows that a large table of a run that goes on has got since (`saving.Growing`)
 OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
-EXPORT, STATEMENT = "export", "statement"  # folders
+EXPORT, STATEMENT, FORGOTTEN = "export", "statement", "forgotten"  # folders
 OF_MODEL = (
     CONTRIBUTIONS,
     "report.html",
@@ -192,7 +192,7 @@ OF_MODEL = (
     PAIRS_SCORED,
     TOP_PAIRS,
 )  # written from the models of a run, and removed when it is resumed
-OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
+OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT, FORGOTTEN)
 
 _IN_SUMMARY = {
     "algorithm": str,

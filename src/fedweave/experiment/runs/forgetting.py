@@ -27,7 +27,7 @@ from fedweave.experiment.config import Config, config_hash, load
 from fedweave.experiment.config.plugins import MemberModels
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.runs import run as runs
-from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary, write
+from fedweave.experiment.runs.files import CONFIG, FORGOTTEN, SUMMARY, read_summary, write
 from fedweave.experiment.runs.predictions import from_outputs
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.kinds import pairs_of, tested
@@ -36,7 +36,6 @@ from fedweave.partition.base import client_ids
 from fedweave.partition.forgetting import Forget, names_of
 from fedweave.privacy.attacks import Separation, separation
 
-FORGOTTEN = "forgotten"  # folder of a run with what it was trained without
 RECORD = "forgetting.json"
 BEFORE, EXACT, FAST = "before", "exact", "fast"
 KIND = "fedweave forgetting 1"

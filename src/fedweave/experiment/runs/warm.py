@@ -89,9 +89,7 @@ class Earlier:
         counts = int(summary["features"]), int(summary["class_count"])
         weights = {path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)}
         if path := not_finite(w):
-            message = (
-                f"the weights {path} of {directory} are not finite: its training diverged, or its file was changed"
-            )
+            message = f"the weights {path} of {directory} are not finite"
             _refuse("weights", message, "Its training diverged, or its file was changed. Begin from another run.")
         return cls(directory, weights, members, *counts, form.columns if form else (), labels)
 
