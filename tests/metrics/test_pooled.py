@@ -50,7 +50,7 @@ def test_all_members_examples_are_compared_with_each_other() -> None:
 def test_only_the_model_that_everybody_uses_has_pooled_scores(name: str) -> None:
     """Where there are any, that model's loss at every member is the one that the evaluation says."""
     algorithm, fed, last = trained(name)
-    w = algorithm.evaluated_model(last.state) if hasattr(algorithm, "judged_model") else None
+    w = algorithm.evaluated_model(last.state) if hasattr(algorithm, "evaluated_model") else None
     assert ("pooled/auc" in last.summary) == (w is not None)
     if w is None:
         return
