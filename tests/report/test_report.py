@@ -977,3 +977,12 @@ def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
     assert len(shown) < 100
     assert (shown[0][0].text, shown[-1][0].text) == (names[-1], names[0])
     assert len(render([many])) < 200_000
+
+
+def test_a_page_says_why_no_client_has_a_score(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL.replace("local_steps = 1", 'local_steps = 1\nscores = "sum"'))
+    assert (
+        CliRunner().invoke(app, ["run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-q"]).exit_code
+        == 0
+    )
+    assert "scores left the members only as a sum" in render(read_runs([tmp_path / "run"]))

@@ -155,6 +155,7 @@ def _of_clients(groups: Sequence[Group], selection_metric: str, at: str) -> Reco
         "extremes": tables.extremes(groups),
         "spreads": tables.spreads(groups),
         "by_client": tables.by_client(groups),
+        "summed": all(run.section("algorithm").get("scores") == "sum" for group in groups for run in group.runs),
     }
 
 
