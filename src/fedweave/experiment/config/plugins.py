@@ -153,7 +153,7 @@ def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
             return plugins.absolute(name), usable(section, name, plugins.load(name))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
-    if name.endswith(".py"):
+    if isinstance(name, str) and name.endswith(".py"):
         raise ConfigError(f"{path}: {name} is a file; name the class or preset in it, too: {name}:Name.")
     kinds, name = registry(section), resolved(section, name)
     check_name(path, name, kinds)
