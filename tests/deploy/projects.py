@@ -179,9 +179,9 @@ def make_project(directory: Path, algorithm: str = "fedavg", sites: Sequence[str
 
 def copied(provisioned: Path, to: Path) -> Path:
     """A copy of that project as `to`, with nothing of its runs and a port of its own: the project may be running."""
-    shutil.copytree(
-        provisioned, to, ignore=shutil.ignore_patterns("process.*", "runs", "ledgers", "heads.json", "*.log")
-    )
+    of_runs = ("process.*", "runs", "ledgers", "states", "heads.json", "*.log", "log.json", "log.txt", "error_log.txt")
+    of_jobs = "-".join("?" * length for length in (8, 4, 4, 4, 12))  # folders that NVFlare names by job
+    shutil.copytree(provisioned, to, ignore=shutil.ignore_patterns(*of_runs, of_jobs))
     replace(read_project(to), port=free_port()).save(to)
     return to
 
