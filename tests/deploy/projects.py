@@ -168,8 +168,10 @@ def replies_of(trees: Mapping[str, Tree]) -> Replies:
     )
 
 
-def make_project(directory: Path, algorithm: str = "fedavg", sites: Sequence[str] = SITES) -> Path:
-    """A project with digits split over the sites as the experiment with `algorithm` has them; not started."""
+def make_project(directory: Path, algorithm: str = "fedavg", sites: Sequence[str] = ()) -> Path:
+    """A project with digits split over the sites as the experiment with `algorithm` has them; not started. Without
+    `sites` they are SITES, as it is when this is called."""
+    sites = sites or SITES
     project = Project(tuple(sites), "localhost", free_port())
     provision(directory, project.sites, project.host, project.port)
     project.save(directory)
