@@ -708,14 +708,10 @@ def resolve(document: Document) -> Config:
             sections[name] = choose_plugin(name, table, name)
     evaluation = EvaluationSettings()
     with faults:
-        fields, table = own_parameters(EvaluationSettings), section(document, "evaluation")
-        check_keys("evaluation", table, list(fields))
-        evaluation = EvaluationSettings(**checked_values("evaluation.", table, fields))
+        evaluation = EvaluationSettings(**_values_of(document, "evaluation", EvaluationSettings))
     pay = PaySettings()
     with faults:
-        fields, table = own_parameters(PaySettings), section(document, "pay")
-        check_keys("pay", table, list(fields))
-        pay = PaySettings(**checked_values("pay.", table, fields))
+        pay = PaySettings(**_values_of(document, "pay", PaySettings))
     with faults:
         for key in section(document, "privacy"):
             text = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
@@ -753,9 +749,7 @@ def _noise(document: Document) -> "Noise | None":
         return None
     from fedweave.partition.noise import Noise  # as plug-ins, imported only when needed
 
-    fields, table = own_parameters(Noise), section(document, "noise")
-    check_keys("noise", table, [*fields])
-    return Noise(**checked_values("noise.", table, fields))
+    return Noise(**_values_of(document, "noise", Noise))
 
 
 def _forget(document: Document) -> "Forget | None":
@@ -764,9 +758,14 @@ def _forget(document: Document) -> "Forget | None":
         return None
     from fedweave.partition.forgetting import Forget
 
-    fields, table = own_parameters(Forget), section(document, "forget")
-    check_keys("forget", table, [*fields])
-    return Forget(**checked_values("forget.", table, fields))
+    return Forget(**_values_of(document, "forget", Forget))
+
+
+def _values_of(document: Document, name: str, kind: type) -> Record:
+    """The checked values of a section whose settings are the fields of `kind`."""
+    fields, table = own_parameters(kind), section(document, name)
+    check_keys(name, table, [*fields])
+    return checked_values(f"{name}.", table, fields)
 
 
 def _in_sections(document: Document, key: str) -> str:
