@@ -59,7 +59,12 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 def one_line(kind: object) -> str:
     """The first sentence of a plug-in's docstring."""
-    paragraph = " ".join((inspect.cleandoc(kind.__doc__ or "")).partition("\n\n")[0].split())
+    return first_sentence(inspect.cleandoc(kind.__doc__ or ""))
+
+
+def first_sentence(document: str) -> str:
+    """The first sentence of a docstring, in one line."""
+    paragraph = " ".join(document.partition("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
