@@ -6,7 +6,7 @@ import pytest
 
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
-from fedweave.experiment.config.catalog import catalog
+from fedweave.experiment.config.catalog import documents
 from fedweave.experiment.config.plugins import REGISTRIES, parameters
 from fedweave.report.listing import first_sentence, meanings, one_line, source, type_name
 
@@ -28,20 +28,19 @@ def test_one_line_is_the_first_sentence_and_an_abbreviation_does_not_end_it() ->
 
 @pytest.mark.parametrize("section", ["algorithm", "part", "model", "partition", "engine"])
 def test_the_source_of_a_registry_says_what_its_import_does(section: str) -> None:
-    known, kinds = catalog(section), config.registry(section)
+    known, kinds = documents(section), config.registry(section)
     assert known is not None
-    assert {name: first_sentence(text) for name, text in known.documents.items()} == {
+    assert {name: first_sentence(text) for name, text in known.items()} == {
         name: one_line(kind) for name, kind in kinds.items()
     }
-    assert list(known.documents) == list(kinds)
-    assert known.groups == config.groups(section)
+    assert list(known) == list(kinds)
 
 
 def test_a_registry_that_is_computed_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert catalog("data") is None
+    assert documents("data") is None
     announced = EntryPoint("mine", "mine:Mine", "fedweave.models")
     monkeypatch.setattr("fedweave.experiment.config.catalog.entry_points", lambda group: (announced,))
-    assert catalog("model") is None
+    assert documents("model") is None
 
 
 class Base:

@@ -15,7 +15,7 @@ from fedweave.experiment import config
 from fedweave.experiment.config import check_name
 
 if not Loaded.for_help:
-    from fedweave.experiment.config.catalog import catalog
+    from fedweave.experiment.config.catalog import documents
     from fedweave.report.listing import Row, first_sentence, meanings, one_line, show_list, source
     from fedweave.report.terminal import screen
 
@@ -98,9 +98,9 @@ def list_(
 ) -> None:
     """List the algorithms, their parts, datasets, partitions, models or engines there are."""
     section, console = SECTIONS[kind], screen()
-    if name is None and not verbose and (known := catalog(section)):
-        brief = [Row(each, first_sentence(text), {}, {}) for each, text in known.documents.items()]
-        show_list(console, brief, False, known.groups)
+    if name is None and not verbose and (known := documents(section)):
+        brief = [Row(each, first_sentence(text), {}, {}) for each, text in known.items()]
+        show_list(console, brief, False, config.groups(section))
     else:
         show_list(console, _rows(kind, section, name), verbose or name is not None, config.groups(section))
     if not (verbose or name):

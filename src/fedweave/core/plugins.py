@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
@@ -18,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime
 
 from fedweave.core.moved import find_moved_modules
 from fedweave.core.shown import page
-from fedweave.core.types import Values
+from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, FedweaveError, UserError, raised_at
 
 T = TypeVar("T")
@@ -145,6 +145,62 @@ def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
         raise
     except Exception as error:
         raise refusal(f"{plugin} failed: {type(error).__name__}: {error}") from error
+
+
+class Registry(MutableMapping[str, Any]):
+    """Plug-ins by name, each imported when it is looked up.
+
+    package: the package they are in. places: {name: "module.Class" in it}.
+    """
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        self._package, self._places = package, dict(places)
+        self._kinds: Record = {}  # those that were set, and not imported
+
+    def place(self, name: str) -> tuple[str, str]:
+        """(module, class) of a plug-in."""
+        module, _, kind = self._places[name].rpartition(".")
+        return f"{self._package}.{module}", kind
+
+    def name_of_class(self, kind: str) -> str | None:
+        """The name of the plug-in whose class is called `kind`; nothing is imported."""
+        return next((name for name in self._places if self.place(name)[1] == kind), None)
+
+    def imported(self) -> Record:
+        """{name: plug-in} of those whose file was imported."""
+        there = (name for name in self._places if self.place(name)[0] in sys.modules)
+        return {name: self[name] for name in there} | self._kinds
+
+    def extended(self, more: Values) -> "Registry":
+        """A registry that also has the plug-ins `more`."""
+        both = Registry(self._package, self._places)
+        both._kinds = {**self._kinds, **more}
+        return both
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._kinds:
+            return self._kinds[name]
+        module, kind = self.place(name)
+        return getattr(importlib.import_module(module), kind)
+
+    def __setitem__(self, name: str, kind: Any) -> None:
+        self._kinds[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        del self._kinds[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places | self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._places | self._kinds)
+
+
+def name_of(kinds: Mapping[str, Any], kind: object) -> str | None:
+    """The name of a plug-in among others; None if it is not there. A `Registry` imports nothing for it: a plug-in that
+    one can ask about is there."""
+    imported = kinds.imported() if isinstance(kinds, Registry) else kinds
+    return next((name for name, one in imported.items() if one is kind), None)
 
 
 @cache
