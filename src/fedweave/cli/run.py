@@ -1,7 +1,7 @@
 """The command `fedweave run`; for its help it imports nothing slow."""
 
 import shlex
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,6 @@ if not Loaded.for_help:
     from fedweave.experiment.runs import run as runs
     from fedweave.experiment.runs.files import is_used
     from fedweave.experiment.runs.resuming import Interrupted, examine, recover
-    from fedweave.report.live import shown
     from fedweave.report.terminal import Terminal, screen, show_result
     from fedweave.report.tracking import Observers, tracked
 
@@ -63,9 +62,14 @@ def run(
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
+    page: AbstractContextManager[object] = nullcontext()
+    if live:
+        from fedweave.report.live import shown  # imports what pages are made of
+
+        page = shown(directory, say)
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        with shown(directory, say) if live else nullcontext():
+        with page:
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
         again = [

@@ -269,7 +269,7 @@ def normalize(
 def _rows_divided(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
     """x [m, d], each row divided by the sum of its absolute values: to the bit scikit-learn's `normalize(x, "l1")`,
     which takes a second to import."""
-    if not sp.issparse(x):
+    if isinstance(x, np.ndarray):
         sums = np.abs(x).sum(1)
         divided: np.ndarray = x / np.where(sums < 10 * np.finfo(x.dtype).eps, 1, sums)[:, None]
         return divided
