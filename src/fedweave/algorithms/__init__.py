@@ -133,7 +133,7 @@ if not TYPE_CHECKING:  # to a type checker the names are those imported above, a
     def __getattr__(name):
         """Import an algorithm, a part or a file of this package when it is first used."""
         for registry in (ALGORITHMS, PARTS):
-            if key := registry.name_of_class(name):
+            if key := registry.of_class(name):
                 return registry[key]
         if not name.startswith("_"):
             try:

@@ -14,7 +14,7 @@ from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from fedweave.core.moved import find_moved_modules
 from fedweave.core.shown import page
@@ -147,53 +147,59 @@ def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
         raise refusal(f"{plugin} failed: {type(error).__name__}: {error}") from error
 
 
+class Place(NamedTuple):
+    """Where a plug-in is defined."""
+
+    module: str
+    kind: str
+
+
 class Registry(MutableMapping[str, Any]):
     """Plug-ins by name, each imported when it is looked up.
 
-    package: the package they are in. places: {name: "module.Class" in it}.
+    package: the package that they are in. places: {name: "module.Class" in it}.
     """
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        self._package, self._places = package, dict(places)
-        self._kinds: Record = {}  # those that were set, and not imported
+        split = {name: place.rpartition(".") for name, place in places.items()}
+        self._entries: Record = {name: Place(f"{package}.{module}", kind) for name, (module, _, kind) in split.items()}
 
-    def place(self, name: str) -> tuple[str, str]:
-        """(module, class) of a plug-in."""
-        module, _, kind = self._places[name].rpartition(".")
-        return f"{self._package}.{module}", kind
+    def places(self) -> dict[str, Place]:
+        """{name: place} of the plug-ins that are not here as objects."""
+        return {name: entry for name, entry in self._entries.items() if isinstance(entry, Place)}
 
-    def name_of_class(self, kind: str) -> str | None:
+    def of_class(self, kind: str) -> str | None:
         """The name of the plug-in whose class is called `kind`; nothing is imported."""
-        return next((name for name in self._places if self.place(name)[1] == kind), None)
+        classes = {name: place.kind for name, place in self.places().items()}
+        others = {name: entry.__name__ for name, entry in self._entries.items() if name not in classes}
+        return next((name for name, one in (classes | others).items() if one == kind), None)
 
     def imported(self) -> Record:
-        """{name: plug-in} of those whose file was imported."""
-        there = (name for name in self._places if self.place(name)[0] in sys.modules)
-        return {name: self[name] for name in there} | self._kinds
+        """{name: plug-in} of those whose module is imported."""
+        absent = {name for name, place in self.places().items() if place.module not in sys.modules}
+        return {name: self[name] for name in self._entries if name not in absent}
 
     def extended(self, more: Values) -> "Registry":
         """A registry that also has the plug-ins `more`."""
-        both = Registry(self._package, self._places)
-        both._kinds = {**self._kinds, **more}
+        both = Registry("", {})
+        both._entries = {**self._entries, **more}
         return both
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._kinds:
-            return self._kinds[name]
-        module, kind = self.place(name)
-        return getattr(importlib.import_module(module), kind)
+        entry = self._entries[name]
+        return getattr(importlib.import_module(entry.module), entry.kind) if isinstance(entry, Place) else entry
 
     def __setitem__(self, name: str, kind: Any) -> None:
-        self._kinds[name] = kind
+        self._entries[name] = kind
 
     def __delitem__(self, name: str) -> None:
-        del self._kinds[name]
+        del self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places | self._kinds)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._places | self._kinds)
+        return len(self._entries)
 
 
 def name_of(kinds: Mapping[str, Any], kind: object) -> str | None:

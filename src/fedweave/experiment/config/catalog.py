@@ -17,7 +17,8 @@ def documents(section: str) -> Mapping[str, str] | None:
         return None
     if section in ("algorithm", "part"):
         kinds = registry(section)
-        return {name: _document(*kinds.place(name)) for name in kinds} if isinstance(kinds, Registry) else None
+        places = kinds.places() if isinstance(kinds, Registry) else {}
+        return {name: _document(*place) for name, place in places.items()} if len(places) == len(kinds) else None
     module, attribute = place_of(section)
     table = next(
         node.value
