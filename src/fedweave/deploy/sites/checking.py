@@ -30,6 +30,7 @@ from fedweave.deploy.flare.admission import (
     check_algorithm,
     check_exchange,
     check_files,
+    check_forget,
     check_members,
     check_task,
     check_told,
@@ -273,6 +274,7 @@ def _allowed(
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
     findings.attempt(name, partial(check_task, data, config), file)
+    findings.attempt(name, partial(check_forget, data, config), file)
     if config.learned:
         findings.attempt(name, partial(check_told, rules, UNITING, len(sites)), file)
     if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
