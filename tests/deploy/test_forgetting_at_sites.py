@@ -26,6 +26,8 @@ from fedweave.deploy.flare.forgetting import report
 from fedweave.deploy.flare.holdings import Forgotten, own_graph
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
+from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.project import read_project
 from fedweave.experiment.build import cut_as
 from fedweave.experiment.config import Config
 from fedweave.experiment.rounds import train
@@ -173,6 +175,31 @@ def test_a_site_alone_cannot_be_left_out_of_secure_sums(project: Path) -> None:
         forget(project, numbers(config, at, 20)[0], site)
     with refusal("clients-missing", "policy.min_difference", SITES[-1]):
         rounds(project, config, "r2", SITES[:2])
+
+
+def refusals(project: Path, config: Config, sites: tuple[str, ...] = SITES) -> list[tuple[str, str]]:
+    """(site, rule) of each refusal that `sites check` foresees."""
+    notes = examine(project, replace(read_project(project), sites=sites), config).notes
+    rules = "min_difference", "min_nodes"
+    return [(whose, rule) for whose, what in notes for rule in rules if whose in sites and f"policy.{rule}" in what]
+
+
+def test_the_check_foresees_that_a_run_differs_too_little(project: Path) -> None:
+    """By the journals of the sites that are here, and only where sums or lists differ."""
+    config = experiment(rounds=1, algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
+    assert refusals(project, config) == []
+    rounds(project, config)
+    assert refusals(project, config) == []
+    assert refusals(project, config, SITES[:2]) == [(site, "min_difference") for site in SITES[:2]]
+    assert refusals(project, config, SITES[:1]) == []  # two sites apart
+    assert refusals(project, experiment(), SITES[:2]) == []  # without sums
+    forget(project, numbers(config, 1, 4)[0])
+    assert refusals(project, experiment()) == [(SITE, "min_nodes")]
+    assert (SITE, "min_difference") in refusals(project, config, SITES[:2])
+    facts = examine(project, read_project(project), config).facts
+    assert any(whose == SITE and "4 nodes left out" in what for whose, what in facts)
+    forget(project, numbers(config, 1, 12)[0])
+    assert refusals(project, config) == []
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,8 @@ class Forgotten(NamedTuple):
     whole: str
 
     @classmethod
-    def of(cls, site: SiteData, folder: Path) -> "Forgotten | None":
-        """What `site.toml` lists to leave out; None without a list.
+    def of(cls, site: SiteData, folder: Path, model: object = None) -> "Forgotten | None":
+        """What `site.toml` lists to leave out; None without a list. model: the plug-in that will read the data.
 
         Raises:
             DataError, ConfigError: the list or the data is absent or invalid.
@@ -131,6 +131,7 @@ class Forgotten(NamedTuple):
         if site.forget is None:
             return None
         whole = own_graph(replace(site, forget=None), folder)
+        whole = ported(whole, fitted(model, whole.edge_attrs))
         named = read_ids(folder / site.forget, "data.forget")
         ids = tuple(sorted({*named} & {*names_of(whole)}))
         return cls(ids, len(named) - len(ids), content(whole))
@@ -144,6 +145,13 @@ def marks_of(ids: Sequence[str], folder: Path) -> frozenset[str]:
     """
     key = read_secret(folder / SECRET) if ids else b""
     return frozenset(hashlib.blake2b(b"forget" + name.encode(), key=key, digest_size=8).hexdigest() for name in ids)
+
+
+def data_digest(marks: Record, forgotten: Forgotten | None = None) -> str:
+    """A digest of a run's data, of which `marks` are known, with what is left out of it: with another list of what to
+    forget it is the same data."""
+    data = marks.get("data", marks) if forgotten is None else forgotten.whole
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
@@ -163,7 +171,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
-    graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)
+    graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder, model)
     return Holdings(graph, test, data, kinds_of(site), version, whole, pairs=pairs, forgotten=forgotten)
 
 

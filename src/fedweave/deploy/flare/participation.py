@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -44,6 +43,7 @@ from fedweave.deploy.flare.holdings import (
     LabelVersion,
     check_as_before,
     checked,
+    data_digest,
     fitting,
     marks_of,
 )
@@ -245,8 +245,7 @@ class Participation:
                 `admission.check_left_out`.
         """
         path, resumes = self.run_folder / MARKS, self.asked.round >= 0
-        data = marks.get("data", marks) if forgotten is None else forgotten.whole
-        self._digest = sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        self._digest = data_digest(marks, forgotten)
         if not self.asked.predict:
             self._leave_out(() if forgotten is None else forgotten.ids)
         if not self.asked.predict and not (resumes and path.exists()):

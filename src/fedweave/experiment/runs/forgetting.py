@@ -65,10 +65,10 @@ class Compared(NamedTuple):
     """What is known of one model.
 
     rounds, seconds, bytes: what it cost; bytes as clients sent and received; None where that is unknown. metric: the
-    run's selection metric on the test examples that are left. parameters: ‖w − w_exact‖ / ‖w_exact‖. predictions: the mean distance of its
-    predictions from the exact model's on these examples: total variation of class probabilities, mean absolute
-    difference of label probabilities, or of numbers in deviations. disagree: the share of examples with another
-    predicted class. attack: membership inference; None where it is not defined.
+    run's selection metric on the test examples that are left. parameters: ‖w − w_exact‖ / ‖w_exact‖. predictions: the
+    mean distance of its predictions from the exact model's on these examples: total variation of class probabilities,
+    mean absolute difference of label probabilities, or of numbers in deviations. disagree: the share of examples with
+    another predicted class. attack: membership inference; None where it is not defined.
     """
 
     rounds: int
