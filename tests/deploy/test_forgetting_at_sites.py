@@ -28,10 +28,12 @@ from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.running import number_of, sites_of
 from fedweave.experiment.build import cut_as
-from fedweave.experiment.config import Config
+from fedweave.experiment.config import Config, written
 from fedweave.experiment.rounds import train
-from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, SCORER
 from fedweave.experiment.runs.forgetting import RECORD, digest
 from fedweave.experiment.runs.scorer import Scorer
 from fedweave.models.edges import model_of_form
@@ -259,3 +261,40 @@ def test_columns_and_edges_are_scaled_by_what_is_left(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         np.sort(np.asarray(data.edge_attrs.features), 0), np.sort(StandardScaler().fit_transform(left), 0), atol=1e-5
     )
+
+
+@pytest.mark.slow
+def test_real_sites_forget_examples_and_a_site(owned: Path, tmp_path: Path) -> None:
+    """By the commands of the documentation: exact and fast, three signed reports, and what the policy refuses."""
+
+    def fedweave(*words: object, code: int = 0) -> str:
+        result = CliRunner().invoke(app, [*map(str, words)])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    config, out = experiment(rounds=3), tmp_path / "run"
+    (tmp_path / "exp.toml").write_text(written(config.plain()))
+    fedweave("sites", "run", tmp_path / "exp.toml", "--sites", owned, "-o", out)
+    here, there = numbers(config, SITES.index(SITE), 60)
+    forget(owned, here[:5])
+    assert "policy.min_nodes" in fedweave("sites", "check", owned, tmp_path / "exp.toml")
+    assert "policy.min_nodes" in fedweave("sites", "forget", out, "--sites", owned, "-o", tmp_path / "few", code=2)
+    forget(owned, here)
+    fedweave("sites", "forget", out, "--sites", owned, "--rounds", "1")
+    expected, _ = simulated(replace(config, forget=Forget(ids=tuple(there))))
+    exact = Checkpoint.load(out / "forgotten/1/exact" / CHECKPOINT)
+    assert distance(exact.state["w"], expected.state["w"]) <= 1e-5
+    record = record_of(owned)
+    assert [*record["models"]] == ["before", "exact", "fast"]
+    assert record["models"]["fast"]["rounds"] == 1
+    assert record["run"] == number_of(out)
+    others = [site for site in SITES if site != SITE]
+    fedweave("sites", "forget", out, "--sites", owned, "--client", SITE, "--rounds", "0", "-o", tmp_path / "left")
+    assert sites_of(tmp_path / "left/exact") == others
+    (owned / SITE / SITE_FILE).write_text((owned / SITE / SITE_FILE).read_text().replace('forget = "forget.txt"\n', ""))
+    fedweave("sites", "export", tmp_path / "left/exact", "--site", owned / SITE, "-o", tmp_path / "others")
+    record = record_of(owned, "--before", number_of(out), "--exact", str(tmp_path / "others"))
+    assert record["forgotten"]["clients"] == [SITE]
+    assert record["models"]["exact"]["attack"] is not None
+    record = record_of(owned, site=others[0])
+    assert any(SITE in note for note in record["notes"])
