@@ -78,8 +78,8 @@ class Neighborhood:
         """How many nodes are one edge away."""
         return int((self.distance == 1).sum())
 
-    def without(self, node: int | np.ndarray | None = None, edge: int | None = None) -> "Neighborhood":
-        """The same without a node, or several, and their edges, or without an edge."""
+    def without(self, node: int | np.ndarray | None = None, edge: int | np.ndarray | None = None) -> "Neighborhood":
+        """The same without a node, or several, and their edges, or without an edge, or several."""
         stays, ends = np.ones(len(self.x), bool), self.ends
         if node is not None:
             stays[node] = False

@@ -5,6 +5,7 @@ model alone: a column takes a typical value, a node goes with its edges, or one 
 integrated gradients (Sundararajan, Taly and Yan, ICML 2017, "Axiomatic attribution for deep networks", eq. 1).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -60,7 +61,8 @@ SHOWN = 4  # values in one cell
 class Reason:
     """What moves a score.
 
-    kind:    "column", "neighbor" or "edge"; of small graphs "node", "atom" or "bond".
+    kind:    "column", "neighbor", "edge" or, of all edges from one node to another, "edges"; of small graphs "node",
+             "atom" or "bond".
     name:    what it is called, of a column with the end of a transfer. value: what it is. typical: what a column is set
              to; "" of others.
     without: the score without it; None of gradients.
@@ -114,8 +116,14 @@ class Explanation(Shown):
         return self.quantity.startswith("probability")
 
     def written(self, score: float) -> str:
-        """A score, or a difference of two, as text."""
-        return f"{score:.3f}" if self.probability else f"{score:.6g}"
+        """A score, or a difference of two, as text: a probability with three digits, or as many as show two of the
+        largest effect."""
+        return f"{score:.{self._digits}f}" if self.probability else f"{score:.6g}"
+
+    @property
+    def _digits(self) -> int:
+        largest = max((abs(one.effect) for one in self.reasons), default=0.0)
+        return 3 if largest >= 0.01 or not largest else min(6, 1 - math.floor(math.log10(largest)))
 
     @property
     def headline(self) -> str:
@@ -534,7 +542,8 @@ class Surroundings:
         tried = [
             self._node(int(nodes[at])) if at < len(nodes) else self._edge(int(edges[at - len(nodes)])) for at in order
         ]
-        return [*self._edge_columns(), *self._columns(), *tried], len(nodes) + len(edges) - len(order)
+        parallel = self._parallel()
+        return [*self._edge_columns(), *self._columns(), *parallel, *tried], len(nodes) + len(edges) - len(order)
 
     def _sought(self, nodes: np.ndarray, most: int, alone: bool) -> np.ndarray:
         """int64, some of the `nodes` that move the score, found by leaving out groups: the groups that move it most for
@@ -614,10 +623,28 @@ class Surroundings:
         if near.edge_attrs is not None and near.edge_attrs.features is not None:
             row, groups = near.edge_attrs.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
             says = [f"{name} {self.edge_columns.written(columns, row)}" for name, columns in groups]
+        if near.edge_attrs is not None and near.edge_attrs.time is not None and near.link is None:
+            says.append(f"time {near.edge_attrs.time[edge]:.10g}")
         way = "→" if near.edge_attrs is not None and near.edge_attrs.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()
         return Change(self._words[1], name, ", ".join(says), "", partial(near.without, edge=edge), places)
+
+    def _parallel(self) -> list[Change]:
+        """All edges from one node to another at the example together, where they are several."""
+        near, ends = self.near, self.near.ends
+        if self._of_graph or near.edge_attrs is None:
+            return []
+        here = np.flatnonzero((near.distance[ends] == 0).any(0))
+        here = here[here != near.target] if near.example == "edge" else here
+        first, second = ends[:, here] if near.edge_attrs.directed else np.sort(ends[:, here], 0)
+        result, codes = list[Change](), first * len(near.x) + second
+        for code in np.unique(codes):
+            rows = here[codes == code]
+            if len(rows) > 1:
+                name, value = self._edge(int(rows[0])).name, f"all {len(rows):,}"
+                result.append(Change("edges", name, value, "", partial(near.without, edge=rows)))
+        return result
 
     def left_out(self, changes: Sequence[Change], score: float, alone: bool) -> list[Reason]:
         """Each with the score without it."""
