@@ -450,7 +450,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
         )
 
 
-def _greet_patiently(certificate: Path, project: Project, seconds: float = STARTING) -> None:
+def greet_patiently(certificate: Path, project: Project, seconds: float = STARTING) -> None:
     """`greet`, again for `seconds` while the server ends the connection, as one does that is starting."""
     deadline = time.monotonic() + seconds
     while True:
@@ -509,7 +509,7 @@ def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
     if not (project / ADMIN / "startup").is_dir():
         raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")
     try:
-        _greet_patiently(check_startup(project / ADMIN), read_project(project))
+        greet_patiently(check_startup(project / ADMIN), read_project(project))
     except NoHost:
         raise
     except Closed as error:
