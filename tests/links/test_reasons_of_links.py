@@ -55,8 +55,8 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
     return {"name": "folder", "path": str(folder), "task": "links", "categories": {"town": towns}} | more
 
 
-def edited(folder: Path, to: Path, reason: Reason, pair: tuple[str, str]) -> Path:
-    """The tables of `folder` without a reason, by pandas."""
+def edited(folder: Path, to: Path, reason: Reason, pair: tuple[str, str], stays: bool = False) -> Path:
+    """The tables of `folder` without a reason, by pandas. stays: of a neighbor only the edges go."""
     shutil.copytree(folder, to)
     nodes, edges = pd.read_csv(to / "nodes.csv"), pd.read_csv(to / "edges.csv")
     if reason.kind == "column":
@@ -64,7 +64,7 @@ def edited(folder: Path, to: Path, reason: Reason, pair: tuple[str, str]) -> Pat
         usual = nodes["age"].median() if column == "age" else nodes["town"].mode().iloc[0]
         nodes.loc[nodes["id"] == pair[which == "target"], column] = usual
     elif reason.kind == "neighbor":
-        nodes = nodes[nodes["id"] != reason.name]
+        nodes = nodes[stays | (nodes["id"] != reason.name)]
         edges = edges[(edges["source"] != reason.name) & (edges["target"] != reason.name)]
     else:
         first, way, second = reason.name.split(" ")
@@ -99,6 +99,8 @@ def score_of(run: Path, tables: Path, pair: tuple[str, str], relation: int = 0) 
         ({"name": "sage", "decoder": "mlp"}, {}),
         ({"name": "gat", "decoder": "dot"}, {"message": "train+val"}),
         ({"name": "rgcn", "decoder": "distmult"}, {"relation": True, "directed": True}),
+        ({"name": "rgcn", "decoder": "distmult"}, {"relation": True, "directed": True, "features": "learned"}),
+        ({"name": "lightgcn", "decoder": "dot"}, {"features": "learned"}),
     ],
     ids=lambda one: "-".join(map(str, one.values())) if "decoder" in one else "",
 )
@@ -111,12 +113,13 @@ def test_what_is_left_out_of_a_pair_is_scored_as_changed_tables_are(
     relation = ["kin"] if "relation" in more else []
     explanation = explain(tmp_path / run, (*pair, *relation))
     assert explanation.score == pytest.approx(score_of(tmp_path / run, tmp_path / "data", pair), abs=1e-5)
-    assert {"column", "neighbor", "edge"} <= {one.kind for one in explanation.reasons}
+    learned = "features" in more  # a vector for each node, which stays where the node goes
+    assert {"neighbor", "edge"} | ({"column"} if not learned else set()) <= {one.kind for one in explanation.reasons}
     picked = [*explanation.reasons[:6], *[one for one in explanation.reasons if one.kind == "column"][:2]]
     for at, reason in enumerate(picked):
         if more.get("message") and reason.kind == "edge":
             continue  # along links to validate, too
-        changed = edited(tmp_path / "data", tmp_path / str(at), reason, pair)
+        changed = edited(tmp_path / "data", tmp_path / str(at), reason, pair, learned)
         assert reason.without == pytest.approx(score_of(tmp_path / run, changed, pair), abs=2e-5), reason
     assert (explanation.example, explanation.threshold) == ("link", None)
     assert explanation.name.startswith(" → ".join(pair))
@@ -155,7 +158,8 @@ def test_a_planted_town_comes_first(tmp_path: Path) -> None:
     assert sum(name in ("source: town", "target: town") for name in first) >= FIRST
 
 
-def test_a_planted_neighbor_comes_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_planted_neighbor_comes_first(tmp_path: Path, learned: bool) -> None:
     """Of somebody without a town, one of five neighbors tells it."""
     people(tmp_path / "data", 0)
     rng = np.random.default_rng(1)
@@ -169,8 +173,9 @@ def test_a_planted_neighbor_comes_first(tmp_path: Path) -> None:
         planted.append((f"q{at}", f"p{asked}", f"p{near}"))
     pd.concat([nodes, pd.DataFrame(more, columns=nodes.columns)]).to_csv(tmp_path / "data/nodes.csv", index=False)
     pd.concat([edges, pd.DataFrame(links, columns=edges.columns)]).to_csv(tmp_path / "data/edges.csv", index=False)
-    data = settings(tmp_path / "data", relation=False)
-    made(tmp_path / "run", FAST, data, 20, partition=ALONE, evaluation=QUICK, model={"decoder": "dot", "name": "gcn"})
+    data = settings(tmp_path / "data", relation=False, **({"features": "learned"} if learned else {}))
+    model = {"name": "lightgcn" if learned else "gcn", "decoder": "dot"}
+    made(tmp_path / "run", FAST, data, 20, partition=ALONE, evaluation=QUICK, model=model)
     first = [explain(tmp_path / "run", pair[:2]).reasons[0] for pair in planted]
     hits = [
         one.kind in ("neighbor", "edge") and near in one.name.split(" ")
@@ -189,6 +194,10 @@ def test_a_planted_neighbor_comes_first(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["explain", str(tmp_path / "run"), "--pair", *planted[0][:2], "-o", out]).exit_code == 0
     )
     assert json.loads(Path(out).read_text())["name"] == " → ".join(planted[0][:2])
+    if learned:
+        with refusal("explain.method"):
+            explain(tmp_path / "run", planted[0][:2], method="gradients")
+        return
     gradients = explain(tmp_path / "run", planted[0][:2], method="gradients")
     assert gradients.base is not None
     parts = sum(one.effect for one in gradients.reasons)
@@ -211,3 +220,43 @@ def check_refusals(run: Path, pair: tuple[str, str]) -> None:
             explain(run, name, **more)
     for words in ([], ["--id", "q0", "--pair", *pair], ["--id", "q0", "--relation", "kin"]):
         assert CliRunner().invoke(app, ["explain", str(run), *words]).exit_code == 2
+
+
+def test_where_no_messages_pass_nothing_is_left_out(tmp_path: Path) -> None:
+    pair = people(tmp_path / "data", 0, 3, 8)[0]
+    data = settings(tmp_path / "data", relation=False, features="learned")
+    made(
+        tmp_path / "run",
+        FAST,
+        data,
+        1,
+        partition=ALONE,
+        evaluation=QUICK,
+        model={"name": "embedding", "decoder": "dot"},
+    )
+    explanation = explain(tmp_path / "run", pair)
+    assert (explanation.reasons, len(explanation.notes)) == ((), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nations", "kinships"])
+def test_triples_of_knowledge_graphs_are_explained(tmp_path: Path, data_root: Path, name: str) -> None:
+    """A public set with learned vectors: the score of `predict`, and reasons among the triples around."""
+    data = {"name": name, "path": str(data_root), "task": "links", "features": "learned"}
+    model = {"name": "rgcn", "decoder": "distmult", "hidden": 16}
+    run = tmp_path / "run"
+    made(run, FAST, data, 3, partition=ALONE, evaluation=QUICK, model=model)
+    built = trained(run, finished(run), "").built
+    links, attributes = built.data.links, built.data.edge_attrs
+    assert links is not None
+    assert attributes is not None
+    at = int(np.flatnonzero(np.asarray(built.data.public)[TEST])[0])
+    source, target = (built.data.node_ids[end] for end in attributes.ends[:, at])
+    relation = links.relations[attributes.y[at]]
+    pd.DataFrame([(source, target, relation)], columns=["source", "target", "relation"]).to_csv(
+        tmp_path / "pairs.csv", index=False
+    )
+    [row] = predictions(run, None, None, None, asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    explanation = explain(run, (source, target, relation))
+    assert explanation.score == pytest.approx(row["score"], abs=1e-6)
+    assert {one.kind for one in explanation.reasons} >= {"neighbor", "edge"}

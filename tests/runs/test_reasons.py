@@ -442,11 +442,10 @@ def test_models_that_cannot_be_explained_are_refused(bank: Path, tmp_path: Path)
     made(tmp_path / "links", FAST, links, 1, partition={"name": "random", "clients": 2})
     with refusal("explain.pair"):  # only pairs of nodes have a score there
         explain(tmp_path / "links", "c3", "client-0")
-    learned = {**links, "features": "learned"}
-    model = {"name": "gcn", "decoder": "dot"}
-    made(tmp_path / "learned", FAST, learned, 1, partition={"name": "random", "clients": 2}, model=model)
+    learned = {"name": "folder", "path": str(bank / "data"), "ignore": ["debt", "job"], "features": "learned"}
+    made(tmp_path / "learned", FAST, learned, 1, partition={"name": "random", "clients": 2})
     with refusal("explain.alone"):
-        explain(tmp_path / "learned", ("c3", "c4"), "client-0")
+        explain(tmp_path / "learned", "c3", "client-0")
     said = CliRunner().invoke(app, ["explain", str(bank / "run"), "--id", "c3", "-o", str(tmp_path / "c3.txt")])
     assert (said.exit_code, (tmp_path / "c3.txt").exists()) == (2, False)
 

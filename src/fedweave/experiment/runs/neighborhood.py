@@ -26,7 +26,7 @@ FAR = np.iinfo(np.int64).max  # the distance of a node that no path joins to the
 class Neighborhood:
     """n nodes with d features, M edges and the examples among them; the `target` is one of these.
 
-    x:        float32 [n, d].
+    x:        float32 [n, d]; sparse where nodes have learned vectors (`learned`).
     pairs:    int64 [2, P], who is joined to whom, each pair once.
     edge_attrs:  the edges with their attributes; None where the edges are the pairs.
     y, masks: of the examples, as in `Dataset`.
@@ -34,13 +34,14 @@ class Neighborhood:
     target:   the place of the example among these.
     link:     int64 [3], where the example is a pair of nodes that may be linked: their places here, and the relation;
               else None. The edges are those that carry messages. several: whether links have several relations.
+    learned:  whether nodes have learned vectors, and no features.
     nodes:    int64 [n], the places of the nodes in the data; of the edges, or pairs, `edges` int64 [M].
     distance: int64 [n], of each node from the example; `FAR` where nothing joins them.
     sparse:   whether models read the features as a sparse matrix.
     scale:    see `Dataset.target_scale`.
     """
 
-    x: np.ndarray
+    x: "np.ndarray | sp.csr_matrix"
     pairs: np.ndarray
     edge_attrs: EdgeAttributes | None
     y: np.ndarray
@@ -54,6 +55,7 @@ class Neighborhood:
     scale: np.ndarray | None
     link: np.ndarray | None = None
     several: bool = False
+    learned: bool = False
 
     @property
     def place(self) -> "int | np.ndarray":
@@ -80,7 +82,7 @@ class Neighborhood:
 
     def without(self, node: int | np.ndarray | None = None, edge: int | np.ndarray | None = None) -> "Neighborhood":
         """The same without a node, or several, and their edges, or without an edge, or several."""
-        stays, ends = np.ones(len(self.x), bool), self.ends
+        stays, ends = np.ones(len(self.nodes), bool), self.ends
         if node is not None:
             stays[node] = False
         alive = stays[ends[0]] & stays[ends[1]]
@@ -107,9 +109,13 @@ class Neighborhood:
             link=None if self.link is None else np.array([*number[self.link[:2]], self.link[RELATION]]),
         )
 
+    def blank(self) -> "Neighborhood":
+        """The same where all features are 0."""
+        return replace(self, x=self.x * np.float32(0))
+
     def with_columns(self, nodes: np.ndarray, columns: list[int], values: np.ndarray) -> "Neighborhood":
         """The same with values [c] in `columns` of some nodes."""
-        x = self.x.copy()
+        x = dense(self.x).copy()
         x[nodes[:, None], columns] = values
         return replace(self, x=x)
 
@@ -134,10 +140,12 @@ def reach(net: Model) -> int | None:
     return sum(2 if layer.reads == "graph" else 1 for layer in passing)  # which may read neighbors' neighbors
 
 
-def around(data: Dataset, example: "int | np.ndarray", hops: int | None, several: bool = False) -> Neighborhood:
+def around(
+    data: Dataset, example: "int | np.ndarray", hops: int | None, several: bool = False, learned: bool = False
+) -> Neighborhood:
     """The neighborhood of an example of `data` up to `hops` edges away; None is the whole graph. Of a small graph it is
-    the graph. Of a pair of nodes, int64 [3] with a relation, `data` has the edges that carry messages; several: see
-    `Neighborhood`."""
+    the graph. Of a pair of nodes, int64 [3] with a relation, `data` has the edges that carry messages. several,
+    learned: see `Neighborhood`."""
     starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
     distance = np.full(data.nodes, FAR)
     distance[_near(data, example)] = 0
@@ -162,7 +170,7 @@ def around(data: Dataset, example: "int | np.ndarray", hops: int | None, several
     link = None if isinstance(example, int) else np.array([*number[example[:2]], example[RELATION]])
     masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)
     return Neighborhood(
-        np.asarray(dense(data.x[nodes]), np.float32),
+        data.x[nodes] if learned else np.asarray(dense(data.x[nodes]), np.float32),
         pairs,
         edge_attrs,
         data.y[rows],
@@ -176,6 +184,7 @@ def around(data: Dataset, example: "int | np.ndarray", hops: int | None, several
         data.target_scale,
         link,
         several,
+        learned,
     )
 
 
@@ -192,11 +201,11 @@ def _near(data: Dataset, example: "int | np.ndarray") -> np.ndarray:
 
 def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, Tensor]:
     """The graph of some neighborhoods side by side, and int64, the place of each one's target among its examples."""
-    first, sizes = copies[0], np.array([len(copy.x) for copy in copies])
+    first, sizes = copies[0], np.array([len(copy.nodes) for copy in copies])
     offsets = np.cumsum(sizes) - sizes
     before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])
     pairs = np.concatenate([copy.pairs + offset for copy, offset in zip(copies, offsets, strict=True)], 1)
-    x = np.concatenate([copy.x for copy in copies])
+    x = sp.vstack([copy.x for copy in copies]) if first.learned else np.concatenate([copy.x for copy in copies])
     attributes = first.edge_attrs
     if attributes is not None:
         each = [copy.edge_attrs for copy in copies if copy.edge_attrs is not None]
@@ -232,7 +241,7 @@ def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Nei
     part, size = list[Neighborhood](), 0
     for copy in copies:
         part.append(copy)
-        size += copy.x.size + WEIGHT * (len(copy.x) + copy.ends.shape[1])
+        size += copy.x.size + WEIGHT * (len(copy.nodes) + copy.ends.shape[1])
         if size > NUMBERS or alone:
             yield part
             part, size = [], 0

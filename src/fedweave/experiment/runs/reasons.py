@@ -168,7 +168,8 @@ class Case(NamedTuple):
 
     data: a client's. places: int64 [e], the numbers of its examples, which name them where there are no ids. expected:
     float64 [outputs], what the model says of the example. usual: what data the typical values are of.
-    relations: the names of links' relations, if pairs are explained.
+    relations: the names of links' relations, if pairs are explained. learned: whether nodes have learned vectors, and
+    no columns.
     """
 
     client: str
@@ -182,6 +183,7 @@ class Case(NamedTuple):
     expected: Callable[[Example], np.ndarray]
     usual: str
     relations: tuple[str, ...] = ()
+    learned: bool = False
 
 
 def explain(
@@ -229,10 +231,10 @@ def explain(
 
 
 def _check_alone(config: Config) -> None:
-    if config.learned or capabilities(config.algorithm.kind).predicts:
+    if (config.learned and config.links is None) or capabilities(config.algorithm.kind).predicts:
         raise UserError(
-            "fedweave explain: this run learns a vector for each node, or is of parties that predict jointly. It "
-            "explains nodes, edges, links and small graphs of other runs.",
+            "fedweave explain: this run learns a vector for each node that it classifies, or is of parties that "
+            "predict jointly. It explains nodes, edges, links and small graphs of other runs.",
             code="explain.alone",
         )
 
@@ -303,6 +305,11 @@ def _of_link(
             "and leave out --id, --tables and --target.",
             code="explain.pair",
         )
+    if config.learned and method == "gradients":
+        raise UserError(
+            "--method gradients: it weighs columns, and the nodes of this run have learned vectors. Leave it out.",
+            code="explain.method",
+        )
     run = trained(place, config, "Pairs are explained from the folder of a simulation's run.", when)
     whose, data = _client(run, client), run.built.data
     w, graph, called = run.model_of(model or "personal", whose), graphs_of(run.built.fed)[whose], link_names(run, whose)
@@ -326,7 +333,7 @@ def _of_link(
         p = float(table["score"][0].as_py())
         return np.array([1 - p, p])
 
-    about = form, None, np.arange(share.nodes), expected, f"of {whose}", links.relations
+    about = form, None, np.arange(share.nodes), expected, f"of {whose}", links.relations, config.learned
     case = Case(whose, run.test_net_of(whose), w, messages, run.built.fed.dtype, *about)
     return reasons(case, link, None, method)
 
@@ -423,6 +430,8 @@ def _medians(rows: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 def _columns_of_nodes(case: Case, used: np.ndarray) -> Columns:
     """used: bool [e], the examples that are typical."""
+    if case.learned:
+        return Columns((), np.zeros((1, 0), np.float32), np.zeros(0), np.zeros(0))
     data, scaling = case.data, case.form.scaling
     names = list(case.form.columns) or list(contents.names(data))
     if data.graph_of is not None:
@@ -471,13 +480,15 @@ class Surroundings:
         used = train if train.any() else np.ones(data.examples, bool)
         count = counted(int(used.sum()), f"{'training ' * bool(train.any())}{data.example}")
         self.usual = f"the median over the {count} {case.usual}; of categories, the most frequent one"
+        if case.learned:
+            self.usual = "none, because nodes have learned vectors and no columns"
         self.columns, self.edge_columns = _columns_of_nodes(case, used), _columns_of_edges(case, used)
         self._of_graph = data.example == "graph"
         self._words = ("atom", "bond") if smiles else ("node", "edge") if self._of_graph else ("neighbor", "edge")
         self.graph = None
         if self._of_graph:
             pairs = tuple((int(a), int(b)) for a, b in near.pairs.T)
-            self.graph = SmallGraph(tuple(map(self._name, range(len(near.x)))), pairs, smiles)
+            self.graph = SmallGraph(tuple(map(self._name, range(len(near.nodes)))), pairs, smiles)
 
     def _name(self, node: int) -> str:
         """What a node is called."""
@@ -523,17 +534,19 @@ class Surroundings:
         whose features, or for those of an edge's farther end, the score has the largest slopes, and in addition those
         that `_sought` finds."""
         near, ends = self.near, self.near.ends
-        nodes = np.array([node for node in range(len(near.x)) if self._can_go(node)], np.int64)
+        nodes = np.array([node for node in range(len(near.nodes)) if self._can_go(node)], np.int64)
         edges = np.array([at for at in range(ends.shape[1]) if near.example != "edge" or at != near.target], np.int64)
         far = np.where(near.distance[ends[0]] > near.distance[ends[1]], *ends)[edges]
-        most = min(MOST, max(LEAST, WORK // (len(near.x) + ends.shape[1])))
+        most = min(MOST, max(LEAST, WORK // (len(near.nodes) + ends.shape[1])))
         if len(nodes) + len(edges) <= most:
             order = np.arange(len(nodes) + len(edges))
         else:
             where = np.concatenate([nodes, far])
-            slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
+            slopes = np.zeros(len(near.nodes))
+            if not near.learned:
+                slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
             order = np.lexsort((near.distance[where], -slopes[where]))
-            picks = np.zeros(len(near.x), bool)
+            picks = np.zeros(len(near.nodes), bool)
             picks[self._sought(nodes[order[order < len(nodes)]], most, alone)] = True
             joins = picks[ends[0]] | picks[ends[1]]
             at_example = (near.distance[ends] == 0).any(0)
@@ -557,7 +570,7 @@ class Surroundings:
         case, near, hops = self.case, self.near, reach(self.case.net)
         place = {int(at): number for number, at in enumerate(near.nodes)}
         if hops is not None and not self._of_graph:
-            near = around(case.data, near.place, hops, near.several)
+            near = around(case.data, near.place, hops, near.several, near.learned)
             nodes = np.searchsorted(near.nodes, self.near.nodes[nodes])[np.isin(self.near.nodes[nodes], near.nodes)]
         first = scores(case.net, case.w, [near], case.dtype, alone)[0, self.output]
         most = max(most, 2 * GROUPS + 2 * LIKELY * len(nodes).bit_length())
@@ -580,7 +593,7 @@ class Surroundings:
         return np.array([place[int(near.nodes[node])] for _, node in best], np.int64)
 
     def _can_go(self, node: int) -> bool:
-        return len(self.near.x) > 1 if self._of_graph else bool(self.near.distance[node] > 0)
+        return len(self.near.nodes) > 1 if self._of_graph else bool(self.near.distance[node] > 0)
 
     def _columns(self) -> Iterator[Change]:
         """Each column that is not typical of the example's nodes."""
@@ -638,7 +651,7 @@ class Surroundings:
         here = np.flatnonzero((near.distance[ends] == 0).any(0))
         here = here[here != near.target] if near.example == "edge" else here
         first, second = ends[:, here] if near.edge_attrs.directed else np.sort(ends[:, here], 0)
-        result, codes = list[Change](), first * len(near.x) + second
+        result, codes = list[Change](), first * len(near.nodes) + second
         for code in np.unique(codes):
             rows = here[codes == code]
             if len(rows) > 1:
@@ -665,7 +678,9 @@ class Surroundings:
         the second value: (x − x′) ∫ ∂score / ∂x along the line from x′, the typical columns, to x (eq. 1)."""
         case, near, usual = self.case, self.near, self.columns.typical
         effect = (near.x - usual) * self._slopes(usual, (np.arange(STEPS) + 0.5) / STEPS, alone) / STEPS
-        base = scores(case.net, case.w, [replace(near, x=np.tile(usual, (len(near.x), 1)))], case.dtype)[0, self.output]
+        base = scores(case.net, case.w, [replace(near, x=np.tile(usual, (len(near.nodes), 1)))], case.dtype)[
+            0, self.output
+        ]
         return [*self._weighed(effect)], float(base)
 
     def _slopes(self, start: np.ndarray, steps: np.ndarray, alone: bool) -> np.ndarray:
@@ -679,7 +694,7 @@ class Surroundings:
             with torch.enable_grad():
                 outputs = models.infer(case.net, case.w, graph._replace(x=x))
                 [slope] = torch.autograd.grad(from_outputs(outputs, graph)[targets, self.output].sum(), x)
-            slope = slope[: len(part) * len(near.x)].view(len(part), *near.x.shape)
+            slope = slope[: len(part) * len(near.nodes)].view(len(part), *near.x.shape)
             slopes += slope.sum(0).double().cpu().numpy()
         return slopes
 
@@ -692,7 +707,7 @@ class Surroundings:
                 if (part := float(effect[nodes[:, None], columns].sum())) != 0:
                     value, usual = self._values(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
                     yield Reason("column", before + name, value, usual, None, part)
-        for node in range(len(self.near.x)):
+        for node in range(len(self.near.nodes)):
             if self._can_go(node):
                 places = (node,) if self._of_graph else ()
                 yield Reason(self._words[0], self._name(node), "", "", None, float(effect[node].sum()), places)
@@ -719,7 +734,11 @@ def reasons(case: Case, example: Example, target: str | None = None, method: Met
     what, name = (data.example, _name(case, example)) if isinstance(example, int) else ("link", around_it.pair)
     score, base = float(expected[output]), None
     if data.example != "graph" and not near.neighbors:
-        notes.append(f"This {what} has no neighbors: the model reads its columns alone.")
+        notes.append(
+            f"This {what} has no neighbors: the model reads its {'vectors' * case.learned or 'columns'} alone."
+        )
+    elif reach(case.net) == 0:
+        notes.append("The model passes no messages: no neighbor and no edge moves its scores.")
     if method == "gradients":
         ranked, base = around_it.gradients(alone)
         if data.edge_attrs is not None:
@@ -789,8 +808,8 @@ def _neighborhood(case: Case, example: Example, expected: np.ndarray) -> tuple[N
     # Messages depend on the degrees of nodes, so on edges one step beyond the nodes that are read.
     sizes = [None] if of_graph else [] if hops is None else [hops + 1, hops + 2]
     for size, alone in [*((size, False) for size in sizes), (None, True)]:
-        near = around(case.data, example, size, bool(case.relations))
-        beside = [] if alone else [replace(near, x=np.zeros_like(near.x))]  # which it must not read
+        near = around(case.data, example, size, bool(case.relations), case.learned)
+        beside = [] if alone else [near.blank()]  # which it must not read
         p = scores(case.net, case.w, [near, *beside], case.dtype)[0]
         if np.abs(p - expected).max() < close:
             return near, alone
