@@ -20,7 +20,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import leaves, sub
 from fedweave.deploy.flare.admission import check_forget, read_checked
 from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.audit import read_report
+from fedweave.deploy.flare.audit import audit, describe_requests, read_report
 from fedweave.deploy.flare.federation import Flare, common_form, server_test
 from fedweave.deploy.flare.forgetting import report
 from fedweave.deploy.flare.holdings import Forgotten, own_graph
@@ -138,6 +138,8 @@ def test_a_site_reports_what_its_models_still_show(project: Path) -> None:
         attack = record["models"][name]["attack"]
         expected = ks_2samp(loss[leaving], loss[test & staying], alternative="greater").statistic
         assert attack["advantage"] == pytest.approx(expected, abs=1e-9)
+    lines = [describe_requests(one) for one in audit(project / SITE).runs]
+    assert [any("150 examples" in line for line in one) for one in lines] == [False, True]
     folder = project / SITE / "forgotten/1"
     assert folder.stat().st_mode & 0o077 == 0
     assert not any(word in (folder / RECORD).read_text() for word in ("forget.txt", str(here)))
