@@ -58,7 +58,7 @@ class TriedValue(Part):
     every: Count = 1
     part: ClassVar[str] = ""
     names: ClassVar[tuple[str, ...]] = ()
-    needs = Needs(one_model=True, all_clients=True, classes=True)
+    needs = Needs(data=("classes",), models=("global",), all_clients=True)
 
     @abstractmethod
     def queries(self, clients: int) -> int:

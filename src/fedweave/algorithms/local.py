@@ -67,7 +67,7 @@ class Local(LocalTraining):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has a term of the training loss, and needs nothing else."""
-        if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.sends_to_peers):
+        if has(kind, "tell") or (isinstance(kind.needs, Needs) and "received" in kind.needs.reads):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
         return "objective" in hooks and not hooks & {*_IN_VAIN}
@@ -75,7 +75,7 @@ class Local(LocalTraining):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return self.capabilities.asked([part.needs for part in self.parts])
+        return self.capabilities.asked(word for part in self.parts for word in part.needs.data)
 
     @cached_property
     def objective(self) -> Objective:

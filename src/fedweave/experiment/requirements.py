@@ -254,7 +254,7 @@ def _adds_up(facts: ExperimentFacts) -> bool:
 def _of_classes(facts: ExperimentFacts) -> str:
     """The first part that is about classes, in a message."""
     parts = shown(facts.parts) if facts.knows("algorithm") else {}
-    return next((f" (its part {name})" for name, part in parts.items() if part.needs.classes), "")
+    return next((f" (its part {name})" for name, part in parts.items() if "classes" in part.needs.data), "")
 
 
 def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
@@ -309,7 +309,7 @@ def _samples(facts: ExperimentFacts) -> bool:
 
 def _whole(facts: ExperimentFacts) -> str:
     """The first part that reads whole graphs."""
-    return next((name for name, part in facts.parts.items() if part.needs.whole_graphs), "")
+    return next((name for name, part in facts.parts.items() if "graph" in part.needs.reads), "")
 
 
 def _whole_graphs(facts: ExperimentFacts) -> str:
@@ -633,7 +633,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "config.users",
-        lambda f: any(part.needs.items for part in f.parts.values()),
+        lambda f: f.asked.items,
         lambda f: f.data.links is not None and f.data.links.items is not None,
         lambda f: (
             'algorithm.users = "home": the data does not mark nodes as users, so that no row would stay local. Set '

@@ -83,7 +83,7 @@ class ForeignEnds(LinkPrediction):
     epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
     target_rounds: Annotated[Count | None, Beside("epsilon")] = None
-    needs = Needs(links=True, ids=True, one_model=True, sends_to_peers=True, finder=CrossingLinks())
+    needs = Needs(data=("ids",), models=("global",), links=True, finder=CrossingLinks())
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.sigma:
