@@ -133,7 +133,9 @@ def _has_method(value: object, name: str) -> bool:
 
 def _renamed(kind: type, old: str, new: str, what: Literal["method", "name"]) -> ConfigError:
     now = f"the {what} is {new} now. Change it." if new else "it is not needed any more. Leave it out."
-    return ConfigError(f"{kind.__name__}.{old}: {now}", code=f"config.renamed-{what}")
+    return ConfigError(
+        f"{kind.__name__}.{old}: {now}", code="config.renamed-method" if what == "method" else "config.renamed-name"
+    )
 
 
 def renamed(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
@@ -148,8 +150,8 @@ def renamed(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
         def __new__(cls: type[T], *args: Any, **values: Any) -> T:
             for old in values.keys() & names.keys():
                 raise _renamed(kind, old, names[old], "name")
-            made: T = make(cls) if make is object.__new__ else make(cls, *args, **values)
-            return made
+            new: T = make(cls) if make is object.__new__ else make(cls, *args, **values)
+            return new
 
         def refuse(self: T, old: str) -> Any:
             raise _renamed(kind, old, names[old], "name")

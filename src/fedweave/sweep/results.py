@@ -94,6 +94,7 @@ def latex(choices: Sequence[Chosen]) -> str:
     lines = [
         r"\begin{table}",
         rf"  \caption{{{escaped(caption(choices, what))}{bold}}}",
+        r"  \label{tab:sweep}",
         rf"  \begin{{tabular}}{{l{'r' * len(cells)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
@@ -505,6 +506,7 @@ def _with_caption(chart: Chart) -> str:
         r"  \centering",
         rf"  \includegraphics{{{chart.name}.pdf}}",
         rf"  \caption{{{escaped(chart.caption + note)}}}",
+        rf"  \label{{fig:{chart.name}}}",
         r"\end{figure}",
     ]
     return "\n".join(lines) + "\n"
