@@ -41,17 +41,14 @@ class PiecewiseLayer(Protocol):
     @property
     def operator(self) -> str | None:
         """See `core.model.Layer`."""
-        ...
 
     @property
     def along(self) -> tuple[str, ...]:
         """See `core.model.Layer`."""
-        ...
 
     @property
     def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]:
         """See `core.model.Layer`."""
-        ...
 
 
 def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
@@ -291,7 +288,6 @@ class Architecture(Protocol):
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        ...
 
 
 def init(model: Model, key: Tensor, dtype: object = None) -> Tree:

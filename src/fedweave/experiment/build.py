@@ -178,7 +178,6 @@ class ModelPlugin(Protocol):
 
     def build(self, features: int, classes: int) -> Model:
         """The layers from `features` columns to scores of `classes`."""
-        ...
 
 
 class Origin(NamedTuple):

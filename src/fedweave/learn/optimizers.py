@@ -23,15 +23,12 @@ class Optimizer(Protocol):
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the trees like the weights that the state holds, all zero at first."""
-        ...
 
     def init(self, w: Tree) -> Tree:
         """The state before the first step."""
-        ...
 
     def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
-        ...
 
     def move(
         self,
@@ -43,7 +40,6 @@ class Optimizer(Protocol):
     ) -> None:
         """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
         for each weight; rate: a schedule's factor of the learning rate, scalar; 1 if None."""
-        ...
 
 
 class _Values:

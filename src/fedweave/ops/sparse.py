@@ -269,7 +269,6 @@ class Batch(Protocol):
     @property
     def batch_size(self) -> int:
         """Number of clients."""
-        ...
 
 
 class Operation(torch.autograd.Function):
@@ -285,7 +284,6 @@ class Operation(torch.autograd.Function):
         @classmethod
         def apply(cls, *operands: object) -> Tensor:
             """The result of the operation on these operands."""
-            ...
 
 
 def over_clients(clients: int, dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:

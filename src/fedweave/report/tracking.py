@@ -31,11 +31,9 @@ class Tracker(Protocol):
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """Store the numbers of a round, by name."""
-        ...
 
     def close(self, finished: bool) -> None:
         """Close it when training is over; finished: whether the last round was reached."""
-        ...
 
 
 class Tracked:

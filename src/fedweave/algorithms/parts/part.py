@@ -142,7 +142,6 @@ class Trainable(Protocol):
     @property
     def training(self) -> Training:
         """The model and how it is trained."""
-        ...
 
     def fit(
         self,
@@ -160,15 +159,12 @@ class Trainable(Protocol):
         share: Tensor | float | None = None,
     ) -> Fit:
         """Train `w` (`Objective.fit`)."""
-        ...
 
     def gradient(self, w: Tree, client: Client, key: Tensor, inputs: Tree | None = None) -> Tree:
         """The gradient at `w`."""
-        ...
 
     def recalled(self, ctx: "Context") -> Tree:
         """{part: what it recalls at the client}."""
-        ...
 
 
 @renamed({"given": "downloaded", "own": "local_weights", "said": "notes"})
@@ -711,7 +707,6 @@ class JoinsSum(Protocol):
     def joined(self, within: SecureSum) -> Part:
         """The part for a run with secure aggregation in the form `within`: its steps send masked values, and the server
         sends all clients the same message."""
-        ...
 
 
 @runtime_checkable
@@ -722,7 +717,6 @@ class ChangesData(Protocol):
         """The client's data from this round on, with the same number of nodes, and bool [n], the nodes whose data
         changed. Each part changes the data of the part before it, at all clients, before the server calls any client
         for a round."""
-        ...
 
 
 @runtime_checkable
@@ -731,7 +725,6 @@ class FollowsData(Protocol):
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Update the part's memory at a client after the data of `nodes`, bool [n] with padding, changed."""
-        ...
 
 
 # An attack, what the server receives, and the shares it gets right without and with the defense.
@@ -745,7 +738,6 @@ class Attackable(Protocol):
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
         """A row for each attack: the shares that the server gets right without the part's defense and with it; [] if
         clients send nothing to attack."""
-        ...
 
 
 @runtime_checkable
@@ -754,17 +746,14 @@ class TriesModels(Protocol):
 
     def due(self, round: int) -> bool:
         """Whether clients try models in a round, counted from 1."""
-        ...
 
     def queries(self, clients: int) -> int:
         """The largest number of models in such a round."""
-        ...
 
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
         """The part's state after clients tried models. `try_out` takes models, leaves [c, …]. It returns for each the
         number of all clients' test examples that it gets right, int64 [c], and the number of these examples, int64 [m],
         once per message."""
-        ...
 
 
 @runtime_checkable
@@ -775,15 +764,12 @@ class SendsToPeers(Protocol):
     @property
     def sends_to_peers(self) -> Mapping[str, Sends | str]:
         """{key of the message to a peer: what the peer learns from it}."""
-        ...
 
     def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """The client's messages to its peers, {"0": tree, "1": …} in client order; w: the global weights."""
-        ...
 
     def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Keep the messages of the client's peers, in client order; present: bool [peers], which peers sent one."""
-        ...
 
 
 @runtime_checkable
@@ -793,11 +779,9 @@ class ScoresMore(Protocol):
     @property
     def score_sends(self) -> Mapping[str, Sends | str]:
         """{key of the reply: what it reveals}."""
-        ...
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """The additional measurements of the weights that the client uses, under the keys of `score_sends`."""
-        ...
 
 
 @runtime_checkable
@@ -806,7 +790,6 @@ class Warns(Protocol):
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
         """{warning: whether it applies after the round, bool scalar}."""
-        ...
 
 
 @runtime_checkable
@@ -816,7 +799,6 @@ class Trains(Protocol):
     def train(self, ctx: Context) -> Fit:
         """Local training from `ctx.start`, by `ctx.objective.fit`, instead of `local_steps` steps of the objective;
         `ctx.optimizer_state` is the optimizer's state. Only one part may decide this."""
-        ...
 
 
 @runtime_checkable
@@ -825,7 +807,6 @@ class BoundsExamples(Protocol):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The fewest training examples in any of `steps` steps at a client; steps without examples do not count."""
-        ...
 
 
 def has(part: Part | type[Part], hook: str) -> bool:

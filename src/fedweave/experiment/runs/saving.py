@@ -43,47 +43,38 @@ class Described(Protocol):
     @property
     def name(self) -> str:
         """The name in reports."""
-        ...
 
     @property
     def features(self) -> int:
         """Number of features."""
-        ...
 
     @property
     def classes(self) -> int:
         """Number of classes."""
-        ...
 
     @property
     def outputs(self) -> int:
         """Number of outputs of a model for each example."""
-        ...
 
     @property
     def edge_form(self) -> dict[str, int | bool]:
         """The form of edge attributes that models are fitted to."""
-        ...
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes; () where they are numbers."""
-        ...
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The names of the groups of people; () where they are numbers."""
-        ...
 
     @property
     def target(self) -> Kind:
         """What is predicted (`core.target`)."""
-        ...
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of predicted numbers, or of the labels if an example may have several."""
-        ...
 
 
 class Ready(Protocol):
@@ -92,22 +83,18 @@ class Ready(Protocol):
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm."""
-        ...
 
     @property
     def fed(self) -> Engine:
         """The federation."""
-        ...
 
     @property
     def data(self) -> Described:
         """The data."""
-        ...
 
     @property
     def note(self) -> str:
         """A note on data that could not be compared; "" for none."""
-        ...
 
 
 _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
