@@ -212,10 +212,6 @@ class Requirement:
 # What the list below counts and names.
 
 
-def _foreign_ends(facts: ExperimentFacts) -> bool:
-    return any(part.name == FOREIGN_ENDS for part in facts.config.algorithm.values.get(PARTS) or ())
-
-
 def _unlike_ports(facts: ExperimentFacts) -> bool:
     config = facts.config
     choices = (config.model, *config.member_models.each, *config.member_models.members.values())
@@ -484,7 +480,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "config.external",
         lambda f: f.config.external != PREDICT,
-        lambda f: not _foreign_ends(f),
+        lambda f: all(part.name != FOREIGN_ENDS for part in f.config.algorithm.values.get(PARTS) or ()),
         lambda f: (
             f"algorithm.parts: {FOREIGN_ENDS} is of links between members. Set data.external = "
             f'"{PREDICT}", or leave the part out.'

@@ -112,7 +112,7 @@ class Growing:
         self._path, self._schema = path, schema
         self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
         self._old = 0  # number of files that another session left; see `resume`
-        self._keep: Callable[[pa.Table], pa.Table] = _as_is
+        self._keep: Callable[[pa.Table], pa.Table] = lambda table: table
         self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
         self._new: list[pa.Table] = []  # rows in no file yet
         self._held = 0
@@ -181,10 +181,6 @@ class Growing:
         self._files, self._old, self._gone = [pa.OSFile(str(self._path))], 0, 0  # also after another run replaced it
         self._in_table = self._filed = rows
         self._held, self._new = 0, []
-
-
-def _as_is(table: pa.Table) -> pa.Table:
-    return table
 
 
 def _together(tables: list[pa.Table]) -> pa.Table:
