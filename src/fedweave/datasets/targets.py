@@ -110,10 +110,11 @@ class Targeted(CommonSettings):
         return tuple(called) if self.targets is None else self.targets
 
     def fields(self, y: np.ndarray, names: Sequence[str]) -> Record:
-        """The fields of a `Dataset` for targets `y` in its form; {} of classes."""
+        """The fields of a `Dataset` for targets `y` in its form, and `Dataset.later`."""
+        about: Record = {"later": self.later}
         if self.by_class:
-            return {}
-        about: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
+            return about
+        about |= {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
         if self.target == NUMBER:
             scale = scale_of(y, self.target_log, how="none")
             about |= {"target_scale": scale, "target_scaling": self.target_normalize}
