@@ -412,11 +412,6 @@ def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in names)
 
 
-def normalizes(model: Model) -> bool:
-    """Whether a layer has weights of normalization."""
-    return any(layer.norms for layer in model)
-
-
 def statistics(model: Model) -> tuple[str, ...]:
     """Paths of the model's running statistics (`core.tree.is_statistic`)."""
     return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
