@@ -429,10 +429,9 @@ class LocalSteps(Settings):
     bounds: tuple[str, ...] = ("batch",)
 
 
-_DATA = ("sensitive", "ids", "items", "classes", "nodes")
 # {name of a field of `Needs` before version 0.11: what it is now}
 _NEEDS_BEFORE = {
-    **{name: f'data=("{name}",)' for name in _DATA},
+    **{name: f'data=("{name}",)' for name in ("sensitive", "ids", "items", "classes", "nodes")},
     "sens": 'data=("sensitive",)',
     "received": 'reads=("received",)',
     "whole_features": 'reads=("features",)',
@@ -448,7 +447,7 @@ _NEEDS_BEFORE = {
     "tunes": 'personalizes="tuned"',
     "everyone": "all_clients",
     "tells_gradients": "sends_gradients",
-    **dict.fromkeys(("sends_to_peers", "tells"), ""),  # a part with `tell` sends to peers
+    **dict.fromkeys(("sends_to_peers", "tells"), ""),  # a part with `hear` gets values from peers
 }
 
 
