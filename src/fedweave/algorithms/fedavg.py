@@ -334,6 +334,10 @@ class FedAvg(LocalTraining, SumsScores):
         """The parts' measures per client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
 
+    def warnings(self, state: Tree) -> list[str]:
+        """The parts' warnings after a round (`Warns`)."""
+        return self.composed.warnings(self._memory(state))
+
     def counts(self, state: Tree) -> dict[str, float]:
         """The parts' measures for all clients together (`Part.measures`)."""
         return self.composed.counts(self._memory(state))

@@ -239,6 +239,11 @@ class Algorithm(Settings, ABC):
         """{name: float64 [N]} of each client; NaN where it is not known."""
         return {}
 
+    def warnings(self, state: Tree) -> Sequence[str]:
+        """Sentences on what went wrong in the round, for the log; the round itself had better read no value of a
+        tensor, so that it can be recorded as a whole."""
+        return ()
+
     def pairs(self, state: Tree) -> Mapping[str, Tensor]:
         """{name: float64 [N, N]} of every two clients."""
         return {}
@@ -389,6 +394,9 @@ class Round:
 # What the loop over rounds and a run's files use of an engine, in addition to what algorithms do.
 
 
+Result = TypeVar("Result")
+
+
 class Engine(Federation):
     """A federation with a count of rounds, and with private states that it can save.
 
@@ -419,6 +427,10 @@ class Engine(Federation):
         """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
         between organizations, where no process may know it."""
         return None
+
+    def carry_out(self, method: Callable[[Tree, Federation], Result], state: Tree) -> Result:
+        """The result of an algorithm's `round` or `evaluate` for the server's state; an engine may record it."""
+        return method(state, self)
 
     @abstractmethod
     def begin(self, round: int) -> None:

@@ -12,6 +12,7 @@ floating-point numbers directly: kernels on bool tensors were measured ten times
 
 import hashlib
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -88,6 +89,11 @@ def folded(parent: int, *purpose: int | str) -> int:
 def placed(bits: int, device: torch.device | str) -> Tensor:
     """A key with these bits on a device, without waiting for the device."""
     return torch.full((), _signed(bits), dtype=torch.int64, device=device)
+
+
+def placed_all(bits: Sequence[int], device: torch.device | str) -> Tensor:
+    """Keys with these bits on a device, int64 [keys]."""
+    return torch.tensor([_signed(word) for word in bits], dtype=torch.int64, device=device)
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:

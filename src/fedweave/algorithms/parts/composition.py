@@ -385,6 +385,15 @@ class Composition(dict[str, Part]):
             for key, values in measured.items()
         }
 
+    def warnings(self, memory: Tree) -> list[str]:
+        """The parts' warnings after a round; waits for the device once."""
+        parts = {name: part for name, part in self.items() if isinstance(part, Warns)}
+        flags = {
+            sentence: applies for name, part in parts.items() for sentence, applies in part.warns(memory[name]).items()
+        }
+        applied = torch.stack([*flags.values()]).tolist() if flags else ()
+        return [sentence for sentence, applies in zip(flags, applied, strict=True) if applies]
+
     def counts(self, memory: Tree) -> dict[str, float]:
         """{name: number for all clients together} from the parts' measures."""
         items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
@@ -567,7 +576,6 @@ class ServerHooks:
                 after = compute_on_server(self._recorded, {"state": state, "replies": here, "at": at})
             if (weights := after.pop("weights", None)) is not None:
                 self.composed.check_finite(weights, replies)
-        self._warn(after["parts"])
         return after
 
     def _recorded(self, inputs: Tree) -> Tree:
@@ -621,16 +629,6 @@ class ServerHooks:
         mean = dict(leaves(add(round.w, round.delta)))  # also with a server optimizer, statistics follow the mean
         w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
         return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
-
-    def _warn(self, memory: Tree) -> None:
-        """Log the parts' warnings after a round; waits for the device once."""
-        parts = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
-        flags = {
-            sentence: there for name, part in parts.items() for sentence, there in part.warns(memory[name]).items()
-        }
-        for sentence, there in zip(flags, torch.stack([*flags.values()]).tolist() if flags else (), strict=True):
-            if there:
-                _log.warning(sentence)
 
 
 def memory_of(parts: Composition, state: Tree) -> Tree:
