@@ -5,20 +5,13 @@ from dataclasses import fields
 from inspect import get_annotations
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedweave import datasets
 from fedweave.core.settings import meanings
-from fedweave.core.types import Values
 from fedweave.datasets import DATASETS
-from fedweave.datasets import settings as data_settings
 from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.holdings import check_meant
 from fedweave.deploy.flare.sitefile import SiteData
-from fedweave.deploy.sites.experiments import hand_out
-from fedweave.experiment.build import build
-from fedweave.experiment.config import resolve
 from fedweave.experiment.config.plugins import own_parameters
 from tests.refusals import refusal
 
@@ -102,46 +95,3 @@ def test_a_site_is_refused_settings_of_other_forms_of_data(tmp_path: Path, file:
     else:
         with refusal("config.other-form", setting):
             check_meant(there, data)
-
-
-def test_a_setting_that_acts_after_scaling_goes_where_the_data_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A setting of today stands for one: it makes all features 0 here, in the run's clients and in what sites get."""
-
-    def zeros(x: np.ndarray, later: Values) -> np.ndarray:
-        return x * 0 if later == {"normalize": "none"} else x
-
-    monkeypatch.setattr(data_settings, "LATER", ("normalize",))
-    for module in ("experiment.graphs", "deploy.sites.experiments"):
-        monkeypatch.setattr(f"fedweave.{module}.after_scaling", zeros)
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    rows = [f"{i},{i % 7},{i % 2},{('train', 'val', 'test')[i % 3]}" for i in range(30)]
-    (tables / "nodes.csv").write_text("\n".join(["id,income,label,split", *rows]))
-    (tables / "edges.csv").write_text("\n".join(["source,target", *(f"{i},{(i + 4) % 30}" for i in range(30))]))
-    document = {
-        "rounds": 1,
-        "data": {"name": "folder", "path": str(tables), "normalize": "none"},
-        "partition": {
-            "name": "label_skew",
-            "clients": 2,
-            "majors": 1,
-            "share": 0.5,
-            "global_test": 0.2,
-            "test_nodes": 2,
-        },
-        "engine": {"threads": 1},
-    }
-    built = build(resolve(document))
-    assert built.data.later == {"normalize": "none"}
-    assert all(not built.fed.graphs[client].x.to_dense().any() for client in built.fed.clients)
-    assert not built.fed.test.x.to_dense().any()
-    archive = datasets.load("folder", path=tables, normalize="none").in_archive(tmp_path / "a.npz")
-    assert archive["normalize"] == "none"
-    for folder in ("north", "south", "server"):
-        (tmp_path / "project" / folder).mkdir(parents=True)
-    hand_out(built.data, built.partition, tmp_path / "project", ("north", "south"))
-    for site in ("north", "south"):
-        assert 'normalize = "none"' in (tmp_path / "project" / site / "site.toml").read_text()
-    assert not datasets.load("npz", path=tmp_path / "project/server/test.npz", normalize="none").x.count_nonzero()

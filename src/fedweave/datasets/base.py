@@ -385,7 +385,6 @@ class Dataset(Shown):
                  "link"; None otherwise.
     smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
-    later:       settings that act on a client's features after these are scaled (`settings.LATER`).
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
                  copy in which something was replaced.
@@ -422,7 +421,6 @@ class Dataset(Shown):
     links: Links | None = None
     smiles: tuple[str, ...] = ()
     scaffold: np.ndarray | None = None
-    later: Values = field(default_factory=dict)
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
@@ -487,15 +485,7 @@ class Dataset(Shown):
         """The [data] section that reads it from the .npz `file`, once it is written there."""
         loops = {} if self.edge_attrs is None else {"loops": "keep"}
         scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
-        return {
-            "name": "npz",
-            "path": str(file),
-            "sens_feature": True,
-            **loops,
-            **scaling,
-            **self.later,
-            **self.target_settings,
-        }
+        return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
 
     @property
     def target_settings(self) -> Record:

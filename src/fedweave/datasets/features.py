@@ -17,7 +17,6 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from fedweave.core.graph import dense
-from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.errors import ConfigError, UserError
@@ -335,11 +334,6 @@ def by_holder(data: Dataset) -> Dataset:
         return data
     scaled = normalize(data.x, AUTO, "")
     return replace(data, x=scaled, scaling="none" if scaled is data.x else OWN)
-
-
-def after_scaling(x: "np.ndarray | sp.csr_matrix", later: Values) -> "np.ndarray | sp.csr_matrix":
-    """Scaled features with what `Dataset.later` says done to them."""
-    return x
 
 
 def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

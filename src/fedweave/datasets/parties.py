@@ -99,7 +99,6 @@ class PartyFolders(Classified):
             ids=tuple(ids.to_pylist()),
             columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
             labels=self.names_of(label),
-            later=self.later,
             notes=unread(root, [find(entry, stem) for entry in folders for stem in ("nodes", "edges")], *folders),
         )
         return check(dataset, root)
@@ -152,7 +151,6 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
         public=split_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
         ids=tuple(party.ids.to_pylist()),
         labels=kind.names_of(party.nodes),
-        later=kind.later,
         notes=unread(folder, [find(folder, stem) for stem in ("nodes", "edges")]),
     )
     return check(dataset, folder, labelled), party.names

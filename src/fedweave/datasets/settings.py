@@ -10,14 +10,10 @@ from typing import Annotated, Literal, TypeAlias
 from fedweave.core.bounds import Count
 from fedweave.core.settings import Beside, Settings
 from fedweave.core.target import CLASS, NUMBER
-from fedweave.core.types import Values
 
 Normalize: TypeAlias = Literal["auto", "none", "row", "binary", "scale", "standard", "minmax"]
 EdgeNormalize: TypeAlias = Literal["none", "row", "binary", "scale", "standard", "minmax"]
 _OF_NUMBERS = Beside("target", NUMBER)
-# Settings of `CommonSettings` that act on a client's features after these are scaled. They go with the data
-# (`Dataset.later`) to wherever a graph is made, where `features.after_scaling` does what they say.
-LATER: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,6 @@ class CommonSettings(Settings):
     targets: tuple[str, ...] | None = None
     target_normalize: Annotated[Literal["own", "all", "none"], _OF_NUMBERS] = "own"
     target_log: Annotated[bool, _OF_NUMBERS] = False
-
-    @property
-    def later(self) -> Values:
-        """The settings in `LATER` that have not their defaults."""
-        return {name: value for name in LATER if (value := getattr(self, name)) != getattr(type(self), name)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,11 +110,10 @@ class Targeted(CommonSettings):
         return tuple(called) if self.targets is None else self.targets
 
     def fields(self, y: np.ndarray, names: Sequence[str]) -> Record:
-        """The fields of a `Dataset` for targets `y` in its form, and `Dataset.later`."""
-        about: Record = {"later": self.later}
+        """The fields of a `Dataset` for targets `y` in its form; {} of classes."""
         if self.by_class:
-            return about
-        about |= {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
+            return {}
+        about: Record = {"y": y, "classes": 0, "labels": (), "targets": tuple(names)}
         if self.target == NUMBER:
             scale = scale_of(y, self.target_log, how="none")
             about |= {"target_scale": scale, "target_scaling": self.target_normalize}

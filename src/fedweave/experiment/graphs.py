@@ -14,7 +14,7 @@ from fedweave.core.links import LinkExamples, link_examples
 from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import AUTO, after_scaling, amounts, widened
+from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 from fedweave.partition.base import Part, Partition
@@ -39,7 +39,7 @@ class MadeGraphs(Makes):
         self._data, self._held, self._columns, self._dtype = data, client_parts, columns, dtype
         self._starts = edge_starts(data)
         parts = (part for part, _, _ in client_parts.values())
-        plain = data.graph_of is None and data.target == CLASS and not data.later
+        plain = data.graph_of is None and data.target == CLASS
         plain = plain and all(part.columns is None and part.edges is None for part in parts)
         self._alike = plain and (data.scaling != AUTO or not len(amounts(data.x)))  # none by its own nodes
         self._made: OrderedDict[str, Graph] = OrderedDict()
@@ -146,7 +146,7 @@ def graph_of(
     """The graph of a client that holds `data`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`); links: the client's link examples, if links are the examples,
     with lists padded to `lengths` (`LinkExamples.lists`)."""
-    x, masks = widened(after_scaling(data.x, data.later), columns), np.asarray(data.public)
+    x, masks = widened(data.x, columns), np.asarray(data.public)
     if data.links is not None:
         links = links_of(data) if links is None else links
         sizes = dtype, rows, None, examples, extra, links.edge_attrs

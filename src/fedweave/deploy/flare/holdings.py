@@ -27,7 +27,6 @@ from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import (
     AUTO,
     OVER_NODES,
-    after_scaling,
     by_holder,
     content,
     rescaled,
@@ -381,8 +380,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     masks = masks if data.public is None else data.public
     attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
     more = data.sensitive, dtype, None, data.graph_of
-    x = after_scaling(data.x, data.later)
-    return make_graph(x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
+    return make_graph(data.x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:

@@ -17,7 +17,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import CLASS, NUMBER, Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
-from fedweave.datasets.features import after_scaling, by_holder, has_sens
+from fedweave.datasets.features import by_holder, has_sens
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
 from fedweave.deploy.flare.requests import SERVER
@@ -108,20 +108,20 @@ def hand_out(
         )
     links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
-    scaling, later, data = data.scaling, data.later, replace(data, scaling="none")  # each site scales by its site.toml
+    scaling, data = data.scaling, replace(data, scaling="none")  # each site scales by its site.toml
     features: Record = {}
     if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
         data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
-    across: Record = {"normalize": scaling, **later}
+    across: Record = {"normalize": scaling}
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
         own_parts = (replace(share, outside=outside) for share, outside in pairs)
         whole = replace(ready(data, partition, config), scaling="none")
-        across = {"external": external, "normalize": config.data.values.get("normalize", "none"), **later}
+        across = {"external": external, "normalize": config.data.values.get("normalize", "none")}
         policy |= {"exchange": config.min_external} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
@@ -138,18 +138,12 @@ def hand_out(
         write_site_file(project / site / SITE_FILE, about | more, **policy)
     for raw in tests:
         raw = replace(raw, ids=())
-        test = _as_learned(raw, across["normalize"])
+        test = by_holder(replace(raw, scaling=across["normalize"]))
         for site in sites:  # a site scales it itself, unless it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
         npz.write(test, project / SERVER / TEST)
     for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(_as_learned(replace(share, ids=()), across["normalize"]), project / SERVER / f"{role}.npz")
-
-
-def _as_learned(data: Dataset, scaling: str) -> Dataset:
-    """Data of the server as models read it: the server's files have no settings."""
-    scaled = by_holder(replace(data, scaling=scaling))
-    return replace(scaled, x=after_scaling(scaled.x, data.later))
+        npz.write(by_holder(replace(share, ids=(), scaling=across["normalize"])), project / SERVER / f"{role}.npz")
 
 
 class Observed:

@@ -26,7 +26,7 @@ from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
-from fedweave.datasets.settings import LATER, CommonSettings, DataSettings, GraphSettings
+from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
 from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
@@ -210,7 +210,7 @@ def _read_targets(record: Record | None) -> Record | None:
 _LOG = logging.getLogger(__name__)
 # Settings that do not affect how new tables are read: the form that the run noted has what they ask for.
 _NOTED = {
-    *(field.name for field in fields(CommonSettings) if field.name not in LATER),
+    *(field.name for field in fields(CommonSettings)),
     *("edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"),
     *(field.name for field in fields(GraphSettings)),
 }
@@ -357,13 +357,12 @@ def _read(before: Before, path: Path, lenient: bool) -> Dataset:
     """The data at `path`, which need not be labeled; tables get the classes and kinds of the run."""
     form, (_, kinds) = before.form, identify(path, ())
     targets = _target_settings(before)
-    of_array = targets | {name: before.settings[name] for name in LATER if name in before.settings}
     if "npz" in kinds:
         loops = "refuse" if before.edge_attrs is None else "keep"
-        return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**of_array))
+        return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
-        return tu.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**of_array))
+        return tu.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**targets))
     settings: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     settings = settings if form.targets is None else targets
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
