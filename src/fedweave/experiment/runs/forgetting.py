@@ -264,7 +264,6 @@ def new_folder(directory: Path, out: Path | None = None) -> Path:
         below = directory / FORGOTTEN
         numbers = [int(one.name) for one in below.glob("*") if one.name.isdecimal()]
         out = below / str(max(numbers, default=0) + 1)
-    out.mkdir(parents=True, exist_ok=True)
     return out
 
 
