@@ -13,6 +13,7 @@ from fedweave.algorithms.registry import ALGORITHMS, ALIASES, GROUPS, PARTS
 if TYPE_CHECKING:
     from fedweave.algorithms.adafgl import AdaFGL
     from fedweave.algorithms.apfl import APFL
+    from fedweave.algorithms.centralized import Centralized
     from fedweave.algorithms.cffl import CFFL
     from fedweave.algorithms.cgsv import CGSV, DW, EU
     from fedweave.algorithms.dfedgnn import DFedGNN
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from fedweave.algorithms.gcfl import GCFL, GCFLPlus
     from fedweave.algorithms.glasu import GLASU
     from fedweave.algorithms.graphfl import GraphFL
-    from fedweave.algorithms.local import Centralized, Local
+    from fedweave.algorithms.local import Local
     from fedweave.algorithms.moon import Moon
     from fedweave.algorithms.pfedme import PFedMe
     from fedweave.algorithms.qfedavg import QFedAvg

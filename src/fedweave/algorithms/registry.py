@@ -8,7 +8,7 @@ ALGORITHMS = Registry(
     _PACKAGE,
     {
         "local": "local.Local",
-        "centralized": "local.Centralized",
+        "centralized": "centralized.Centralized",
         "fedavg": "fedavg.FedAvg",
         "dp_fedavg": "dp_fedavg.DPFedAvg",
         "fedprox": "fedprox.FedProx",

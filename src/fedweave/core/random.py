@@ -22,7 +22,7 @@ from torch import Tensor
 from fedweave.ops import hashing
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalize
 from fedweave.ops.hashing import bits as bits
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.sparse import Batch, Constant, Dims, over_clients
 from fedweave.ops.tape import kernel
 
 _WORDS = 1 << 15  # hashed at once, 256 KiB
@@ -53,20 +53,12 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
     return out
 
 
-class _Mask(Operation):
+class _Mask(Constant):
     """`mask` on keys [P], and the rule by which the masks of P clients are one computation."""
 
     @staticmethod
     def forward(source: Tensor, count: int, threshold: int, value: float, dtype: torch.dtype) -> Tensor:
         return _mask(source, count, threshold, value, dtype)
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Context, grad: Tensor) -> tuple[None, ...]:
-        return (None,) * 5
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, source: Tensor, *fixed: object) -> tuple[Tensor, int]:

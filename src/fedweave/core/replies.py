@@ -29,37 +29,29 @@ class Portion(Protocol):
     @property
     def at(self) -> tuple[int, ...]:
         """The clients' positions."""
-        ...
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the leaves of each reply."""
-        ...
 
     def one(self, row: int) -> Tree:
         """The reply of the client at `at[row]`."""
-        ...
 
     def stack(self, path: str) -> Tensor:
         """A leaf of all its clients, [P, …]."""
-        ...
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """Begin to compute Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
-        ...
 
     def total(self, paths: Sequence[str]) -> Sums:
         """Begin to compute Σ_i leaf_i of masked integers at each path, int64, modulo their size."""
-        ...
 
     def dtype(self, path: str) -> torch.dtype:
         """The dtype of a leaf."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where its sums and stacks lie."""
-        ...
 
 
 def here(portions: Sequence[Portion]) -> Tree | None:

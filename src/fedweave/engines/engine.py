@@ -73,17 +73,14 @@ class Executor(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients that it owns."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device of messages to it and replies from it."""
-        ...
 
     @property
     def computes_on(self) -> tuple[str, ...]:
         """The devices that steps run on, with their models' names."""
-        ...
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
@@ -92,24 +89,19 @@ class Executor(Protocol):
             StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
                 rejected.
         """
-        ...
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """The outputs of the model with weights `w` on each of these clients' examples
         (`metrics.ranking.evaluated_examples`), in their order."""
-        ...
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
-        ...
 
     def snapshot_data(self) -> Tree:
         """{client: the version of its data, and the data itself if it was replaced}."""
-        ...
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """Undo `snapshot` and `snapshot_data`."""
-        ...
 
 
 # ----------------------------------------------------------------------------------------------------

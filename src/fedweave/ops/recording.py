@@ -40,7 +40,6 @@ class KernelRecorder(Protocol):
         Raises:
             RuntimeError: the function does something that cannot be captured, such as waiting for the device.
         """
-        ...
 
 
 class CudaGraphs:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError, listed
 from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.client_data import shares
 from fedweave.partition.overlap import overlaps
 
 OVERLAPS = ("nodes", "links")  # the facts of pairs that follow from what clients hold (`partition.overlap`)
@@ -47,30 +49,31 @@ class Forget(Settings):
             ConfigError: there is no such client or example, nothing would be left of a client, or the partition is
                 vertical.
         """
-        names = client_ids(len(partition.parts), partition.names)
+        names, evaluation = client_ids(len(partition.parts), partition.names), partition.evaluation_part
         self._check(data, partition, names)
-        gone = np.zeros(data.examples, bool)
+        gone = np.zeros(data.examples, bool)  # the examples of `ids`
         gone[places(data, self.ids)] = True
         stays = [at for at, name in enumerate(names) if name not in self.clients]
         staying = [partition.parts[at] for at in stays]
         leaving = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
-        others = [
-            *staying,
-            *partition.held.values(),
-            *([] if partition.evaluation_part is None else [partition.evaluation_part]),
-        ]
+        # 1. What leaves the data: the examples of `ids`, and what no other part than a leaving client's holds.
+        others = [*staying, *partition.held.values(), *([] if evaluation is None else [evaluation])]
         test = np.zeros(0, np.int64) if partition.test is None else partition.test
-        examples = gone | _only(data.examples, [part.examples for part in leaving], [p.examples for p in others], test)
-        nodes = _only(data.nodes, [part.nodes for part in leaving], [p.nodes for p in others], data.nodes_of(test))
+        held = [part.examples for part in leaving], [part.examples for part in others]
+        lost_examples = gone | _only(data.examples, *held, test)
+        held = [part.nodes for part in leaving], [part.nodes for part in others]
+        lost_nodes = _only(data.nodes, *held, data.nodes_of(test))
         if data.example != "edge":
-            nodes |= gone if data.graph_of is None else gone[data.graph_of]
+            lost_nodes |= gone if data.graph_of is None else gone[data.graph_of]
+        # 2. The parts that stay, without the examples of `ids`.
         parts = tuple(_without(data, part, gone) for part in staying)
         if empty := [names[at] for at, part in zip(stays, parts, strict=True) if not len(part.examples)]:
             raise ConfigError(
                 f"forget.ids: nothing is left of {empty[0]}. Forget the client itself: forget.clients.",
                 code="forget.empty",
             )
-        rest = _data_without(data, nodes, examples)
+        # 3. The data and the partition of the rest.
+        rest = _data_without(data, lost_nodes, lost_examples)
         pairs = {name: matrix[np.ix_(stays, stays)] for name, matrix in partition.pairs.items()}
         if self.ids and pairs.keys() == {*OVERLAPS}:
             pairs = dict(zip(OVERLAPS, overlaps(rest, [part.nodes for part in parts]), strict=True))
@@ -79,13 +82,11 @@ class Forget(Settings):
             parts=parts,
             names=tuple(names[at] for at in stays),
             test=None if partition.test is None else test[~gone[test]],
-            evaluation_part=None
-            if partition.evaluation_part is None
-            else _without(data, partition.evaluation_part, gone),
+            evaluation_part=None if evaluation is None else _without(data, evaluation, gone),
             held={role: _without(data, part, gone) for role, part in partition.held.items()},
             pairs=pairs,
         )
-        return Remaining(rest, again, ~nodes, ~examples)
+        return Remaining(rest, again, ~lost_nodes, ~lost_examples)
 
     def _check(self, data: Dataset, partition: Partition, names: Sequence[str]) -> None:
         if any(part.columns is not None for part in partition.parts):
@@ -130,6 +131,37 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
     return np.array(sorted(place[name] for name in set(ids)), np.int64)
 
 
+def read_ids(path: Path, what: str) -> tuple[str, ...]:
+    """The ids in a text file, one in each line. what: the setting or option that names the file.
+
+    Raises:
+        ConfigError: there is no such file, it is no text, or it has no id.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
+        raise ConfigError(
+            f"{what} = {path}: it {why}. Give a text file with an id per line.", code="forget.ids"
+        ) from error
+    if not (names := tuple(dict.fromkeys(filter(None, lines)))):
+        raise ConfigError(f"{what} = {path}: it has no id. Give an id per line.", code="forget.ids")
+    return names
+
+
+def without_ids(data: Dataset, ids: Sequence[str]) -> Dataset:
+    """The data of one holder, features not scaled, without the rows of the examples with these ids.
+
+    Raises:
+        ConfigError: there is no such example, or none would be left.
+    """
+    times = None if data.edge_attrs is None else data.edge_attrs.split_times
+    whole = replace(Part.of(data, np.arange(data.examples), np.asarray(data.public)), split_times=times)
+    rest = Forget(ids=tuple(ids)).applied(data, Partition((whole,)))
+    [share] = shares(rest.data, rest.partition.parts)
+    return share
+
+
 def _only(count: int, leaving: Sequence[np.ndarray], others: Sequence[np.ndarray], test: np.ndarray) -> np.ndarray:
     """bool [count]: which numbers are among the `leaving` and not among the others."""
     result = np.zeros(count, bool)
@@ -157,25 +189,24 @@ def _without(data: Dataset, part: Part, gone: np.ndarray) -> Part:
     return replace(part, nodes=rows, masks=masks, edges=edges)
 
 
-def _data_without(data: Dataset, lost: np.ndarray, out: np.ndarray) -> Dataset:
-    """The data with zeros at lost nodes bool [n], which have no edges, and without labels at examples bool [e] that
-    are out."""
+def _data_without(data: Dataset, nodes: np.ndarray, examples: np.ndarray) -> Dataset:
+    """The data with zeros and no edges at lost nodes bool [n], and without labels at lost examples bool [e]."""
     if isinstance(data.x, sp.csr_matrix):
-        x = sp.csr_matrix(sp.diags((~lost).astype(np.float32), dtype=np.float32) @ data.x)
+        x = sp.csr_matrix(sp.diags((~nodes).astype(np.float32), dtype=np.float32) @ data.x)
         x.eliminate_zeros()
     else:
-        x = np.where(lost[:, None], np.float32(0), data.x)
-    inside, edge_attrs, outside = ~lost[data.edges].any(0), data.edge_attrs, data.outside
+        x = np.where(nodes[:, None], np.float32(0), data.x)
+    inside, edge_attrs, outside = ~nodes[data.edges].any(0), data.edge_attrs, data.outside
     if edge_attrs is not None and data.example != "edge":
-        edge_attrs = edge_attrs.taken(~lost[edge_attrs.ends].any(0))
+        edge_attrs = edge_attrs.taken(~nodes[edge_attrs.ends].any(0))
     if outside is not None:
         near = np.minimum(*outside.edge_attrs.ends)  # the end that the data has
-        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~lost[near]))
+        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~nodes[near]))
     return replace(
         data,
         x=x,
-        y=np.where(out if data.y.ndim == 1 else out[:, None], unlabeled_like(data.y), data.y),
-        sensitive=None if data.sensitive is None else np.where(out, -1, data.sensitive),
+        y=np.where(examples if data.y.ndim == 1 else examples[:, None], unlabeled_like(data.y), data.y),
+        sensitive=None if data.sensitive is None else np.where(examples, -1, data.sensitive),
         edges=data.edges[:, inside],
         edge_labels=None if data.edge_labels is None else data.edge_labels[inside],
         edge_attrs=edge_attrs,

@@ -413,8 +413,8 @@ class Composition(dict[str, Part]):
     @property
     def judging(self) -> list[str]:
         """The parts that must send their `download` before clients evaluate or use models: the parts that decide which
-        model a client uses, or all parts if clients train it for use (`Needs.tunes`). Downloads for training are not
-        sent again."""
+        model a client uses, or all parts if clients train it for use (`Needs.personalizes`). Downloads for training are
+        not sent again."""
         if self.tunes:
             return list(self)
         return [
@@ -425,7 +425,7 @@ class Composition(dict[str, Part]):
     def tunes(self) -> bool:
         """Whether clients train the received weights for use."""
         judge = self.owner("personalize")
-        return bool(judge) and self[judge].needs.tunes
+        return bool(judge) and self[judge].needs.personalizes == "tuned"
 
     @property
     def evaluates_received(self) -> bool:
@@ -437,7 +437,9 @@ class Composition(dict[str, Part]):
     def uses_received(self) -> bool:
         """Whether clients use the received weights as they are, as far as the parts decide."""
         judge = self.owner("personalize")
-        return self[judge].needs.uses_global_model if judge else not (self.owner("receive") or self.owner("start"))
+        if judge:
+            return self[judge].needs.personalizes == "received"
+        return not (self.owner("receive") or self.owner("start"))
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -472,7 +474,7 @@ class Composition(dict[str, Part]):
     @cached_property
     def personal(self) -> bool:
         """Whether every client gets different weights, so that there is no global model."""
-        return any(part.needs.personal for part in self.values())
+        return any("personal" in part.needs.models for part in self.values())
 
     def _note_large(self, owner: str, total: float) -> None:
         if owner not in self._noted:

@@ -6,6 +6,7 @@ it holds from the next job on.
 
 import ast
 import inspect
+import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -503,6 +504,38 @@ def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequen
             )
 
 
+def check_left_out(rules: Rules, marks: frozenset[str], earlier: Iterable[frozenset[str]]) -> None:
+    """Refuse a run that leaves out almost the same examples as an earlier run on the same data: the difference of what
+    the two send shows what these few examples change.
+
+    marks: of the examples that the run leaves out. earlier: the same of each earlier run.
+
+    Raises:
+        PolicyViolation: names the rule, and no number of examples, which the server would hear.
+    """
+    if any(0 < len(marks ^ other) < rules.min_nodes for other in earlier):
+        raise PolicyViolation(
+            f"policy.min_nodes: an earlier run on the same data left out other examples, fewer than {rules.min_nodes} "
+            "of them, and the difference of what the two runs send shows these few. Wait until data.forget lists more, "
+            "or have the owner accept this: policy.min_nodes = 1",
+            code="forget.few",
+        )
+
+
+def check_forget(data: SiteData, config: Config) -> None:
+    """Refuse a vertical job at a site that leaves examples out: its parties hold the same examples.
+
+    Raises:
+        ConfigError: the site lists examples to forget.
+    """
+    if data.forget is not None and capabilities(config.algorithm.kind).vertical:
+        raise ConfigError(
+            f"data.forget = {data.forget!r}: parties of a vertical run hold the same examples, so that none can leave "
+            "alone. Remove the rows from every party's tables.",
+            code="forget.vertical",
+        )
+
+
 def check_files(rules: Rules, document: Document) -> None:
     """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not list. Looking up
     the plug-in would run the file.
@@ -625,10 +658,6 @@ def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bou
     return combine
 
 
-def _all(before: bool, now: bool) -> bool:
-    return before and now
-
-
 def _fewest(before: bool | int, now: bool | int) -> bool | int:
     """The stricter `exchange`: False, or the larger minimum number of nodes in a sum."""
     return max(before, now) if before and now else False
@@ -638,7 +667,7 @@ _STRICTER: dict[str, Callable[..., Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
     | dict.fromkeys(("mixup", "noise"), _of_each(max))
-    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), _all)
+    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), operator.and_)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _least)
     | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
     | {"calls": _of_each(min), "exchange": _fewest}

@@ -28,8 +28,11 @@ from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.admission import (
     check_algorithm,
+    check_difference,
     check_exchange,
     check_files,
+    check_forget,
+    check_left_out,
     check_members,
     check_task,
     check_told,
@@ -44,7 +47,7 @@ from fedweave.deploy.flare.alignment import read_own
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import check_agreement, uncompared
 from fedweave.deploy.flare.folder import check_private, read_about
-from fedweave.deploy.flare.holdings import common_test, own_graph, withheld
+from fedweave.deploy.flare.holdings import Forgotten, common_test, data_digest, marks, marks_of, own_graph, withheld
 from fedweave.deploy.flare.holdings import fingerprint as data_fingerprint
 from fedweave.deploy.flare.policy import Spent, check_batches, is_of, replies_of
 from fedweave.deploy.flare.provision import STATE
@@ -74,6 +77,7 @@ from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
+from fedweave.models.blocks import fitted, ported
 from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
@@ -132,14 +136,15 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
 
 
 def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    """The sentences on `policy.calls`: the round in which the run would need more replies of a step than are left."""
     for name, most in rules.calls.items():
-        begin, each, per_eval = (
+        in_setup, per_round, per_evaluation = (
             sum(is_of(step_name(step), name) for step in steps)
             for steps in (calls.setup, calls.round, calls.evaluation)
         )
-        done, wanted = replies_of(spent, name), begin
+        done, wanted = replies_of(spent, name), in_setup
         for round in range(1, general.rounds + 1):
-            wanted += each + per_eval * evaluated(round, general.rounds, general.eval_every)
+            wanted += per_round + per_evaluation * evaluated(round, general.rounds, general.eval_every)
             if done + wanted > most:
                 yield (
                     f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
@@ -158,14 +163,14 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], findin
         note = f"policy.min_sites = {rules.min_sites}: the project has {len(sites)} sites, and a run may leave some out"
         findings.notes.append((folder.name, f"{folder / SITE_FILE}: {note}. Raise it to {len(sites)}"))
     if config is not None:
-        _allowed(folder, data, rules, config, sites, findings)
+        _check_policy(folder, data, rules, config, sites, findings)
     if config is not None and capabilities(config.algorithm.kind).vertical:
-        _party(folder, data, rules, config, sites, findings)
+        _check_party(folder, data, rules, config, sites, findings)
     else:
-        _holder(folder, data, rules, config, sites, findings)
+        _check_site_data(folder, data, rules, config, sites, findings)
 
 
-def _party(
+def _check_party(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check a party's data for a vertical run, and whether the algorithm fits it."""
@@ -182,7 +187,7 @@ def _party(
     if dataset.nodes < rules.min_nodes:
         why = f"{counted(dataset.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         findings.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
-    _crowds(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, findings)
     findings.notes.extend((name, note) for note in (*dataset.notes, *odd_features(dataset), *odd_data(dataset)))
     if odd := not_composed(dataset.ids):
         note = f"the id {odd!r} is not in Unicode's form NFC, and does not match another party's that looks the same"
@@ -190,7 +195,7 @@ def _party(
     _check_algorithm_fits(folder, dataset, "none", rules, config, sites, findings)
 
 
-def _holder(
+def _check_site_data(
     folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check a site's data for a horizontal run, and whether the algorithm fits it, if there is a configuration."""
@@ -199,7 +204,11 @@ def _holder(
     if config is not None:
         _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
-    _crowds(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, findings)
+    if (forgotten := Forgotten.of(data, folder)) is not None:
+        absent = f"; the data lacks {counted(forgotten.absent, 'id')} of the list" if forgotten.absent else ""
+        fact = f"{counted(len(forgotten.ids), dataset.example)} left out (data.forget){absent}"
+        findings.facts.append((name, fact))
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
@@ -228,7 +237,7 @@ def _scales(dataset: Dataset) -> np.ndarray:
     return np.sqrt(total / np.maximum(count, 1))
 
 
-def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
+def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
     """Check that each split has enough examples."""
     name = folder.name
     seen = dataset.labeled  # a split by a hash contains nodes without a label
@@ -264,7 +273,7 @@ def _check_algorithm_fits(
         findings.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
-def _allowed(
+def _check_policy(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check whether a site's policy allows a configuration, and note an experiment's scaling that the site ignores."""
@@ -273,6 +282,7 @@ def _allowed(
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
     findings.attempt(name, partial(check_task, data, config), file)
+    findings.attempt(name, partial(check_forget, data, config), file)
     if config.learned:
         findings.attempt(name, partial(check_told, rules, UNITING, len(sites)), file)
     if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
@@ -318,9 +328,11 @@ def _rehearse(
     findings.notes.extend((name, note) for note in _unprotected(calls))
     findings.notes.extend((name, note) for note in algorithm.notes)
     accounts = Accounts(folder, rules.lost)
-    findings.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
+    findings.attempt(name, partial(_check_accounts, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
+        findings.noted(name, condition, "a run that begins now would be refused: ")
+    for condition in _differences(folder, dataset, scaling, rules, config, sites, calls, accounts):
         findings.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume needs only the remaining replies."
@@ -330,6 +342,30 @@ def _rehearse(
     fact = ("outages", survived(config, algorithm, calls, len(sites)))
     findings.facts += [fact] if fact not in findings.facts else []
     return algorithm
+
+
+def _differences(
+    folder: Path,
+    dataset: Dataset,
+    scaling: str,
+    rules: Rules,
+    config: Config,
+    sites: Sequence[str],
+    calls: Calls,
+    accounts: Accounts,
+) -> Iterator[Callable[[], None]]:
+    """Checks whether a run differs enough from the runs in the site's own journals; none where the run's data is known
+    only after the sites have aligned or numbered their nodes."""
+    if config.learned or capabilities(config.algorithm.kind).vertical:
+        return
+    model = config.model.make()
+    forgotten = Forgotten.of(read_checked(folder / SITE_FILE)[0], folder, model)
+    ids = () if forgotten is None else forgotten.ids
+    digest = data_digest(marks(ported(dataset, fitted(model, dataset.edge_attrs)), scaling), forgotten)
+    yield partial(check_left_out, rules, marks_of(ids, folder), accounts.left_out_of(digest))
+    if any(step_info(step).sums for step in calls.all):
+        crowds = [crowd for crowd, known in accounts.crowds.values() if known == digest]
+        yield partial(check_difference, rules, sites, crowds)
 
 
 def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> str:
@@ -367,7 +403,7 @@ def _unprotected(calls: Calls) -> Iterator[str]:
         )
 
 
-def _whole(accounts: Accounts) -> None:
+def _check_accounts(accounts: Accounts) -> None:
     """Read the accounts, and raise an error if an entry is missing."""
     accounts.catch_up()
     accounts.chain.check()
@@ -452,6 +488,10 @@ SHOWN = 5  # number of columns in notes
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
+# ----------------------------------------------------------------------------------------------------
+# The whole check: each member on this machine, then the experiment at the server, then values that sites must share.
+
+
 def examine(directory: Path, project: Project, config: Config | None = None) -> Findings:
     """Check everything on this machine, without starting or writing anything. config: the experiment to run, if any."""
     findings, here = Findings(), local_processes(directory)
@@ -460,7 +500,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     if absent := [name for name in ("server", *project.sites) if name not in names]:
         findings.notes.append((", ".join(absent), "not on this machine, so not checked"))
     for member in here:
-        findings.attempt(member.folder.name, partial(_member, member, project, config, findings))
+        findings.attempt(member.folder.name, partial(_check_member, member, project, config, findings))
     if (directory / AUTHORITY).is_dir():
         findings.attempt(AUTHORITY, partial(check_private, directory / AUTHORITY / STATE))
     if (directory / ADMIN / "startup").is_dir():
@@ -474,7 +514,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         findings.faults = [one for one in findings.faults if one[0] == "experiment" or one[1] not in of_all]
         config = findings.attempt("experiment", partial(positive_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
-            findings.attempt("server", partial(_begin, directory / "server", project, config, findings))
+            findings.attempt("server", partial(_start_algorithm, directory / "server", project, config, findings))
     named = {name: form["columns"] for name, form in findings.forms.items() if "columns" in form}
     if note := uncompared(named):
         findings.notes.append((", ".join(name for name, has in named.items() if not has), note))
@@ -491,7 +531,7 @@ def versions() -> str:
     return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
-def _member(member: SiteProcess, project: Project, config: Config | None, findings: Findings) -> None:
+def _check_member(member: SiteProcess, project: Project, config: Config | None, findings: Findings) -> None:
     name, folder = member.folder.name, member.folder
     findings.attempt(name, partial(_certificate, folder, findings))
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -510,7 +550,7 @@ def _member(member: SiteProcess, project: Project, config: Config | None, findin
     findings.attempt(name, partial(check_site, folder, config, project.sites, findings))
 
 
-def _begin(folder: Path, project: Project, config: Config, findings: Findings) -> None:
+def _start_algorithm(folder: Path, project: Project, config: Config, findings: Findings) -> None:
     """Start the algorithm as the server does, with the graphs in the server's `folder`, unless its start calls sites.
     If no site is on this machine, the model has an arbitrary width.
 
@@ -591,23 +631,26 @@ def _reach(project: Project, findings: Findings) -> bool:
     return True
 
 
+# ----------------------------------------------------------------------------------------------------
+# Values that must be the same, or alike, at all sites.
+
+
 def compare(findings: Findings, vertical: bool) -> None:
     """Add a fault for each value that must be the same at all sites and is not. The reference is the most frequent
     value, or the first of equally frequent ones."""
-    keys = {
+    remedies = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
         "edges carry": "Write the same settings of edges into every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
         "target": "Give the same [data] target",
-    }
-    keys |= {
         "class names": "Write the same labels = […] into every site.toml",
         "group names": "Write the same groups = […], in the same order, into every site.toml; an .npz has group_names",
         "authority": "Take startup of one project",
     }
-    keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
-    for key, remedy in keys.items():
+    if vertical:
+        remedies["key of ids"] = "Copy one ids.key to all sites"
+    for key, remedy in remedies.items():
         values = {name: str(form[key]) for name, form in findings.forms.items() if form.get(key) is not None}
         most = max(values.values(), key=list(values.values()).count, default="")
         same = next((name for name, value in values.items() if value == most), "")
