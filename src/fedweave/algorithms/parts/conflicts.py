@@ -9,13 +9,11 @@ from typing import Literal
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.packing import Packs, Quantize, TopK
 from fedweave.algorithms.parts.part import (
-    BoundsExamples,
+    KINDS,
     ChangesData,
-    FollowsData,
     JoinsSum,
     OwnCount,
     Part,
-    Trains,
     TriesModels,
     counts_itself,
     has,
@@ -576,10 +574,9 @@ def _meanings(parts: Parts) -> Iterator[str]:
 
 def _uncalled(parts: Parts) -> Iterator[str]:
     """Methods of a user's own part with nearly a hook's name, which no hook would call."""
-    kinds = (Part, OwnCount, JoinsSum, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name
-        for kind in kinds
+        for kind in KINDS
         for name, member in vars(kind).items()
         if isinstance(member, FunctionType) and name[0] != "_"
     ]
