@@ -19,7 +19,7 @@ from fedweave.errors import UserError
 from tests.contract.federations import cross_entropy, distance, federation, model
 
 DOUBLE = {"dtype": torch.float64}
-ROUNDS, HALF = 8, 4
+ROUNDS, HALF = 4, 2  # of which a schedule in steps has one at 1, 1, 0.1 and 0.01
 TORCH = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -206,9 +206,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"optimizer": "adamw", "schedule": "cosine", "warmup": 2},
     {"optimizer": "rmsprop", "local_momentum": 0.5, "schedule": "step"},
     {"optimizer": "adagrad", "clip_gradient": 0.1},
-    {"batch_size": 4, "local_steps": 5, "schedule": "linear"},
-    {"batch_size": 5, "local_epochs": 2, "optimizer_state": "fresh", "clip_gradient": 0.3},
-    {"batch_size": 3, "local_epochs": 1, "optimizer": "sgd", "local_momentum": 0.0, "schedule": "cosine"},
+    {"batch_size": 4, "local_steps": 3, "schedule": "linear"},
+    {"batch_size": 8, "local_epochs": 2, "optimizer_state": "fresh", "clip_gradient": 0.3},
+    {"batch_size": 6, "local_epochs": 1, "optimizer": "sgd", "local_momentum": 0.0, "schedule": "cosine"},
 ]
 TAKERS = ["fedavg", "local", "fedprox", "ditto", "dfedgnn", "fedper"]
 

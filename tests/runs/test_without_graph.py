@@ -17,10 +17,12 @@ from fedweave.experiment.runs.run import run
 from fedweave.metrics.selection import RAREST
 from fedweave.partition import Random
 from fedweave.partition.base import Partition
+from fedweave.python.training import Silent
 from fedweave.report.notes import notes
-from tests.runs.test_predictions import Quiet, made
+from tests.runs.test_predictions import made
 
 CUT = {"name": "random", "clients": 3, "train": 0.5, "val": 0.1, "test": 0.4}
+ASKED: dict[str, Any] = {"evaluation": {"features": True}}
 
 
 def split(data: Dataset, clients: int = 3) -> Partition:
@@ -72,7 +74,7 @@ def test_nodes_with_amounts(tmp_path: Path, data_root: Path) -> None:
     """German credit as published: its amounts and durations are scaled, by training examples alone."""
     path = str(data_root / "german/german.npz")
     given = {"name": "npz", "path": path, "sens_feature": True, "normalize": "none"}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT)
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT, **ASKED)
     with np.load(path) as held:
         x = sp.csr_matrix((held["x_data"], held["x_indices"], held["x_indptr"]), tuple(held["x_shape"])).toarray()
         y = held["y"]
@@ -84,7 +86,7 @@ def test_nodes_with_amounts(tmp_path: Path, data_root: Path) -> None:
 def test_nodes_with_words(tmp_path: Path, data_root: Path) -> None:
     """Cora's words, seven classes, stay as they are."""
     given = {"name": "cora", "path": str(data_root)}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT)
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT, **ASKED)
     data = load(**given)
     check(found, np.asarray(data.x.toarray()), data.y, split(data), np.zeros(0, np.int64))
 
@@ -93,7 +95,7 @@ def test_small_graphs(tmp_path: Path, data_root: Path) -> None:
     """MUTAG: sums and means of its atoms' kinds; sums go beyond 10 and are scaled where they do at a client."""
     given = {"name": "mutag", "path": str(data_root)}
     model = {"name": "gin", "pool": "mean", "hidden": 8}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, model=model, partition=CUT | {"clients": 1})
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, model=model, partition=CUT | {"clients": 1}, **ASKED)
     data = load(**given)
     x, of = np.asarray(sp.csr_matrix(data.x).toarray(), np.float64), np.asarray(data.graph_of)
     sums = np.stack([x[of == graph].sum(0) for graph in range(data.examples)])
@@ -116,7 +118,7 @@ def test_it_is_left_out_where_nobody_wants_it(tmp_path: Path) -> None:
         "algorithm": {"name": "fedavg"},
         "evaluation": {"features": False},
     }
-    found = run(resolve(document), tmp_path / "run", Quiet())["metrics"]
+    found = run(resolve(document), tmp_path / "run", Silent())["metrics"]
     assert not any(name.startswith("features/") for name in found)
 
 
