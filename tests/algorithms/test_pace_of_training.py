@@ -16,7 +16,7 @@ from fedweave.core.tree import sub as minus
 from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
-from tests.contract.federations import cross_entropy, distance, federation, model
+from tests.contract.federations import cross_entropy, distance, federation, model, state_after
 
 DOUBLE = {"dtype": torch.float64}
 ROUNDS, HALF = 4, 2  # of which a schedule in steps has one at 1, 1, 0.1 and 0.01
@@ -41,11 +41,7 @@ OPTIMIZERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def trained(algorithm: Any, fed: Simulation, rounds: int = ROUNDS) -> Tree:
     """The state after all rounds of a run of `ROUNDS`."""
     fed.rounds = ROUNDS
-    fed.begin(0)
-    state = algorithm.init(fed)
-    for number in range(1, rounds + 1):
-        fed.begin(number)
-        state = algorithm.round(state, fed)
+    state = state_after(algorithm, fed, rounds)
     return state
 
 
