@@ -39,7 +39,7 @@ from fedweave.models import MODELS
 from fedweave.ops import sparse
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-FIRST = 4  # rounds in which steps are run as written, recorded and captured
+FIRST = 7  # rounds in which steps are run as written, recorded and captured, and then the whole round
 NODES, FEATURES, CLASSES = 50, 100, 5
 
 

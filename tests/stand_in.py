@@ -201,6 +201,6 @@ def _launch(kernels: list[tuple[Any, Any, Any, Any]]) -> None:
         if made := _made(function, args, kwargs, out):
             again = _made(function, args, kwargs, function(*args, **kwargs))
             for value, new in zip(made, again, strict=True):
-                value.copy_(new)
+                value.copy_(new.reshape(value.shape))  # `squeeze_` may have given it another shape since
         elif function._schema.is_mutable:
             function(*args, **kwargs)

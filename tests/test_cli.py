@@ -74,6 +74,15 @@ def test_run_shows_and_writes(small: Path) -> None:
     assert "files     runs/small-fedavg-s0" in out
 
 
+def test_verbose_tells_what_is_not_recorded_and_why(small: Path) -> None:
+    words = ("run", "small.toml", "--set", "rounds=8", "--set", "engine.record='always'", "--quiet", "--set")
+    for sampled in ("algorithm.participation=0.7", "partition.clients=3"):
+        code, _, err = fedweave(*words, sampled, "--verbose", "--overwrite")
+        assert code == 0
+        assert ("FedAvg.round is not recorded as a whole: its clients" in err) == ("participation" in sampled)
+    assert fedweave(*words, "algorithm.participation=0.7", "--overwrite") == (0, "", "")
+
+
 SMALL_GRAPHS = """
 rounds = 20
 eval_every = 5

@@ -1,5 +1,6 @@
 """Old names of settings keep their meaning, wherever they are given."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +11,10 @@ import torch
 
 from fedweave import datasets, models, partition
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.parts import Part, SecureSum
-from fedweave.core.algorithm import give_defaults
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, SecureSum
+from fedweave.core.algorithm import Capabilities, give_defaults
 from fedweave.core.mechanism import Applied
+from fedweave.core.model import Layer
 from fedweave.core.renamed import OLD_NAMES, RENAMED, current, current_path
 from fedweave.datasets import Folder, from_pyg
 from fedweave.deploy.flare.sitefile import read_site_file
@@ -34,6 +36,8 @@ OLD: dict[str, dict[str, Any]] = {
     "partition": {"name": "vertical", "public_split": True, "train_rest": True},
     "algorithm": {"name": "fednova", "most_local_steps": 7},
 }
+
+GRAPH = datasets.load("synthetic", nodes=40)
 
 
 def test_no_setting_of_today_has_an_old_name() -> None:
@@ -154,6 +158,36 @@ def test_a_method_by_an_old_name_is_an_error() -> None:
     mixed_in = type("Shared", (), {"told": lambda self, state, fed: (state, None)})
     with refusal("config.renamed-method", "Shared.told", "evaluation_message"):
         type("Mine", (mixed_in, FedAvg), {})
+
+
+@pytest.mark.parametrize(
+    ("use", "old", "new"),
+    [
+        (lambda: Needs(sens=True), "Needs.sens", "sensitive"),  # type: ignore[call-arg]
+        (lambda: Needs(nodes=True), "Needs.nodes", "data"),  # type: ignore[call-arg]
+        (lambda: replace(Needs(), pull=0.1), "Needs.pull", "LocalSteps"),
+        (lambda: Needs(tells=True), "Needs.tells", "not needed"),  # type: ignore[call-arg]
+        (lambda: Needs().tunes, "Needs.tunes", "personalizes"),  # type: ignore[attr-defined]
+        (lambda: Context(None, None, {}).given, "Context.given", "downloaded"),  # type: ignore[arg-type, attr-defined]
+        (lambda: Outputs(None, {}, {}).given, "Outputs.given", "inputs"),  # type: ignore[arg-type, attr-defined]
+        (lambda: Layer(dict, dict, judged=dict), "Layer.judged", "infer"),  # type: ignore[arg-type, call-arg]
+        (lambda: Capabilities(sens=True), "Capabilities.sens", "sensitive"),  # type: ignore[call-arg]
+        (lambda: replace(GRAPH, sens=None), "Dataset.sens", "sensitive"),
+    ],
+)
+def test_other_old_names_are_errors_that_state_the_new_ones(use: Callable[[], object], old: str, new: str) -> None:
+    with refusal("config.renamed-name", old, new):
+        use()
+
+
+def test_what_still_reads_by_an_old_name() -> None:
+    assert GRAPH.sens is GRAPH.sensitive
+    assert not hasattr(Context(None, None, {}), "anything_else")  # type: ignore[arg-type]
+
+
+def test_a_word_that_no_part_can_need_is_refused() -> None:
+    with refusal("config.value", "Needs.data", "classes"):
+        Needs(data=("class",))  # type: ignore[arg-type]
 
 
 def test_names_of_classes_and_members_are_no_settings() -> None:

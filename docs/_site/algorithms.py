@@ -115,11 +115,16 @@ def _example(name: str, kind: Any) -> Iterator[str]:
     own = [*_own(name, kind).items()][:2]
     shown = [f"{key} = {json.dumps(parameter.default)}" for key, parameter in own if _writable(parameter)]
     lines = ["[algorithm]", f'name = "{name}"', *shown]
+    paper = getattr(kind, "paper", kind)
+    if model := getattr(paper, "test_settings", {}).get("model"):  # the algorithm is not for every model
+        values = {"name": model} if isinstance(model, str) else model
+        lines += ["", "[model]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     yield "\n".join(["```toml", *lines, "```"])
     if name not in GROUPS["Parties with the same nodes"]:
         arguments = "".join(f", {key}={parameter.default!r}" for key, parameter in own if _writable(parameter))
-        title = getattr(getattr(kind, "paper", kind), "__name__", name)
-        yield f"In Python: `algorithm = fedweave.algorithms.{title}(model{arguments})`."
+        title, layers = getattr(paper, "__name__", name), getattr(paper, "example_model", "")
+        model = f"`model = fedweave.models.{layers}.build(data.features, data.classes)`, then " if layers else ""
+        yield f"In Python: {model}`algorithm = fedweave.algorithms.{title}(model{arguments})`."
 
 
 def _writable(parameter: config.Parameter) -> bool:

@@ -33,7 +33,10 @@ SECTIONS = {
 WRITING = {  # {page: title, and what an author of algorithms uses}
     "parts": (
         "Parts of algorithms, from Python",
-        [f"fedweave.algorithms.parts.{name}" for name in ("Part", "Context", "Round", "Objective", "Training")],
+        [
+            f"fedweave.algorithms.parts.{name}"
+            for name in ("Part", "Needs", "LocalSteps", "Protection", "Context", "Round", "Objective", "Training")
+        ],
     ),
     "federation": (
         "Federations, steps and algorithms",

@@ -23,7 +23,7 @@ NAN = float("nan")
 class Unsound(Part):
     """Adds to the loss what is no number, and has no gradient."""
 
-    needs = Needs(whole_features=True)
+    needs = Needs(reads=("features",))
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         return torch.tensor(NAN)

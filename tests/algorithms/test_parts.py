@@ -49,7 +49,7 @@ class Mix(Part):
     """Personal models mixed by a fixed matrix."""
 
     matrix: tuple[tuple[float, ...], ...]
-    needs: ClassVar[Needs] = Needs(personal=True)
+    needs: ClassVar[Needs] = Needs(models=("personal",))
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         return torch.tensor(self.matrix, dtype=torch.float64)[round.at][:, round.at]

@@ -40,7 +40,7 @@ class Norm(Part):
 class WholeNorm(Norm):
     """The same, which says so."""
 
-    needs = Needs(whole_features=True)
+    needs = Needs(reads=("features",))
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ def test_a_penalty_that_misses_absent_leaves_is_told_what_it_was_asked() -> None
     with refusal("step-failed.part-of-weights", "Last.penalty failed (test_penalties", "0/weight") as caught:
         LAWS[LAW](subject(Last))
     assert caught.value.code == "step-failed.part-of-weights"
-    assert "whole_features=True" in str(caught.value)
+    assert 'reads=("features",)' in str(caught.value)
 
 
 def test_another_key_that_is_missing_is_told_as_it_is() -> None:
     said = verdict(subject(Lost), LAW)
     assert "KeyError: 'strength'" in said
-    assert "whole_features" not in said
+    assert 'reads=("features",)' not in said
 
 
 def test_halved_clients_lack_half_of_the_features() -> None:

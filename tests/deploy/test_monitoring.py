@@ -170,7 +170,7 @@ def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
 def test_a_full_log_is_followed_by_a_new_one_also_of_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: logging.Logger
 ) -> None:
-    monkeypatch.setattr(own_folder, "MOST", 300)
+    monkeypatch.setattr(own_folder, "LOG_BYTES", 300)
     path = tmp_path / LOG
     log_to(path)
     [one] = logger.handlers

@@ -418,7 +418,7 @@ def test_what_an_export_of_links_lacks_is_said(tmp_path: Path) -> None:
     fedweave.run(document, out=tmp_path / "run")
     learned = {**document, "data": {**SYNTHETIC, "task": "links", "features": "learned"}}
     fedweave.run(learned, out=tmp_path / "learned")
-    for options in (["learned"], ["run", "--format", "onnx"]):
+    for options in (["learned"], ["run", "--format", "onnx"], ["run", "--histograms"]):
         result = CliRunner().invoke(app, ["export", str(tmp_path / options[0]), *options[1:]])
         assert result.exit_code == 2
         assert not (tmp_path / options[0] / "export").exists()

@@ -15,7 +15,7 @@ from fedweave.ops.recording import Recordings, StableOperands, _Copies, traced
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 
-ROUNDS = 3
+ROUNDS = 8  # steps are recorded first, then rounds as a whole
 REFUSES_NOTHING = {"fedavg", "fedego", "fairgfl", "fairgraphfl", "f2gnn", "glasu", "scaffold"}
 REFUSES_NOTHING |= {"cgsv", "dw", "eu", "fedtgp", "rffl"}
 

@@ -15,7 +15,7 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.runs import checkpoint, files
+from fedweave.experiment.runs import files, saving
 from fedweave.metrics.measured import METRICS_SCHEMA
 from tests.refusals import refusal
 
@@ -39,11 +39,11 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
 def test_what_a_large_table_gets_is_filed_beside_it_until_that_is_as_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_LARGE", 4)
+    monkeypatch.setattr(saving, "_LARGE", 4)
     path, rows = tmp_path / files.METRICS, [(1, f"c{i}", "test", "loss", float(i)) for i in range(20)]
     (tmp_path / "checkpoint").mkdir()
     whole = pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA)
-    table = checkpoint.Growing(path, METRICS_SCHEMA)
+    table = saving.Growing(path, METRICS_SCHEMA)
     for count, beside in ((3, []), (5, [3]), (6, []), (6, []), (8, [6]), (10, [6, 8]), (12, [])):
         before = path.read_bytes() if path.exists() else b""
         table.save(False, whole.slice(table.rows, count - table.rows))
@@ -64,10 +64,10 @@ def metrics_of(*rounds: int) -> pa.Table:
 def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_HELD", 5)
-    monkeypatch.setattr(checkpoint, "_LARGE", 4)
+    monkeypatch.setattr(saving, "_HELD", 5)
+    monkeypatch.setattr(saving, "_LARGE", 4)
     path = tmp_path / files.METRICS
-    table = checkpoint.Growing(path, METRICS_SCHEMA)
+    table = saving.Growing(path, METRICS_SCHEMA)
     for round in (1, 2, 3):
         table.add(metrics_of(round))
     assert [first for first, _ in files.parts_of(path)] == [0], "six rows are too many for memory"
@@ -80,18 +80,18 @@ def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
     assert pa.concat_tables(table.tables()).equals(metrics_of(1, 2, 3, 4, 5, 6, 7))
 
     def lasting(rows: pa.Table) -> pa.Table:
-        return checkpoint.lasting(rows, 3)
+        return saving.lasting(rows, 3)
 
     kept = [row for row in metrics_of(1, 2, 3).to_pylist() if row["metric"] == "loss"]
-    resumed = checkpoint.Growing.resume(path, METRICS_SCHEMA, 3, lasting)
+    resumed = saving.Growing.resume(path, METRICS_SCHEMA, 3, lasting)
     assert resumed.rows == 3
     assert pa.concat_tables(resumed.tables()).to_pylist() == kept
     resumed.save(whole=False, rows=metrics_of(4))
     assert files.read_table(tmp_path, files.METRICS).to_pylist() == kept + metrics_of(4).to_pylist()
-    again = checkpoint.Growing.resume(path, METRICS_SCHEMA, 3, lasting)  # killed before the checkpoint of round 4
+    again = saving.Growing.resume(path, METRICS_SCHEMA, 3, lasting)  # killed before the checkpoint of round 4
     assert pa.concat_tables(again.tables()).to_pylist() == kept
     with refusal("file.damaged", "the checkpoint needs 9"):
-        checkpoint.Growing.resume(path, METRICS_SCHEMA, 9, lasting)
+        saving.Growing.resume(path, METRICS_SCHEMA, 9, lasting)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

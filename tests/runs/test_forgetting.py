@@ -308,3 +308,13 @@ def test_what_the_record_needs(run: Any, tmp_path: Path) -> None:
     (tmp_path / "used/file").touch()
     with refusal("forget.out"):
         forget(run.directory, ["client-0"], out=tmp_path / "used")
+
+
+def test_a_refused_training_leaves_no_folder(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise UserError("forget.clients: no client is left.", code="forget.empty")
+
+    monkeypatch.setattr("fedweave.experiment.runs.forgetting.runs.run", refuse)
+    with refusal("forget.empty"):
+        forget(run.directory, ["client-0"], out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -21,8 +21,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment import build, config
-from fedweave.experiment.runs import checkpoint as saving
 from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs import saving
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import PARTS, locked, read_table
 from fedweave.experiment.runs.resuming import Interrupted

@@ -78,6 +78,7 @@ def test_a_page_of_an_algorithm_says_paper_method_deviations_and_results(pages: 
         *("What leaves a member", "Results"),
     ]
     assert "**Source.** Ditto: Li et al. 2021" in page
+    assert "**Source.** Centralized training" in pages["reference/algorithms/centralized.md"]
     assert "[`personal_model`](../part.md#personal_model): Every client also trains a personal model, v_i ←" in page
     assert "\nThe personal model takes" in page
     assert "| cora, louvain, 10 clients, 60 rounds, accuracy | 0.847 ± 0.015 | +0.033 ± 0.011 |" in page
@@ -89,7 +90,10 @@ def test_the_example_of_an_algorithm_is_read_and_its_paper_is_named(pages: dict[
     example = page.split("```toml\n")[1].split("```")[0]
     cut, model = ("vertical", "gcnii") if name in GROUPS["Parties with the same nodes"] else ("dirichlet", "gcn")
     around = {"data": {"name": "digits"}, "partition": {"name": cut}, "model": {"name": model}}
-    assert config.resolve(around | tomllib.loads(example)).algorithm.name == name
+    resolved = config.resolve(around | tomllib.loads(example))
+    assert resolved.algorithm.name == name
+    if name == "fedbn":
+        assert resolved.model.values["norm"] == "batch"
     assert page.split("**Source.** ")[1].partition("\n")[0].strip()
     assert f"(algorithms/{name}.md)" in pages["reference/algorithm.md"]
 

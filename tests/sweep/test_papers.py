@@ -118,6 +118,7 @@ def test_nothing_is_chosen_without_validation_examples() -> None:
 
 def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
     text = paper.latex(choosing.choose(GROUPS, KEYS, APART))
+    assert r"\label{tab:sweep}" in text
     assert r"algorithm & clients = 5 & clients = 10 & mean rank \\" in text
     assert r"moon & 81.50 $\pm$ 2.12 & 60.00 $\pm$ 0.00 & 1.00 \\" in text  # two seeds make nothing bold
     assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 & 2.00 \\" in text

@@ -7,6 +7,7 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 from fedweave.algorithms import parts
 from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.apfl import APFL, MixedModel
+from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, DW, EU, CosineValue, EuclideanValue, SizeValue, SparseReward
 from fedweave.algorithms.coalition_value import CoalitionValue, ValidatedValue
@@ -57,7 +58,7 @@ from fedweave.algorithms.fgssl import FGSSL, SemanticStructure
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
-from fedweave.algorithms.local import Centralized, Local
+from fedweave.algorithms.local import Local
 from fedweave.algorithms.moon import ModelContrast, Moon
 from fedweave.algorithms.parts import conflicts
 from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe

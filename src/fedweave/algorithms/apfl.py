@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, Part
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import Fraction
@@ -34,7 +34,7 @@ class MixedModel(Part):
     @property
     def needs(self) -> Needs:
         """A share that adapts goes by lr."""
-        return Needs(excludes=("schedule",) if self.adaptive else (), statistics="none")
+        return Needs(steps=LocalSteps(excludes=("schedule",) if self.adaptive else ()), statistics="none")
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""

@@ -32,7 +32,7 @@ class Credibility(TellsExamples):
     """
 
     a: Positive = 5.0
-    needs = Needs(whole_models=True, classes=True)
+    needs = Needs(data=("classes",), models=("whole",))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike.

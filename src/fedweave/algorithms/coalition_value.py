@@ -58,7 +58,7 @@ class TriedValue(Part):
     every: Count = 1
     part: ClassVar[str] = ""
     names: ClassVar[tuple[str, ...]] = ()
-    needs = Needs(one_model=True, all_clients=True, classes=True)
+    needs = Needs(data=("classes",), models=("global",), all_clients=True)
 
     @abstractmethod
     def queries(self, clients: int) -> int:
@@ -69,7 +69,13 @@ class TriedValue(Part):
         """Float64 [P] for each of `names`, of the round's clients; state: the part's, before the round."""
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The state without any values."""
+        """The state without any values.
+
+        "round": rounds so far. "key": seed of the sampled orders. "pooled": whether the evaluations of a run count the
+        same examples. "last": the last global update. Of the last valuation: "tried", its round; "right" and
+        "examples", what the model after it gets right, and of how many; "fault", the place in `FAULTS`; and [N], a
+        number for each client, its values by `names`, weight in the mean, and `COPIED`.
+        """
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         state: Tree = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
         state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0, "last": torch.zeros_like(ravel(w))}
@@ -83,36 +89,31 @@ class TriedValue(Part):
         """The values of a round that is `due`, and in "fault" why they are invalid. "tried" is the last such round;
         "right" is the number of "examples" that the model gets right after it."""
         number, nothing = state["round"] + 1, torch.zeros_like(state[WEIGHT])
-        last = {"last": ravel(round.delta)}
+        after = state | {"last": ravel(round.delta), "round": number}
         if not self.due(number):
-            return state | last | {"round": number}
-        count = _Coalitions(self.counted_on(round), self.asked(round, try_out), _order_rng(round, number))
+            return after
+        count = _Coalitions(self.round_to_try(round), self.counter(round, try_out), _order_rng(round, number))
         values = self.values_of(round, state, count)
         examples = count.examples[0] if state["examples"] < 0 else state["examples"]
         before = state["right"] if state["tried"] == number - 1 else -1
-        copied = nothing - 1
+        copied = nothing - 1  # -1: copies nothing
         for one, other in copies(round.updates, state.get("last")):  # checkpoints of version 0.9 have none
             if other < 0:
                 copied[round.at[one]] = len(copied)
             else:
                 copied[round.at[other]] = float(round.at[one])
-        now = {COPIED: copied, "round": number, "tried": number, "right": count.right(True), "examples": examples}
-        return (
-            state
-            | last
-            | now
-            | {"fault": count.fault(examples, before)}
-            | {
-                name: nothing.index_copy(0, round.at, column.to(nothing))
-                for name, column in zip((*self.names, WEIGHT), (*values, round.weights), strict=True)
-            }
-        )
+        columns = {
+            name: nothing.index_copy(0, round.at, column.to(nothing))
+            for name, column in zip((*self.names, WEIGHT), (*values, round.weights), strict=True)
+        }
+        counts = {"tried": number, "right": count.right(True), "examples": examples}
+        return after | counts | columns | {COPIED: copied, "fault": count.fault(examples, before)}
 
-    def counted_on(self, round: Round) -> Round:
+    def round_to_try(self, round: Round) -> Round:
         """The round whose updates the tried models have."""
         return round
 
-    def asked(self, round: Round, try_out: TryOut) -> TryOut:
+    def counter(self, round: Round, try_out: TryOut) -> TryOut:
         """Who counts the examples that models get right: all clients."""
         return try_out
 
@@ -237,7 +238,7 @@ class ValidatedValue(TriedValue):
         gains[sorted(alike)] = 0.0
         return (gains,)
 
-    def counted_on(self, round: Round) -> Round:
+    def round_to_try(self, round: Round) -> Round:
         """The round with all updates of one length and equal weights, so that a coalition of one client is its
         update."""
         norms = round.updates.norm(dim=1)
@@ -246,7 +247,7 @@ class ValidatedValue(TriedValue):
         factors = length / norms.clamp(min=1e-30) * (1.0 if round.factors is None else round.factors)
         return replace(round, factors=factors, weights=torch.full_like(norms, 1 / len(norms)))
 
-    def asked(self, round: Round, try_out: TryOut) -> TryOut:
+    def counter(self, round: Round, try_out: TryOut) -> TryOut:
         """All clients, or the server for its own examples."""
         if self.on == "members":
             return try_out

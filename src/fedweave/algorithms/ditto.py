@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, Part
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import NonNegative
@@ -28,7 +28,7 @@ class PersonalModel(Part):
     @property
     def needs(self) -> Needs:
         """Steps that suit the pull."""
-        return Needs(pull=self.lam)
+        return Needs(steps=LocalSteps(pull=self.lam))
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the personal model's steps."""

@@ -78,7 +78,7 @@ class FairPenalty(Part):
     """
 
     alpha: NonNegative = 1.0
-    needs = Needs(sensitive=True, classes=True)
+    needs = Needs(data=("sensitive", "classes"))
 
     def recall(self, ctx: Context) -> Tree:
         """{"shares": the weight of every node in the gaps}."""
@@ -101,7 +101,7 @@ class DivergenceStart(Part):
 
     js: Distance = "nodes"
     recorded = True
-    needs = Needs(uses_global_model=True, whole_graphs=True, classes=True)
+    needs = Needs(data=("classes",), reads=("graph",), personalizes="received")
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
     }
@@ -166,7 +166,7 @@ class GroupWeights(Part):
     tau: Positive = 0.05
     prefer: Prefer = "fair"
     recorded = True
-    needs = Needs(sensitive=True, nodes=True, whole_graphs=True, classes=True)
+    needs = Needs(data=("sensitive", "nodes", "classes"), reads=("graph",))
     sends: ClassVar = {
         "gaps": Sends(
             "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",

@@ -132,7 +132,7 @@ class FairAugmented(Part):
 
     mask: Fraction = 0.5
     keep: Fraction = 0.8
-    needs = Needs(supervised=True, sensitive=True, whole_features=True, nodes=True, classes=True)
+    needs = Needs(data=("sensitive", "nodes", "classes"), reads=("features",), supervised=True)
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model needs more of the graph than products."""

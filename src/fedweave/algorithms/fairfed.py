@@ -47,7 +47,7 @@ class FairFedWeights(Part):
 
     beta: NonNegative = 0.05
     gap: Gap = "eo"
-    needs = Needs(sensitive=True, whole_graphs=True, classes=True, statistics="home")
+    needs = Needs(data=("sensitive", "classes"), reads=("graph",), statistics="home")
     sends: ClassVar = EXAMPLES | {
         "groups": Sends(
             "how many training examples of each sensitive group have which label and prediction by the received model",

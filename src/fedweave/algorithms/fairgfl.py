@@ -391,7 +391,7 @@ class OverlapWeights(Part):
                     sample.
     """
 
-    needs = Needs(whole_graphs=True, statistics="home")
+    needs = Needs(reads=("graph",), statistics="home")
     client_learns = "the encoder that codes are to be made with, which comes of public data"
 
     lam: NonNegative = 0.1

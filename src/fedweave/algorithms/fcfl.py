@@ -41,7 +41,7 @@ class ParetoDescent(Part):
     delta: Positive = 0.5
     first: CountOrNone = 100
     lipschitz: Positive = 10.0
-    needs = Needs(whole_graphs=True, statistics="home")
+    needs = Needs(reads=("graph",), statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:

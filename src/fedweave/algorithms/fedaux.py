@@ -46,7 +46,7 @@ class AuxiliaryMix(UniformTrained):
     score: Literal["text", "script"] = "text"
     start_at: Literal["normal", "uniform"] = "normal"
     recorded = True
-    needs = Needs(personal=True, whole_features=True, nodes=True)
+    needs = Needs(data=("nodes",), reads=("features",), models=("personal",))
 
     def layers(self, model: Model, on_clients: bool) -> Model:
         """With the smoothing before the last layer, which takes embeddings of twice the width.

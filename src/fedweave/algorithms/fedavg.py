@@ -182,7 +182,7 @@ class FedAvg(LocalTraining, SumsScores):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return self.capabilities.asked([part.needs for part in self.composed.values()])
+        return self.capabilities.asked(word for part in self.composed.values() for word in part.needs.data)
 
     @property
     def most_rounds(self) -> int | None:
@@ -334,6 +334,10 @@ class FedAvg(LocalTraining, SumsScores):
         """The parts' measures per client (`Part.measures`)."""
         return self.composed.measures(self._memory(state), len(fed.clients))
 
+    def warnings(self, state: Tree) -> list[str]:
+        """The parts' warnings after a round (`Warns`)."""
+        return self.composed.warnings(self._memory(state))
+
     def counts(self, state: Tree) -> dict[str, float]:
         """The parts' measures for all clients together (`Part.measures`)."""
         return self.composed.counts(self._memory(state))
@@ -458,7 +462,7 @@ class FedAvg(LocalTraining, SumsScores):
     def any_models(self) -> bool:
         """Whether clients share no weights, and no values of their shapes."""
         exchange = [part for part in self.composed.values() if any(has(part, hook) for hook in _EXCHANGES)]
-        return not self.share and all(part.needs.any_models for part in exchange)
+        return not self.share and all("any" in part.needs.models for part in exchange)
 
     @property
     def _same_model(self) -> bool:
@@ -468,7 +472,8 @@ class FedAvg(LocalTraining, SumsScores):
     @property
     def evaluates_one_model(self) -> bool:
         """Whether the global test evaluates one global model, and not every client's."""
-        return self._one_model and not any(part.needs.tests_client_models for part in self.composed.values())
+        trained = any(part.needs.personalizes in ("trained", "tuned") for part in self.composed.values())
+        return self._one_model and not trained
 
     def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The message before an evaluation: the weights, and the downloads that the clients' models depend on."""

@@ -24,7 +24,7 @@ class FineTuned(Part):
     """
 
     tune_steps: StepsOrNone = 5
-    needs = Needs(tests_client_models=True, tunes=True)
+    needs = Needs(personalizes="tuned")
 
     def personalize(self, ctx: Context) -> Tree:
         """w_t after `tune_steps` steps by a fresh optimizer."""

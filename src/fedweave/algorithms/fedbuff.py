@@ -218,7 +218,7 @@ def _unsupported(part: Part) -> str:
         return "adds up updates that arrive together, and here they arrive one after the other"
     if part.needs.all_clients:
         return "needs all clients in each round, and here only some send updates"
-    if part.needs.personal or has(part, "receive"):
+    if "personal" in part.needs.models or has(part, "receive"):
         return "gives every client different weights, and here the server has one model"
     return ""
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, Round, UniformTrained
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, OptimizerName, Part, Round, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.bounds import Positive
 from fedweave.core.federation import Federation
@@ -32,7 +32,7 @@ class DynamicRegularisation(Part):
     @property
     def needs(self) -> Needs:
         """One model."""
-        return Needs(one_model=True, pull=self.alpha)
+        return Needs(models=("global",), steps=LocalSteps(pull=self.alpha))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Σ d_i / N = 0, and the number of clients."""

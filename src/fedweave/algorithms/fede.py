@@ -96,7 +96,7 @@ class OwnUsers(Part):
     its own rows and sends only rows of its items, so that it does not reveal its users. Each user is at one client.
     """
 
-    needs = Needs(items=True)
+    needs = Needs(data=("items",))
 
     def start(self, ctx: Context) -> Tree:
         """The received weights, and the client's own rows of its users as its last round left them."""

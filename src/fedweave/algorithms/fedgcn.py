@@ -146,7 +146,7 @@ class NeighborSums(Part):
     @property
     def needs(self) -> Needs:
         """Places of nodes, with keyed numbers for secure aggregation."""
-        return Needs(ids=True, nodes=True, finder=Places(self.within is not None), classes=True)
+        return Needs(data=("ids", "nodes", "classes"), finder=Places(self.within is not None))
 
     def joined(self, within: SecureSum) -> Part:
         """The part that exchanges by secure aggregation."""

@@ -56,7 +56,7 @@ class TopologyMix(Part):
         ),
         "certainty": Sends("sum of the degrees of its nodes, weighted by how sure their classes are", within=Real()),
     }
-    needs = Needs(personal=True, nodes=True, whole_graphs=True, classes=True)
+    needs = Needs(data=("nodes", "classes"), reads=("graph",), models=("personal",))
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model is for small graphs, whose labels no edges join."""

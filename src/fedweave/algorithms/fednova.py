@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, OptimizerName, Outputs, Part, Round
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, OptimizerName, Outputs, Part, Round
 from fedweave.algorithms.parts.pace import most_batches, tell_batches, told_batches
 from fedweave.algorithms.parts.part import OwnCount, copied
 from fedweave.algorithms.preset import part_of, preset_of
@@ -64,7 +64,8 @@ class NormalisedSteps(OwnCount):
     @property
     def needs(self) -> Needs:
         """Plain steps of SGD, for which a_i is defined."""
-        return Needs(supervised=True, optimizer="sgd", excludes=("schedule", "local_epochs"), statistics="home")
+        steps = LocalSteps(optimizer="sgd", excludes=("schedule", "local_epochs"))
+        return Needs(supervised=True, steps=steps, statistics="home")
 
     # --- how many steps a client takes, and how far these lead
 
@@ -198,7 +199,7 @@ class ProximalSteps(NormalisedSteps):
     @property
     def needs(self) -> Needs:
         """The needs of `NormalisedSteps`, and a pull of strength μ."""
-        return replace(super().needs, pull=self.mu)
+        return replace(super().needs, steps=replace(super().needs.steps, pull=self.mu))
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""

@@ -42,7 +42,7 @@ class ClassPrototypes(Part):
     lam: NonNegative = 1.0
     how: Literal["size", "mean"] = "size"
     minimum: Count = 2
-    needs = Needs(any_models=True, classes=True)
+    needs = Needs(data=("classes",), models=("any",))
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
         "count": Sends("how many of the client's training examples are of each class", within=Whole()),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, Part, Round
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, Part, Round
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Federation, Sends
@@ -35,7 +35,7 @@ class Proximal(Part):
     @property
     def needs(self) -> Needs:
         """A second step, for the term to act."""
-        return Needs(several_steps="the penalty has a gradient; this is FedAvg's training", pull=self.mu)
+        return Needs(steps=LocalSteps(several="the penalty has a gradient; this is FedAvg's training", pull=self.mu))
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]

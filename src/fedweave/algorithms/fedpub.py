@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.parts import Needs, Part, Round, Training
+from fedweave.algorithms.parts import LocalSteps, Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
@@ -78,7 +78,7 @@ class FunctionalMix(Part):
     """
 
     tau: NonNegative = 3.0
-    needs = Needs(personal=True)
+    needs = Needs(models=("personal",))
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model has no weights by feature, or no convolutions."""
@@ -144,10 +144,12 @@ class SparseMasks(Part):
     threshold: NonNegative = 1e-3
     client_learns = "how strongly training is pulled to the received weights"
     needs = Needs(
+        reads=("features",),
+        steps=LocalSteps(
+            several="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts"
+        ),
         private=("*" + SUFFIX,),
-        whole_features=True,
         statistics="none",
-        several_steps="the pull to the received weights has a gradient; of the penalties only the masks' L1 norm acts",
     )
 
     def layers(self, model: Model, on_clients: bool) -> Model:

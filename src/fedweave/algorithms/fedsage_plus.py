@@ -39,7 +39,7 @@ from fedweave.algorithms.neighbors import (
     noisy,
     squares,
 )
-from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Training, Uniform
+from fedweave.algorithms.parts import LocalSteps, Needs, SampledCrossEntropy, Training, Uniform
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
@@ -81,7 +81,7 @@ class MissingNeighbours(Generates):
     peers: CountOrNone = 3
     sample: Count = 64
     rounding: Literal["floor", "nearest", "random"] = "random"
-    needs = Needs(nodes=True, bounds=("sample",), classes=True)
+    needs = Needs(data=("nodes", "classes"), steps=LocalSteps(bounds=("sample",)))
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model reads edge attributes, which generated edges do not have."""

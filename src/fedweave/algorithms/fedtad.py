@@ -107,7 +107,7 @@ class Distilled(TellsExamples):
     diversity: float = 1.0
     pseudo: int = 100
     near: Count = 5
-    needs = Needs(whole_models=True, one_model=True, nodes=True, classes=True, statistics="none")
+    needs = Needs(data=("nodes", "classes"), models=("whole", "global"), statistics="none")
 
     def __post_init__(self) -> None:
         if self.near > self.pseudo:

@@ -60,7 +60,7 @@ class AugmentedView(Part):
     near: CountOrNone = 3
     tau: Positive = 0.5
     width: Count = 64
-    needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True, classes=True, statistics="none")
+    needs = Needs(data=("nodes", "classes"), reads=("received", "features", "graph"), statistics="none")
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model does not pass messages by GCN's matrix."""
@@ -127,7 +127,7 @@ class NearestCentres(Part):
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to have it"
     }
     client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
-    needs = Needs(tests_client_models=True, nodes=True, classes=True, statistics="none")
+    needs = Needs(data=("nodes", "classes"), personalizes="trained", statistics="none")
 
     def layers(self, model: Model, on_clients: bool) -> Model:
         """The model whose last layer predicts by centers if its weights contain any."""

@@ -53,7 +53,7 @@ class SemanticStructure(Part):
     omega: Positive = 0.5
     others_only: bool = False
     variant: Literal["text", "authors", "openfgl"] = "text"
-    needs = Needs(received=True, whole_features=True, nodes=True, classes=True, statistics="none")
+    needs = Needs(data=("nodes", "classes"), reads=("received", "features"), statistics="none")
 
     def check(self, training: Training) -> None:
         """Raise an error if the model has no embeddings, pools small graphs, or needs more of a graph than products."""

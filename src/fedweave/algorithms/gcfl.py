@@ -42,7 +42,7 @@ class Clusters(TellsExamples):
     eps1: NonNegative = 0.03
     eps2: NonNegative = 0.06
     wait: CountOrNone = 20
-    needs = Needs(personal=True)
+    needs = Needs(models=("personal",))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """One cluster of all N clients."""

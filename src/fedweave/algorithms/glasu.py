@@ -217,7 +217,7 @@ class GLASU(Algorithm):
         return {f"{type(self).__name__} (batch)": self.party.fewest(graph)}
 
     def init(self, fed: Federation) -> Tree:
-        """W_m of every client, and the clients with labels.
+        """{"holders": {client: 1 if it has labels, else 0}, "nodes": their number} and, if the rate decays, "rounds".
 
         Raises:
             UserError: the clients do not hold the same nodes, or no client that could train has labels.
@@ -274,6 +274,7 @@ class GLASU(Algorithm):
         """Algorithm 1, lines 2-7."""
         split, sums = self.party.split, list[Tensor]()
         message: Tree = {"batch": fed.key("batch")}
+        # Forward: the mini-batch's nodes from the last segment to the first, then representations back up.
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists, state["nodes"]), "cut": segment}
@@ -284,15 +285,15 @@ class GLASU(Algorithm):
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
         if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
-            message["gradient"], state = self._pulled(fed, message, holders, state)
+            message["gradient"], state = self._mean_gradient(fed, message, holders, state)
         if not exchanged:
             fed.map(self.update, *self._addressed(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
+        # Backward through every aggregation (section 3.1); clients step at the first segment, which gets the rate.
         for segment in reversed(range(split.last)):
-            replies = fed.map(
-                self.back, *self._addressed(message | {"segment": segment} | ({} if segment else rate), state)
-            )
+            down = message | {"segment": segment} | ({} if segment else rate)
+            replies = fed.map(self.back, *self._addressed(down, state))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         check_finite(sums)
@@ -307,7 +308,9 @@ class GLASU(Algorithm):
         h, rest = message["h"], {key: value for key, value in message.items() if key != "h"}
         return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
 
-    def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
+    def _mean_gradient(
+        self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree
+    ) -> tuple[Tensor, Tree]:
         """The mean gradient of the label holders with respect to H[L], by secure aggregation if several hold labels;
         and the server's state after it."""
         if self.secure_sum and len(holders) > 1:
@@ -366,7 +369,7 @@ class GLASU(Algorithm):
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
-        message, sums = self._looked(fed)
+        message, sums = self._predictions_message(fed)
         scores = fed.map(self.score, *self._addressed(message, state))
         check_finite(sums)
         return Evaluation(scores)
@@ -375,11 +378,11 @@ class GLASU(Algorithm):
         """Store class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
         after K exchanges: the others have no trained prediction (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
-        message, sums = self._looked(fed)
+        message, sums = self._predictions_message(fed)
         check_finite(sums)
         fed.map(self.predict_proba, message, clients=holders)
 
-    def _looked(self, fed: Federation) -> tuple[Tree, list[Tensor]]:
+    def _predictions_message(self, fed: Federation) -> tuple[Tree, list[Tensor]]:
         """The message for the clients' predictions on the full graph, and the sums for `check_finite`."""
         message: Tree = {}
         sums = list[Tensor]()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.fedopt import ServerAdam, ServerMomentum
-from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Protection, Uniform
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, Outputs, Part, Protection, Uniform
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.bounds import Count, Positive
@@ -41,7 +41,7 @@ class MetaGradient(Part):
     examples: Count = 100
     meta_steps: Count = 1
     meta_lr: Positive = 0.1
-    needs = Needs(supervised=True, tests_client_models=True, tunes=True, bounds=("examples",), statistics="none")
+    needs = Needs(steps=LocalSteps(bounds=("examples",)), personalizes="tuned", supervised=True, statistics="none")
 
     @property
     def protection(self) -> Protection:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedavg import FedAvg, LocalTraining
+from fedweave.algorithms.fedavg import LocalTraining
 from fedweave.algorithms.parts import (
     Composition,
     Context,
@@ -20,7 +20,6 @@ from fedweave.algorithms.parts import (
 from fedweave.algorithms.parts.conflicts import called, check_links, made, shown
 from fedweave.algorithms.parts.pace import RateSchedule
 from fedweave.algorithms.parts.part import has
-from fedweave.algorithms.preset import preset
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -67,7 +66,7 @@ class Local(LocalTraining):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has a term of the training loss, and needs nothing else."""
-        if isinstance(kind.needs, Needs) and (kind.needs.received or kind.needs.sends_to_peers):
+        if has(kind, "hear") or (isinstance(kind.needs, Needs) and "received" in kind.needs.reads):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
         return "objective" in hooks and not hooks & {*_IN_VAIN}
@@ -75,7 +74,7 @@ class Local(LocalTraining):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return self.capabilities.asked([part.needs for part in self.parts])
+        return self.capabilities.asked(word for part in self.parts for word in part.needs.data)
 
     @cached_property
     def objective(self) -> Objective:
@@ -149,18 +148,3 @@ class Local(LocalTraining):
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's own weights."""
         return self._weights(client, random.fold(client.key, "init"))
-
-
-@preset
-@dataclass(frozen=True)
-class Centralized:
-    """FedAvg with one client that holds the undivided graph, all edges between clients included.
-
-    Not supported between organizations, because no site may hold the whole graph.
-    """
-
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)
-
-    def parts(self) -> tuple[Part, ...]:
-        """FedAvg's."""
-        return ()

@@ -34,7 +34,7 @@ class ModelContrast(Part):
     mu: NonNegative = 1.0
     tau: Positive = 0.5
     nodes: Literal["all", "train"] = "all"
-    needs = Needs(received=True, whole_graphs=True)
+    needs = Needs(reads=("received", "graph"))
 
     def check(self, training: Training) -> None:
         """Raise an error if the model has no embeddings."""

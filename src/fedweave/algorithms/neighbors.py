@@ -92,7 +92,7 @@ class Generates(Part):
     hide: Share = 0.5
     epochs: Count = 20
     hidden: tuple[Count, ...] = (256, 64)
-    needs = Needs(nodes=True, classes=True)
+    needs = Needs(data=("nodes", "classes"))
 
     @cached_property
     def net(self) -> Generator:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, UniformTrained
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, OptimizerName, Part, UniformTrained
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import Positive, Steps
@@ -45,7 +45,7 @@ class MoreauEnvelope(Part):
     @property
     def needs(self) -> Needs:
         """Steps that suit the pull."""
-        return Needs(suits="sgd", pull=self.lam, excludes=("local_epochs",))
+        return Needs(steps=LocalSteps(suits="sgd", pull=self.lam, excludes=("local_epochs",)))
 
     def train(self, ctx: Context) -> Fit:
         """w_i, and the last θ."""

@@ -29,7 +29,6 @@ class PaperSettings(Protocol):
 
     def parts(self) -> tuple[Part, ...]:
         """The parts that make FedAvg this paper's algorithm; those that the user lists follow."""
-        ...
 
 
 @runtime_checkable
@@ -38,7 +37,6 @@ class StatesLimits(Protocol):
 
     def remaining(self) -> tuple[str, ...]:
         """The limits, as sentences."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
+from fedweave.algorithms.parts import Context, LocalSteps, Needs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.bounds import NonNegative, Positive
 from fedweave.core.federation import Sends
@@ -48,7 +48,7 @@ class FairByLoss(Part):
 
     q: NonNegative = 1.0
     lipschitz: Positive = 100.0
-    needs = Needs(whole_graphs=True, excludes=("schedule",), statistics="home")
+    needs = Needs(reads=("graph",), steps=LocalSteps(excludes=("schedule",)), statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 
-from fedweave.algorithms.parts import BySize, Context, Needs, OptimizerName, Part, Round, UniformTrained
+from fedweave.algorithms.parts import BySize, Context, LocalSteps, Needs, OptimizerName, Part, Round, UniformTrained
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.tree import Tree, add, dot, map_leaves, scale, sub
@@ -37,10 +37,12 @@ class ControlVariates(Part):
     @property
     def needs(self) -> Needs:
         """One model; of option 2, updates that are sums of gradients."""
-        plain: OptimizerName | None = "sgd" if self.option == 2 else None
-        steady = "schedule", "local_epochs"
-        every, gradients = self.mean == "size", self.option == 1
-        return Needs(one_model=True, optimizer=plain, all_clients=every, sends_gradients=gradients, excludes=steady)
+        return Needs(
+            steps=LocalSteps("sgd" if self.option == 2 else None, excludes=("schedule", "local_epochs")),
+            models=("global",),
+            all_clients=self.mean == "size",
+            sends_gradients=self.option == 1,
+        )
 
     @property
     def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]

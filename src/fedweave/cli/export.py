@@ -6,7 +6,7 @@ import shutil
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,12 +15,14 @@ from fedweave.cli.predict import Chosen, Client, ModelRound, When
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 
+if TYPE_CHECKING:
+    from fedweave.experiment.runs.drift import Reference
+
 if not Loaded.for_help:
     import torch
     from safetensors.torch import save
 
     from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
-    from fedweave.experiment.runs.scorer import Scorer
     from fedweave.export.card import CardSettings, read_card
     from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
@@ -66,9 +68,10 @@ def export(
     """
     folder, settings = free(directory, out, form), read_card(card_file)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
+    of_training = _histograms(directory, model_source, model, client, when.value) if histograms else None
     write_export(folder, directory, model_source, form, client, settings)
-    if histograms:
-        _write_histograms(folder, directory, None if model is None else str(model), client, when.value)
+    if of_training is not None:
+        of_training.save(folder / HISTOGRAMS)
     if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
             "note: only sites know the names of columns and the scaling of features; `fedweave sites export` takes "
@@ -76,17 +79,21 @@ def export(
         )
 
 
-def _write_histograms(folder: Path, directory: Path, model: str | None, client: str | None, when: str) -> None:
-    """Write the histograms of what a model was trained on next to its scorer."""
+def _histograms(directory: Path, model_source: "Source", model: Chosen, client: str | None, when: str) -> "Reference":
+    """The histograms of what a model was trained on.
+
+    Raises:
+        UserError: the export has no scorer, or that of another model.
+    """
     from fedweave.experiment.runs.drift import reference_of_run
     from fedweave.experiment.runs.trained import finished, trained
 
     where = "A site keeps them next to its scorer; take that folder."
     run = trained(directory, finished(directory), where, "best" if when == "best" else "last")
-    scorer, reference = reference_of_run(run, model, client)
-    if not (folder / SCORER).is_file() or Scorer.load(folder / SCORER).name != scorer.name:
-        raise UserError(f"{folder} has no scorer that histograms would be of.", code="drift.none")
-    reference.save(folder / HISTOGRAMS)
+    scorer, reference = reference_of_run(run, None if model is None else str(model), client)
+    if model_source.scorer is None or model_source.scorer.name != scorer.name:
+        raise UserError(f"{directory} has no scorer that histograms would be of.", code="drift.none")
+    return reference
 
 
 def free(directory: Path, out: Path | None, form: Format) -> Path:

@@ -192,15 +192,12 @@ def predict(
     if pairs is not None and (lost := table["score"].null_count):
         lines.append(f"note: no client has both ends of {counted(lost, 'pair')}, so that these have no score")
     if node is not None:
-        lines += ["  ".join(map(_cell, row.values())) for row in table.to_pylist()]
+        rows = (row.values() for row in table.to_pylist())
+        lines += ["  ".join(f"{one:.4f}" if isinstance(one, float) else str(one) for one in row) for row in rows]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
         lines.append(f"note: {counted(len(left), 'client')} never trained and have no rows: {listed(left)}")
     lines += [_describe_scores(measured(table, function)) for function in functions]
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":

@@ -1,7 +1,9 @@
 """The command `fedweave run`; for its help it imports nothing slow."""
 
+import logging
 import shlex
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +38,9 @@ def run(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
     init_from: Earlier = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Print all metrics at the end.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print all metrics at the end, and what is not recorded and why.")
+    ] = False,
     live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
         list[str] | None,
@@ -65,7 +69,7 @@ def run(
 
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        with shown(directory, say) if live else nullcontext():
+        with shown(directory, say) if live else nullcontext(), log_shown() if verbose else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
         again = [
@@ -77,3 +81,17 @@ def run(
         say(f"{escaped(error)} Continue with: {escaped(shlex.join(words))}")
         raise typer.Exit(128 + error.signal) from error
     show_result(console, summary, directory, verbose)
+
+
+@contextmanager
+def log_shown() -> Iterator[None]:
+    """Print what fedweave's log says of how it computes."""
+    logger, handler = logging.getLogger("fedweave"), logging.StreamHandler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)

@@ -47,7 +47,6 @@ class RecordingEngine(LocalEngine):
         return {}
 
     def answer(self, call: Call) -> Replies:
-        """See `LocalEngine`."""
         replies = super().answer(call)
         self.heard.append(replies)
         self.ran.setdefault(self.round, []).append(call.name)
@@ -107,7 +106,6 @@ class BytesEngine(Simulation):
         super().__init__(clients, **(options | {"mode": "loop"}))
 
     def answer(self, call: Call) -> Replies:
-        """See `LocalEngine`."""
         return super().answer(replace(call, step=self._wired(call.step, call.way != "send")))
 
     def _wired(self, step: Step, to_server: bool = True) -> Step:

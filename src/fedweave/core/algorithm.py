@@ -2,10 +2,10 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from fedweave.core.federation import Federation, Step
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.model import Model
+from fedweave.core.renamed import renamed
 from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, nest
@@ -39,33 +40,10 @@ class Evaluation(NamedTuple):
     total: Tree | None = None
 
 
-class Asking(Protocol):
-    """The needs that `Capabilities` and a part share."""
-
-    @property
-    def sensitive(self) -> bool:
-        """See `Capabilities`."""
-        ...
-
-    @property
-    def ids(self) -> bool:
-        """See `Capabilities`."""
-        ...
-
-    @property
-    def nodes(self) -> bool:
-        """See `Capabilities`."""
-        ...
-
-    @property
-    def classes(self) -> bool:
-        """See `Capabilities`."""
-        ...
-
-
 NO_LINKS = "config.link-algorithm"  # the code of what cannot have links as examples
 
 
+@renamed({"sens": "sensitive"})
 @dataclass(frozen=True)
 class Capabilities:
     """An algorithm's needs of the data and of the engine, and its abilities.
@@ -77,6 +55,7 @@ class Capabilities:
     graph_level: examples that are graphs.
     nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
     classes:     it predicts one class of each example: no numbers and no several labels.
+    items:       links that lead from users to items.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
     links:       it takes links as examples.
     crossing:    it also takes links between two members that hold one end each.
@@ -92,22 +71,17 @@ class Capabilities:
     graph_level: bool = False
     nodes: bool = False
     classes: bool = False
+    items: bool = False
     model: str = ""
     links: bool = False
     crossing: bool = False
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
-    def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
-        """These capabilities, extended by what parts `need` (`algorithms.parts.Needs`)."""
-        everyone = (self, *needs)
-        return replace(
-            self,
-            sensitive=any(one.sensitive for one in everyone),
-            ids=any(one.ids for one in everyone),
-            nodes=any(one.nodes for one in everyone),
-            classes=any(one.classes for one in everyone),
-        )
+    def asked(self, data: Iterable[str]) -> "Capabilities":
+        """These capabilities, and what parts need of the data (`algorithms.parts.Needs.data`)."""
+        words: dict[str, Any] = dict.fromkeys(data, True)
+        return replace(self, **words)
 
 
 def capabilities(algorithm: object) -> Capabilities:
@@ -265,6 +239,11 @@ class Algorithm(Settings, ABC):
         """{name: float64 [N]} of each client; NaN where it is not known."""
         return {}
 
+    def warnings(self, state: Tree) -> Sequence[str]:
+        """Sentences on what went wrong in the round, for the log; the round itself had better read no value of a
+        tensor, so that it can be recorded as a whole."""
+        return ()
+
     def pairs(self, state: Tree) -> Mapping[str, Tensor]:
         """{name: float64 [N, N]} of every two clients."""
         return {}
@@ -415,6 +394,9 @@ class Round:
 # What the loop over rounds and a run's files use of an engine, in addition to what algorithms do.
 
 
+Result = TypeVar("Result")
+
+
 class Engine(Federation):
     """A federation with a count of rounds, and with private states that it can save.
 
@@ -445,6 +427,10 @@ class Engine(Federation):
         """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
         between organizations, where no process may know it."""
         return None
+
+    def carry_out(self, method: Callable[[Tree, Federation], Result], state: Tree) -> Result:
+        """The result of an algorithm's `round` or `evaluate` for the server's state; an engine may record it."""
+        return method(state, self)
 
     @abstractmethod
     def begin(self, round: int) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -172,6 +173,10 @@ class Uncounted(NamedTuple):
     form: Varied
     counts: Counts
 
+    def again(self, round: int, counts: Tensor) -> "Uncounted":
+        """The same in another round, with other numbers of entries."""
+        return self._replace(entry=replace(self.entry, round=round), counts=self.counts._replace(all=counts))
+
     def entries(self) -> Iterator[Entry]:
         """These entries; waits for the device."""
         for client, counts in zip(self.entry.clients, self.counts.read(), strict=True):
@@ -251,9 +256,21 @@ class Ledger(Shown):
         keys = tuple(line(*part, info) for part in form.parts)
         self.add(Entry(*where, keys, form.size, seconds, tuple(to), *when))
 
-    def enter(self, entry: Entry) -> None:
+    @contextmanager
+    def new_entries(self) -> "Iterator[list[Entry | Uncounted]]":
+        """A list that gets the entries that are noted inside, at its end."""
+        entries, before = list[Entry | Uncounted](), len(self._entries)
+        yield entries
+        entries += self._entries[before:]
+
+    def enter(self, entry: Entry | Uncounted) -> None:
         """Note messages that were measured elsewhere and are sent now, for the present purpose."""
-        self.add(replace(entry, at=time.time(), purpose=self.purpose))
+        if isinstance(entry, Uncounted):
+            now = replace(entry.entry, at=time.time(), purpose=self.purpose)
+            self._entries.append(entry._replace(entry=now))
+            self._open = True
+        else:
+            self.add(replace(entry, at=time.time(), purpose=self.purpose))
 
     def add(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere."""

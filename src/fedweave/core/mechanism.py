@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from fedweave.core.text import counted
-from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 
 
@@ -234,9 +233,8 @@ class Applied(NamedTuple):
         """The form for files, which `read_applied` undoes; None without mechanisms."""
         if not self.mechanisms:
             return None
-        return json.dumps(
-            {"key": self.key, "mechanisms": [_plain(mechanism) for mechanism in self.mechanisms]}, ensure_ascii=False
-        )
+        plain = [{"kind": _NAMES[type(one)], **dataclasses.asdict(one)} for one in self.mechanisms]
+        return json.dumps({"key": self.key, "mechanisms": plain}, ensure_ascii=False)
 
 
 @lru_cache(maxsize=1024)
@@ -293,10 +291,6 @@ def _drawn_at(key: str, mechanism: Mechanism) -> str:
 def release_of(mechanism: Mechanism) -> str:
     """The mechanism's release id, see `LDP`; empty if every message has a new draw."""
     return mechanism.release if isinstance(mechanism, Gaussian | LDP) else ""
-
-
-def _plain(mechanism: Mechanism) -> Record:
-    return {"kind": _NAMES[type(mechanism)], **dataclasses.asdict(mechanism)}
 
 
 def _mechanism(record: object) -> Mechanism:

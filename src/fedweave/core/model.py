@@ -15,6 +15,7 @@ from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
 from fedweave.core.graph import QUERIES, QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
+from fedweave.core.renamed import renamed
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
@@ -40,17 +41,14 @@ class PiecewiseLayer(Protocol):
     @property
     def operator(self) -> str | None:
         """See `core.model.Layer`."""
-        ...
 
     @property
     def along(self) -> tuple[str, ...]:
         """See `core.model.Layer`."""
-        ...
 
     @property
     def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]:
         """See `core.model.Layer`."""
-        ...
 
 
 def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
@@ -235,6 +233,7 @@ Reads = Literal["product", "entries", "graph"]
 Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
 
+@renamed({"judged": "infer"})
 class Layer(NamedTuple):
     """One layer.
 
@@ -289,7 +288,6 @@ class Architecture(Protocol):
 
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        ...
 
 
 def init(model: Model, key: Tensor, dtype: object = None) -> Tree:
@@ -412,11 +410,6 @@ def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
     names = [path, f"{int(layer) - len(model)}/{name}"]
     names += [f"norm/{name}"] if name in model[int(layer)].norms else []
     return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in names)
-
-
-def normalizes(model: Model) -> bool:
-    """Whether a layer has weights of normalization."""
-    return any(layer.norms for layer in model)
 
 
 def statistics(model: Model) -> tuple[str, ...]:

@@ -17,11 +17,9 @@ class Operator(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(m, …)."""
-        ...
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Its product [m, k] with h [n, k]; differentiable in h, and one product for all clients of a batch."""
-        ...
 
 
 class MessagePassing(Protocol):
@@ -30,7 +28,6 @@ class MessagePassing(Protocol):
     @property
     def shrinks(self) -> bool:
         """Whether message passing returns fewer rows, m, than it receives, n: the rows of the first m nodes."""
-        ...
 
     def operator(self, kind: str) -> Operator:
         """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.edges.Edges`).
@@ -38,7 +35,6 @@ class MessagePassing(Protocol):
         Raises:
             ValueError: there is no such matrix here; lists those that there are.
         """
-        ...
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The rows of h [n, k] that get new values, and for each of them the mean over its neighbors, both [m, k], for
@@ -47,7 +43,6 @@ class MessagePassing(Protocol):
         Raises:
             ValueError: there is no such mean here.
         """
-        ...
 
 
 def mean(a: sp.csr_matrix) -> sp.csr_matrix:

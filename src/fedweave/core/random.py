@@ -12,6 +12,7 @@ floating-point numbers directly: kernels on bool tensors were measured ten times
 
 import hashlib
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 from fedweave.ops import hashing
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalize
 from fedweave.ops.hashing import bits as bits
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.sparse import Batch, Constant, Dims, over_clients
 from fedweave.ops.tape import kernel
 
 _WORDS = 1 << 15  # hashed at once, 256 KiB
@@ -52,20 +53,12 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
     return out
 
 
-class _Mask(Operation):
+class _Mask(Constant):
     """`mask` on keys [P], and the rule by which the masks of P clients are one computation."""
 
     @staticmethod
     def forward(source: Tensor, count: int, threshold: int, value: float, dtype: torch.dtype) -> Tensor:
         return _mask(source, count, threshold, value, dtype)
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Context, grad: Tensor) -> tuple[None, ...]:
-        return (None,) * 5
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, source: Tensor, *fixed: object) -> tuple[Tensor, int]:
@@ -96,6 +89,11 @@ def folded(parent: int, *purpose: int | str) -> int:
 def placed(bits: int, device: torch.device | str) -> Tensor:
     """A key with these bits on a device, without waiting for the device."""
     return torch.full((), _signed(bits), dtype=torch.int64, device=device)
+
+
+def placed_all(bits: Sequence[int], device: torch.device | str) -> Tensor:
+    """Keys with these bits on a device, int64 [keys]."""
+    return torch.tensor([_signed(word) for word in bits], dtype=torch.int64, device=device)
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""Settings that have had another name: files and calls with the old name keep their meaning."""
+"""Names that have changed: settings keep their meaning by an old one; other old names are errors that state the new."""
 
 from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cached_property, wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import cached_property, partial, wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
@@ -112,10 +112,7 @@ class TakesOldNames(ABCMeta):
         for old, new in (RENAMED_METHODS | of_algorithms).items():
             for kind in new_class.__mro__:
                 if _has_method(vars(kind).get(old), old):
-                    raise ConfigError(
-                        f"{kind.__name__}.{old}: the method has the name {new} now. Rename it.",
-                        code="config.renamed-method",
-                    )
+                    raise _renamed(kind, old, new, "method")
         return new_class
 
     def __call__(cls, *args: Any, **values: Any) -> Any:
@@ -132,6 +129,39 @@ def _has_method(value: object, name: str) -> bool:
         or isinstance(value, property | cached_property)
         or (name == "tells" and isinstance(value, Mapping))
     )
+
+
+def _renamed(kind: type, old: str, new: str, what: Literal["method", "name"]) -> ConfigError:
+    now = f"the {what} is {new} now. Change it." if new else "it is not needed any more. Leave it out."
+    return ConfigError(
+        f"{kind.__name__}.{old}: {now}", code="config.renamed-method" if what == "method" else "config.renamed-name"
+    )
+
+
+def renamed(names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A decorator of classes: an argument or attribute by an old name is an error that states the new one.
+
+    names: {old name: new name, or "" if nothing replaces it}. An old name that the class still has may be read.
+    """
+
+    def change(kind: type[T]) -> type[T]:
+        make: Any = kind.__new__
+
+        def __new__(cls: type[T], *args: Any, **values: Any) -> T:
+            for old in values.keys() & names.keys():
+                raise _renamed(kind, old, names[old], "name")
+            new: T = make(cls) if make is object.__new__ else make(cls, *args, **values)
+            return new
+
+        def refuse(self: T, old: str) -> Any:
+            raise _renamed(kind, old, names[old], "name")
+
+        kind.__new__ = __new__  # type: ignore[assignment]
+        for old in names.keys() - vars(kind).keys():  # an old name that is there still reads
+            setattr(kind, old, property(partial(refuse, old=old)))
+        return kind
+
+    return change
 
 
 def takes_old_names(function: Callable[P, T]) -> Callable[P, T]:

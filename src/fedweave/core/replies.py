@@ -14,6 +14,7 @@ from torch import Tensor
 from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_leaves, map_stored, nest
 from fedweave.errors import FedweaveError, listed
+from fedweave.ops.tape import constant
 from fedweave.ops.touched import Sparsified, TouchedRows, materialize_stacked
 
 Sums: TypeAlias = Callable[[], dict[str, Tensor]]  # waits for sums, by path, in tensors of their own
@@ -28,37 +29,29 @@ class Portion(Protocol):
     @property
     def at(self) -> tuple[int, ...]:
         """The clients' positions."""
-        ...
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the leaves of each reply."""
-        ...
 
     def one(self, row: int) -> Tree:
         """The reply of the client at `at[row]`."""
-        ...
 
     def stack(self, path: str) -> Tensor:
         """A leaf of all its clients, [P, …]."""
-        ...
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """Begin to compute Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
-        ...
 
     def total(self, paths: Sequence[str]) -> Sums:
         """Begin to compute Σ_i leaf_i of masked integers at each path, int64, modulo their size."""
-        ...
 
     def dtype(self, path: str) -> torch.dtype:
         """The dtype of a leaf."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where its sums and stacks lie."""
-        ...
 
 
 def here(portions: Sequence[Portion]) -> Tree | None:
@@ -252,7 +245,7 @@ def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
 def _rows(clients: tuple[str, ...], among: tuple[str, ...], device: torch.device) -> Tensor:
     """int64 [P], the places of clients, cached: most rounds need the same, which then lie on the device already."""
     place = {client: row for row, client in enumerate(among)}
-    return torch.tensor([place[client] for client in clients], device=device)
+    return constant(torch.tensor([place[client] for client in clients], device=device))
 
 
 @dataclass(frozen=True)
@@ -354,6 +347,11 @@ class Replies:
         places = dict(zip(("at", "order"), self._places or (), strict=False))
         return None if replied is None else {"replied": replied, "places": places}
 
+    def batches(self) -> list[ReplyBatch] | None:
+        """The replies as batches of this process; None where some are in another process, or in a secure sum."""
+        batches = [portion for portion in self._portions if isinstance(portion, ReplyBatch)]
+        return None if self._sums or len(batches) < len(self._portions) else batches
+
     @classmethod
     def from_here(cls, tree: Tree) -> Self:
         """Undo `here`; the clients have no names."""
@@ -436,7 +434,7 @@ def _places(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] 
     order = sorted(range(len(at)), key=at.__getitem__)
     if order == [*range(len(at))]:
         return None
-    return torch.tensor(at, device=device), torch.tensor(order, device=device)
+    return constant(torch.tensor(at, device=device)), constant(torch.tensor(order, device=device))
 
 
 def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
 from fedweave.core.links import Links
+from fedweave.core.renamed import renamed
 from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
@@ -340,6 +341,7 @@ class Party:
     groups: bool = True
 
 
+@renamed({"sens": "sensitive", "carried": "edge_attrs"})  # arguments; as attributes the old names still read
 @dataclass(frozen=True, repr=False)
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,

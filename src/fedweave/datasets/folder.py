@@ -59,12 +59,10 @@ class Folder(NodeSettings, Tabular):
 
     @property
     def of_edges(self) -> bool:
-        """See `Classified.of_edges`."""
         return self.task == "edges"
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """See `Carrying.reserved`."""
         of_links = OF_LINKS if self.task == "links" else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
@@ -84,7 +82,6 @@ class Folder(NodeSettings, Tabular):
 
     @property
     def known(self) -> tuple[str, ...]:
-        """See `Tabular.known`."""
         more = (self.owner, self.node_time, KIND if self.task == "links" else None)
         return (*super().known, *(name for name in more if name is not None))
 
@@ -109,7 +106,6 @@ class Folder(NodeSettings, Tabular):
         return replace(dataset, notes=(*dataset.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
-        """See `Tabular.check_form`."""
         # a node to be predicted needs neither owner nor time
         owned = [name for name in self.known[len(super().known) :] if name != KIND] if labelled else ()
         named = ("id", *(self.answers if labelled and not self.of_edges else ()))
@@ -117,7 +113,6 @@ class Folder(NodeSettings, Tabular):
         super().check_form(tables, labelled)
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
-        """See `Tabular.parts`."""
         parts, nodes, when = super().parts(tables, labelled), tables.nodes, self.node_time or ""
         if when in nodes.columns:
             parts["node_time"] = lambda record: times_of(nodes, when)
@@ -240,11 +235,9 @@ class _Stacked(Table):
 
     @property
     def origins(self) -> np.ndarray:
-        """See `Table.origins`."""
         return np.repeat(np.arange(len(self.sources)), [table.rows for table in self.sources])
 
     def place(self, row: int) -> tuple[Path, int]:
-        """See `Table.place`."""
         for table in self.sources:
             if row < table.rows:
                 return table.place(row)
@@ -307,12 +300,10 @@ class GraphFolder(GraphSettings, Tabular):
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """See `Carrying.reserved`."""
         return ("label",)
 
     @property
     def known(self) -> tuple[str, ...]:
-        """See `Tabular.known`."""
         return COLUMNS["graph"]["nodes"]
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
@@ -344,7 +335,6 @@ class GraphFolder(GraphSettings, Tabular):
         return kind.made(kind.named(root, Tables(nodes, edges, molecules), lacking=not labelled), root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
-        """See `Tabular.check_form`."""
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
             ("id", *self.answers, *owner_columns) if labelled else ("id",)
@@ -361,7 +351,6 @@ class GraphFolder(GraphSettings, Tabular):
         return tables._replace(nodes=tables.nodes.taken(order))
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
-        """See `Tabular.parts`."""
         graphs, (nodes, edges, _) = self.examples(tables), tables
         parts = super().parts(tables, labelled)
         parts["graph_of"] = lambda record: _graphs(graphs, nodes)

@@ -193,7 +193,6 @@ class _Joined(Table):
     rows_there: np.ndarray
 
     def place(self, row: int) -> tuple[Path, int]:
-        """See `Table.place`."""
         result: tuple[Path, int] = self.sources[self.which[row]].place(int(self.rows_there[row]))
         return result
 

@@ -14,7 +14,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.links import Links
 from fedweave.core.renamed import takes_old_names
-from fedweave.core.types import Record, Values
+from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import (
@@ -84,7 +84,9 @@ def flattened(
     absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
     arrays |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
     arrays |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
-    arrays |= _others_by_type({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
+    types = {kind: kind for kind in nodes} | relations
+    for kind, store in {**nodes, **edges}.items():  # further arrays, by the name of their type and their own
+        arrays |= {f"{types[kind]}.{key}": store[key] for key in store if key not in READ}
     return SimpleNamespace(**arrays, keys=[*arrays]), columns, of_edges
 
 
@@ -144,11 +146,6 @@ def _rows(
             ]
             rows[key] = np.concatenate(values).astype(bool) if key.endswith("_mask") else np.concatenate(values)
     return rows
-
-
-def _others_by_type(stores: Stores, names: Names) -> Record:
-    """Further arrays, by the name of their type and their own."""
-    return {f"{names[kind]}.{key}": store[key] for kind, store in stores.items() for key in store if key not in READ}
 
 
 def _dense(tensor: object) -> np.ndarray:

@@ -76,7 +76,6 @@ class Carrying(EdgeSettings, Classified):
 
     @property
     def has_edge_attributes(self) -> bool:
-        """See `Classified.has_edge_attributes`."""
         columns = (self.edge_features, self.edge_weight, self.edge_time, self.edge_owner)
         carry = any(name is not None for name in columns) or self.parallel != "keep"
         return self.directed or self.of_edges or carry

@@ -136,10 +136,8 @@ class _ArrayRows(NamedTuple):
     where: Path
 
     def place(self, row: int) -> tuple[Path, int]:
-        """See `check.Rows`."""
         return self.where, row
 
     def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
-        """See `check.Rows`."""
         if row is not None:
             refuse(self.where, f"row {row}: {what}", remedy, "row")

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,9 +29,14 @@ from fedweave.errors import (
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import writes
 
+KeyName = tuple[str | int, ...]  # ("server", purpose), ("step", step, how often it ran before)
+
 
 class Keys:
-    """The server's side of a run's randomness: the number of the round, and how often each step ran in it."""
+    """The server's side of a run's randomness: the number of the round, and how often each step ran in it.
+
+    asked: the names of the keys of this round so far.
+    """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self._root, self._device = random.root(seed), device
@@ -39,11 +45,13 @@ class Keys:
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
         self._times: dict[str, int] = {}
+        self.asked: list[KeyName] = []
+        self._given: Mapping[KeyName, Tensor] = {}
         self._round = random.folded(self._root, "round", round)
 
     def server(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
-        return random.placed(random.folded(self._round, "server", purpose), self._device)
+        return self._key("server", purpose)
 
     def occurrence(self, step: str) -> int:
         """Number of earlier runs of `step` in this round; counts this one."""
@@ -52,7 +60,30 @@ class Keys:
 
     def step(self, step: str, again: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
-        return random.placed(random.folded(self._round, "step", step, again), self._device)
+        return self._key("step", step, again)
+
+    def _key(self, *name: str | int) -> Tensor:
+        self.asked.append(name)
+        known = self._given.get(name)
+        return random.placed(random.folded(self._round, *name), self._device) if known is None else known
+
+    def words(self, names: Sequence[KeyName]) -> Tensor:
+        """The keys of these names in this round, int64 [keys]."""
+        return random.placed_all([random.folded(self._round, *name) for name in names], self._device)
+
+    @contextmanager
+    def replaced_by(self, keys: Mapping[KeyName, Tensor]) -> Iterator[None]:
+        """Return these tensors for the keys of these names inside."""
+        self._given = keys
+        try:
+            yield
+        finally:
+            self._given = {}
+
+    def skip(self, names: Sequence[KeyName]) -> None:
+        """Count the runs of steps whose keys were used without being asked for."""
+        self.asked += names
+        self._times |= {str(name[1]): int(name[2]) for name in names if name[0] == "step"}
 
 
 def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:

@@ -1,7 +1,7 @@
 """Runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger, Measured, measured
+from fedweave.core.ledger import Entry, Ledger, Measured, Uncounted, measured
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, by_size
 from fedweave.core.shown import Words, line
@@ -73,17 +73,14 @@ class Executor(Protocol):
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients that it owns."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """The device of messages to it and replies from it."""
-        ...
 
     @property
     def computes_on(self) -> tuple[str, ...]:
         """The devices that steps run on, with their models' names."""
-        ...
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
@@ -92,24 +89,19 @@ class Executor(Protocol):
             StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
                 rejected.
         """
-        ...
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """The outputs of the model with weights `w` on each of these clients' examples
         (`metrics.ranking.evaluated_examples`), in their order."""
-        ...
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
-        ...
 
     def snapshot_data(self) -> Tree:
         """{client: the version of its data, and the data itself if it was replaced}."""
-        ...
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """Undo `snapshot` and `snapshot_data`."""
-        ...
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -285,6 +277,26 @@ class LocalEngine(ServerEngine):
                 check_declared(call.name, call.info, form.paths)
                 where = (self.round, self._calls - 1, call.name)
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of this round so far."""
+        return self._calls
+
+    def replay(
+        self, entries: Sequence[Entry | Uncounted], counts: Sequence[Tensor], calls: int, seconds: float
+    ) -> None:
+        """Note in the ledger what a recorded round does again; its clients share the `seconds` equally. counts: of this
+        round, for the entries that are uncounted."""
+        up, rest = [entry for entry in entries if isinstance(entry, Entry) and entry.direction == "up"], iter(counts)
+        each = seconds / max(1, sum(len(entry.clients) for entry in up))
+        for entry in entries:
+            if isinstance(entry, Uncounted):
+                entry = entry.again(self.round, next(rest))
+            else:
+                entry = replace(entry, round=self.round, seconds=each if entry.direction == "up" else 0.0)
+            self.ledger.enter(entry)
+        self._calls += calls
 
     def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """See `core.algorithm.Engine`."""

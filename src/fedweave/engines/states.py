@@ -264,6 +264,10 @@ class States:
         home, _ = self._home.get(group[0], (-1, 0))
         return home in self._whole and (self._stacks[home][0] is group or self._stacks[home][0] == group)
 
+    def knows(self, group: Group) -> bool:
+        """Whether any client of `group` has a state."""
+        return any(client in self._home for client in group)
+
     def split(self, group: Group) -> list[Group]:
         """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
 

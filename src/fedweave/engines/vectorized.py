@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, islice
 from operator import itemgetter
@@ -90,6 +91,14 @@ class Layout:
                 kinds[path] = next
                 flat.append(leaf)
         return cls(kinds, shared), flat
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What is equal for layouts that read lists alike."""
+        return tuple(
+            (path, isinstance(kind, partial) and kind.keywords["matrix"] is not None, kind is next)
+            for path, kind in self.kinds.items()
+        )
 
     def leaves(self, flat: Iterable[Any]) -> dict[str, Any]:
         """{path: leaf}."""
@@ -371,11 +380,13 @@ class Vectorized(Loop):
         self._seen: set[int] = set()
         self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # step -> number of clients in its last call
+        self._ran: dict[Group, int] | None = None  # see `ran`
         self.recordings = Recordings(record, recorder_for(self.device))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
         if work.info.ragged:
+            self._ran = None
             yield from super().run(work, clients)
             return
         places = _ClientPlaces(clients)
@@ -385,6 +396,7 @@ class Vectorized(Loop):
             alike = as_before and len(batch) == len(clients)
             for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
                 if work.messages.ragged(group):
+                    self._ran = None
                     for client in group:
                         yield self._timed(self._run_client, work, (client,), places.of((client,)))
                 else:
@@ -407,6 +419,38 @@ class Vectorized(Loop):
                 logits = vmap(outputs, in_dims=flat.dims)(*flat.leaves)
             examples |= zip(batch, split_examples(logits, graphs.y, graphs.masks), strict=True)
         return [examples[client] for client in clients]
+
+    @contextmanager
+    def ran(self) -> "Iterator[Callable[[], dict[Group, int] | None]]":
+        """Inside, note the batches that run; the function gives them with their versions, or None if a step ran for
+        single clients."""
+        self._ran = {}
+        try:
+            yield lambda: self._ran
+        finally:
+            self._ran = None
+
+    def constants(self, batches: Mapping[Group, int]) -> tuple[object, ...] | None:
+        """What steps read of these batches and that no step changes; None if it was made again since."""
+        held: list[object] = list(self._all.leaves)
+        held += [] if self.test is None else self.test.roots
+        for group, version in batches.items():
+            now, graphs = self._batches.graph(group)
+            if now != version:
+                return None
+            held += [*graphs.roots, *self._flat(version, (graphs, self._ids_of(group))).leaves]
+        return tuple(thing for thing in held if isinstance(thing, Tensor) or hasattr(thing, "sizes"))
+
+    def states_of(self, group: Group) -> Leaves | None:
+        """The states of a batch, stacked as they are stored; None if its clients are not stored together."""
+        if not self._states.knows(group):
+            return {}
+        _, graphs = self._batches.graph(group)
+        return stacked_states(self._states, group, graphs, copy=False) if self._states.together(group) else None
+
+    def store_states(self, group: Group, states: Leaves) -> None:
+        """Replace the states of a batch."""
+        self._states.put(group, states)
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
         """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In
@@ -432,6 +476,8 @@ class Vectorized(Loop):
         group += (group[-1],) * (size - len(group))
         ids = self._ids_of(group)
         (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
+        if self._ran is not None:
+            self._ran[group] = version
         states: Leaves = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)

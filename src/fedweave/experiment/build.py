@@ -5,7 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,7 @@ from fedweave.algorithms.participation import drawn
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
 from fedweave.core.graph import DTYPES, Graph
-from fedweave.core.model import Model
+from fedweave.core.model import Architecture, Model
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
@@ -173,14 +173,6 @@ class Built:
         return self.member_algorithms.get(client, self.algorithm)
 
 
-class ModelPlugin(Protocol):
-    """A plug-in of [model], which builds a model."""
-
-    def build(self, features: int, classes: int) -> Model:
-        """The layers from `features` columns to scores of `classes`."""
-        ...
-
-
 class Origin(NamedTuple):
     """The inputs of `federation`. engine: values of `config.SimulationEngine`. member_algorithms: see `Ingredients`."""
 
@@ -254,7 +246,7 @@ def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm
     return {client: other for client, other in algorithms.items() if other is not algorithm}
 
 
-def suited(config: Config, data: Dataset) -> ModelPlugin:
+def suited(config: Config, data: Dataset) -> Architecture:
     """The model's plug-in, fitted to the edge attributes of the data.
 
     Raises:
@@ -262,7 +254,7 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
     """
     vertical = capabilities(config.algorithm.kind).vertical
     attributes = None if vertical else data.edge_attrs  # vertical models read no edge attributes
-    model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
+    model: Architecture = blocks.fitted(config.model.make(), attributes)
     blocks.check_fits(model, data.edge_attrs)
     return model
 

@@ -57,7 +57,6 @@ class MadeGraphs(Makes):
         return self._made[client]
 
     def rows(self, client: str) -> tuple[int, int]:
-        """See `Makes`."""
         return self._held[client][1:]
 
     def stacked(self, clients: Sequence[str]) -> Graph:

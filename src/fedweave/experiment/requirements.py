@@ -212,10 +212,6 @@ class Requirement:
 # What the list below counts and names.
 
 
-def _foreign_ends(facts: ExperimentFacts) -> bool:
-    return any(part.name == FOREIGN_ENDS for part in facts.config.algorithm.values.get(PARTS) or ())
-
-
 def _unlike_ports(facts: ExperimentFacts) -> bool:
     config = facts.config
     choices = (config.model, *config.member_models.each, *config.member_models.members.values())
@@ -254,7 +250,7 @@ def _adds_up(facts: ExperimentFacts) -> bool:
 def _of_classes(facts: ExperimentFacts) -> str:
     """The first part that is about classes, in a message."""
     parts = shown(facts.parts) if facts.knows("algorithm") else {}
-    return next((f" (its part {name})" for name, part in parts.items() if part.needs.classes), "")
+    return next((f" (its part {name})" for name, part in parts.items() if "classes" in part.needs.data), "")
 
 
 def _odd_loss(facts: ExperimentFacts) -> tuple[str, tuple[Kind, ...]] | None:
@@ -309,7 +305,7 @@ def _samples(facts: ExperimentFacts) -> bool:
 
 def _whole(facts: ExperimentFacts) -> str:
     """The first part that reads whole graphs."""
-    return next((name for name, part in facts.parts.items() if part.needs.whole_graphs), "")
+    return next((name for name, part in facts.parts.items() if "graph" in part.needs.reads), "")
 
 
 def _whole_graphs(facts: ExperimentFacts) -> str:
@@ -484,7 +480,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "config.external",
         lambda f: f.config.external != PREDICT,
-        lambda f: not _foreign_ends(f),
+        lambda f: all(part.name != FOREIGN_ENDS for part in f.config.algorithm.values.get(PARTS) or ()),
         lambda f: (
             f"algorithm.parts: {FOREIGN_ENDS} is of links between members. Set data.external = "
             f'"{PREDICT}", or leave the part out.'
@@ -633,7 +629,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "config.users",
-        lambda f: any(part.needs.items for part in f.parts.values()),
+        lambda f: f.asked.items,
         lambda f: f.data.links is not None and f.data.links.items is not None,
         lambda f: (
             'algorithm.users = "home": the data does not mark nodes as users, so that no row would stay local. Set '

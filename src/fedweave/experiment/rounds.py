@@ -1,5 +1,6 @@
 """The one training loop: rounds, and an evaluation every few of them."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_of, select
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
+_LOG = logging.getLogger(__name__)
 
 
 class Summary(dict[str, float]):
@@ -148,7 +150,9 @@ def train(
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = types.TRAINING
         fed.begin(number)
-        state = _tree(algorithm, "round", algorithm.round(state, fed))
+        state = _tree(algorithm, "round", fed.carry_out(algorithm.round, state))
+        for sentence in algorithm.warnings(state):
+            _LOG.warning(sentence)
         metrics, result, last = of_server(number, algorithm, state, fed), Summary(number), False
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
@@ -178,7 +182,7 @@ class _Referee:
         if self.fed.device.type == "cpu" and not finite:
             _refuse_divergence(number, state)
         try:  # a device is waited for only when it has all of the evaluation to work on
-            evaluation = self.algorithm.evaluate(state, self.fed)
+            evaluation = self.fed.carry_out(self.algorithm.evaluate, state)
         finally:  # for models that are not finite, raise only this error
             if not finite:
                 _refuse_divergence(number, state)

@@ -77,27 +77,11 @@ def data_volume(sizes: Tensor) -> Value:
     return lambda masks: torch.log1p(masks.double() @ sizes)
 
 
-def _equal(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return torch.ones(players, dtype=torch.float64, device="cpu")
-
-
-def _union(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return leave_one_out(value, players)
-
-
-def _individual(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return value(torch.eye(players, dtype=torch.bool, device="cpu")).double()
-
-
-def _shapley(value: Value, players: int, rng: np.random.Generator | None) -> Tensor:
-    return shapley(value, players, rng).values
-
-
 SCHEMES: dict[str, Callable[[Value, int, np.random.Generator | None], Tensor]] = {
-    "equal": _equal,
-    "union": _union,
-    "individual": _individual,
-    "shapley": _shapley,
+    "equal": lambda value, players, rng: torch.ones(players, dtype=torch.float64, device="cpu"),
+    "union": lambda value, players, rng: leave_one_out(value, players),
+    "individual": lambda value, players, rng: value(torch.eye(players, dtype=torch.bool, device="cpu")).double(),
+    "shapley": lambda value, players, rng: shapley(value, players, rng).values,
 }
 
 

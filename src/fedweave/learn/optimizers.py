@@ -1,8 +1,9 @@
 """Optimizers as values: their state is a separate tree, and torch's fused kernels do the arithmetic."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,10 +11,12 @@ from torch import Tensor
 from fedweave.core.tree import Tree, device_of, leaves, map_leaves, nest
 from fedweave.ops.touched import materialize
 
-Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
+Tensors: TypeAlias = list[Tensor]  # one for each weight
+Moments: TypeAlias = Mapping[str, Tensors]
+Rate: TypeAlias = Tensor | None
 
 
-class Optimizer(Protocol):
+class Optimizer(ABC):
     """The rule by which weights move along gradients.
 
     Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar} on the device of the
@@ -21,41 +24,22 @@ class Optimizer(Protocol):
     """
 
     @property
+    @abstractmethod
     def moments(self) -> tuple[str, ...]:
         """Names of the trees like the weights that the state holds, all zero at first."""
-        ...
 
-    def init(self, w: Tree) -> Tree:
-        """The state before the first step."""
-        ...
-
-    def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
-        """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
-        ...
-
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
+    @abstractmethod
+    def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         """One step on lists of contiguous tensors, in place; `steps`: float32 scalars, this step's number from 1, one
         for each weight; rate: a schedule's factor of the learning rate, scalar; 1 if None."""
-        ...
 
-
-class _Values:
-    """The methods that all optimizers share."""
-
-    def init(self: Optimizer, w: Tree) -> Tree:
+    def init(self, w: Tree) -> Tree:
         """The state before the first step."""
         if not self.moments:
             return {}
         return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
 
-    def update(self: Optimizer, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
         after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
         gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
@@ -86,7 +70,7 @@ def _paced(lr: float, rate: Tensor | None) -> float | Tensor:
 
 
 @dataclass(frozen=True)
-class Adam(_Values):
+class Adam(Optimizer):
     """Adam with L2 in the gradient (Kingma and Ba 2015, algorithm 1).
 
     lr:           α.
@@ -106,15 +90,7 @@ class Adam(_Values):
         """The means of gradients and of their squares."""
         return "m", "v"
 
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
-        """One step in place (see `Optimizer`)."""
+    def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         beta1, beta2 = self.betas
         self._kernel(
             weights, gradients, moments["m"], moments["v"], [], steps, lr=_paced(self.lr, rate), beta1=beta1,
@@ -135,7 +111,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True)
-class Sgd(_Values):
+class Sgd(Optimizer):
     """Stochastic gradient descent with L2 in the gradient and heavy-ball momentum, as in torch.optim.SGD.
 
     lr:           learning rate.
@@ -161,15 +137,7 @@ class Sgd(_Values):
         """The momentum, if there is any."""
         return ("momentum",) if self.momentum else ()
 
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
-        """One step in place (see `Optimizer`)."""
+    def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         torch._fused_sgd_(
             weights, gradients, moments.get("momentum", []), lr=_paced(self.lr, rate), weight_decay=self.weight_decay,
             momentum=self.momentum, dampening=0.0, nesterov=self.nesterov, maximize=False, is_first_step=False,
@@ -177,7 +145,7 @@ class Sgd(_Values):
 
 
 @dataclass(frozen=True)
-class _Elementwise(_Values):
+class _Elementwise(Optimizer):
     """Optimizers without fused kernels in torch: L2 in the gradient, then w ← w − lr d.
 
     lr:           learning rate.
@@ -187,19 +155,11 @@ class _Elementwise(_Values):
     lr: float = 0.01
     weight_decay: float = 0.0
 
-    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
         """d, in new tensors; moments are changed in place."""
         raise NotImplementedError
 
-    def move(
-        self,
-        weights: list[Tensor],
-        gradients: list[Tensor],
-        moments: Moments,
-        steps: list[Tensor],
-        rate: Tensor | None = None,
-    ) -> None:
-        """One step in place (see `Optimizer`)."""
+    def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         if self.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
         way = self.way(gradients, moments)
@@ -226,7 +186,7 @@ class RmsProp(_Elementwise):
         """The mean of the gradients' squares, and the momentum, if there is any."""
         return ("v", "momentum") if self.momentum else ("v",)
 
-    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
         """d."""
         torch._foreach_mul_(moments["v"], self.alpha)
         torch._foreach_addcmul_(moments["v"], gradients, gradients, 1 - self.alpha)
@@ -253,13 +213,13 @@ class Adagrad(_Elementwise):
         """The sum of the gradients' squares."""
         return ("v",)
 
-    def way(self, gradients: list[Tensor], moments: Moments) -> list[Tensor]:
+    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
         """g / (√v + ε)."""
         torch._foreach_addcmul_(moments["v"], gradients, gradients)
         return _divided(gradients, moments["v"], self.eps)
 
 
-def _divided(gradients: list[Tensor], squares: list[Tensor], eps: float) -> list[Tensor]:
+def _divided(gradients: Tensors, squares: Tensors, eps: float) -> Tensors:
     """g / (√v + ε)."""
     below = list(torch._foreach_sqrt(squares))
     torch._foreach_add_(below, eps)

@@ -20,7 +20,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
+from fedweave.ops.sparse import Batch, Constant, Dims
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # always in the result of `counts`
@@ -216,16 +216,12 @@ def _sorting(score: Tensor) -> Tensor:
     return torch.from_numpy(np.argsort(score.numpy(), -1))
 
 
-class _Argsort(Operation):
+class _Argsort(Constant):
     """Indices that sort the last axis, for any number of axes before it."""
 
     @staticmethod
     def forward(score: Tensor) -> Tensor:
         return _sorting(score)
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, score: Tensor) -> tuple[Tensor, int]:

@@ -44,49 +44,49 @@ def counts(
 
     With `whole=False` everything from "absolute" on is left out. Works under `torch.func.vmap`.
     """
-    there = ~y.isnan()
-    known = masks[:, :, None] & there  # [S, n, t]
-    y = torch.where(there, y, 0.0)
+    has_value = ~y.isnan()
+    known = masks[:, :, None] & has_value  # [S, n, t]
+    y = torch.where(has_value, y, 0.0)
     p = from_scale(outputs, scale)
-    many = known.to(torch.float64).sum(1)
+    count = known.to(torch.float64).sum(1)
     in_units = outputs.to(torch.float64) - (y if scale is None else to_scale(y, scale))
 
     def total(values: Tensor) -> Tensor:
         return torch.where(known, values, 0.0).sum(1)
 
-    losses = torch.where(there, on_grid(in_units.square()), 0.0)
+    losses = torch.where(has_value, on_grid(in_units.square()), 0.0)
     pairs = {
-        "loss": torch.stack([total(losses).sum(-1), many.sum(-1)], 1),
-        "squared": torch.stack([total((p - y).square()), many], 1),
+        "loss": torch.stack([total(losses).sum(-1), count.sum(-1)], 1),
+        "squared": torch.stack([total((p - y).square()), count], 1),
     }
     if not whole:
         return pairs
     pairs |= {
-        "absolute": torch.stack([total((p - y).abs()), many], 1),
+        "absolute": torch.stack([total((p - y).abs()), count], 1),
         "moments": torch.stack([total(values) for values in (y, p, y * y, p * p, y * p)], 1),
-        "spearman": _spearman(y, p, known.mT, many),
+        "spearman": _spearman(y, p, known.mT, count),
     }
     if sensitive is not None:
         group = (sensitive[:, None] == torch.arange(2, device=sensitive.device))[None, :, :, None] & known[:, :, None]
-        apart = (p - y)[:, None]
-        sums = [torch.where(group, values, 0.0).sum(1) for values in (apart.abs(), apart, torch.ones_like(apart))]
+        errors = (p - y)[:, None]  # [n, 1, t]
+        sums = [torch.where(group, values, 0.0).sum(1) for values in (errors.abs(), errors, torch.ones_like(errors))]
         pairs["group_errors"] = torch.stack(sums, 1)
     return pairs
 
 
-def _spearman(y: Tensor, p: Tensor, known: Tensor, many: Tensor) -> Tensor:
-    """The pairs "spearman": known bool [S, t, n], many [S, t]."""
-    count = many.clamp(min=1)
+def _spearman(y: Tensor, p: Tensor, known: Tensor, count: Tensor) -> Tensor:
+    """The pairs "spearman": known bool [S, t, n], and their count [S, t]."""
+    divisor = count.clamp(min=1)
 
     def centered(values: Tensor) -> Tensor:
         ranks = torch.where(known, average_ranks(values, known), 0.0)
-        return torch.where(known, ranks - (ranks.sum(-1) / count)[..., None], 0.0)
+        return torch.where(known, ranks - (ranks.sum(-1) / divisor)[..., None], 0.0)
 
     one, other = centered(y), centered(p)
     spread = (one.square().sum(-1) * other.square().sum(-1)).sqrt()
-    there = (spread > 0).to(torch.float64)
+    defined = (spread > 0).to(torch.float64)
     correlation = (one * other).sum(-1) / torch.where(spread > 0, spread, 1.0)
-    return torch.stack([correlation * many * there, many * there], 1)
+    return torch.stack([correlation * count * defined, count * defined], 1)
 
 
 def per_target(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -32,9 +32,6 @@ class Ego(Settings):
     share_root_weight: one weight for a node and its neighbors (eq. 1 as printed) instead of two.
     linear:            no ReLU in the convolutions (the paper's FedEgo-Linear, eq. 9).
     order:             "gnn-mlp" puts the convolutions first, for the paper's "w/o EGO" (with `algorithm.hops = 0`).
-
-    Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
     hidden: Width = 512

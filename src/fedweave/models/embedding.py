@@ -17,9 +17,6 @@ class Embedding(Settings):
     uniform in ±sqrt(6 / width), for any number of nodes (as pykeen's `xavier_uniform_`).
 
     hidden: width of a vector; a decoder that reads complex numbers reads half this number of them.
-
-    Raises:
-        ConfigError: a width below 1.
     """
 
     hidden: Width = 64

@@ -38,9 +38,6 @@ class AttentionModel(Normed):
     heads:             heads of every hidden layer, side by side.
     output_heads:      heads of the last layer, averaged.
     attention_dropout: share of the attention coefficients that is dropped in training.
-
-    Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
     hidden: Width = 8
@@ -74,9 +71,6 @@ class GAT(AttentionModel):
     ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
     ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
                    2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
     """
 
     directed: Literal["none", "forward", "both"] = "none"

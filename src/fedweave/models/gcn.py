@@ -167,9 +167,6 @@ class MLP(Normed):
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: Width = 64

@@ -29,9 +29,6 @@ class GCNII(Settings):
     dropout: share of a layer's inputs that is dropped in training.
     alpha:   share of the initial representation in every convolution, 0 to 1.
     theta:   strength of the weights: layer l mixes in beta_l = log(theta / l + 1) of them, at least 0.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99], an alpha outside [0, 1] or a negative theta.
     """
 
     hidden: Width = 64

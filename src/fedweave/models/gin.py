@@ -101,9 +101,6 @@ class GIN(Normed):
     dropout: share of a layer's outputs that is dropped in training.
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "sum".
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: Width = 64

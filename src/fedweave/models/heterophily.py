@@ -37,9 +37,6 @@ class GPRGNN(Settings):
     layers:  number of times that messages pass, K.
     dropout: share of the hidden layer's outputs that is dropped in training.
     alpha:   initial probability that a walk returns to its start, 0 to 1.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
     hidden: Width = 64
@@ -92,9 +89,6 @@ class APPNP(Settings):
     layers:  number of times that messages pass, K.
     dropout: share of the hidden layer's outputs that is dropped in training.
     alpha:   probability that a walk returns to its start, 0 to 1.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
     """
 
     hidden: Width = 64
@@ -138,9 +132,6 @@ class ACMGCN(Settings):
     hidden:  width of the hidden layers.
     layers:  number of layers.
     dropout: share of a layer's outputs that is dropped in training.
-
-    Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
     """
 
     hidden: Width = 64
@@ -199,9 +190,6 @@ class H2GCN(Settings):
     hidden:  width of H0.
     layers:  rounds of messages, up to 8.
     dropout: share of the concatenated embedding that is dropped in training.
-
-    Raises:
-        ConfigError: a size below 1, too many rounds, or a dropout outside [0, 0.99].
     """
 
     hidden: Width = 64

@@ -24,9 +24,6 @@ class LightGCN(Settings):
 
     hidden: width of a vector.
     layers: K, how many times vectors pass.
-
-    Raises:
-        ConfigError: a size below 1.
     """
 
     hidden: Width = 64

@@ -43,10 +43,6 @@ class PNA(Normed):
     ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
     ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
                    2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
-            directions.
     """
 
     hidden: Width = 64

@@ -24,7 +24,7 @@ from fedweave.ops.linear import linear
 
 HOPS, SLOPE, SPREADING = 3, 0.25, 10  # hops of X̂; initial slope of PReLU; steps of label propagation
 FEATURE_ROWS = frozenset({"features/weight"})  # weights that only X is multiplied with
-HOP_MODULES, MODULES = ("like", "smooth", "message"), ("like", "smooth", "message", "ego")
+MODULES = ("like", "smooth", "message", "ego")
 
 
 @dataclass(frozen=True)

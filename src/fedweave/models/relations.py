@@ -110,10 +110,6 @@ def _xavier(width: int) -> float:
     return math.sqrt(6 / width)
 
 
-def _turned(x: Tensor, r: Tensor) -> Tensor:
-    return _complex(x, r.cos(), r.sin())
-
-
 DECODERS: dict[str, Decoder] = {
     "distmult": Decoder(distmult, torch.mul, lambda r: r, products, _whole, _xavier),
     "complex": Decoder(
@@ -127,6 +123,12 @@ DECODERS: dict[str, Decoder] = {
     ),
     "transe": Decoder(transe, torch.add, torch.neg, _distances(1.0), _whole, _xavier),
     "rotate": Decoder(
-        rotate, _turned, torch.neg, _distances(2.0), lambda width: width // 2, lambda width: math.pi, halves=True
+        rotate,
+        lambda x, r: _complex(x, r.cos(), r.sin()),
+        torch.neg,
+        _distances(2.0),
+        lambda width: width // 2,
+        lambda width: math.pi,
+        halves=True,
     ),
 }

@@ -33,9 +33,6 @@ class RGCN(Settings):
     dropout:   share of a layer's outputs that is dropped in training.
     bases:     number of matrices that the relations' weights mix.
     relations: number of relations; None takes the data's number.
-
-    Raises:
-        ConfigError: a size below 1, or a dropout outside [0, 0.99].
     """
 
     hidden: Width = 64

@@ -30,9 +30,6 @@ class SAGE(Normed):
                        an experiment on small graphs the default is "mean". With pooling, two
                        linear layers follow (`blocks.head`).
     share_root_weight: one weight for a node and its neighbors instead of two, as FedEgo's eq. 1 prints it.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: Width = 64

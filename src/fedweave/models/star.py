@@ -55,9 +55,6 @@ class Star(Settings):
     layers:  number of convolutions of each channel.
     dropout: share of a layer's outputs that is dropped in training.
     pool:    "sum" or "mean" over the nodes of each small graph.
-
-    Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
     """
 
     hidden: Width = 64

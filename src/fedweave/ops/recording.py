@@ -9,7 +9,7 @@ clients' states twice.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.tape import Recording, Tape, running, sizes
+from fedweave.ops.tape import Recording, Tape, Unrecordable, ValueReads, running, sizes
 
 Results = tuple[Tensor, ...]
 
@@ -40,7 +40,6 @@ class KernelRecorder(Protocol):
         Raises:
             RuntimeError: the function does something that cannot be captured, such as waiting for the device.
         """
-        ...
 
 
 class CudaGraphs:
@@ -267,15 +266,17 @@ class Recordings:
         roots: Roots,
         operands: Any,
         stable: StableOperands | None = None,
+        whole: bool = False,
     ) -> Any:
         """See `traced`."""
         computation, values = self._find(identity, key, roots)
         tape, recording = running(), computation.recording
         if recording is None:
             computation.calls += 1
-            if tape is not None or computation.given_up or computation.calls < self._first:
+            first = 1 if whole else self._first
+            if tape is not None or computation.given_up or computation.calls < first:
                 return function(*operands)
-            return self._record(computation, function, roots, operands)
+            return self._record(computation, function, roots, operands, whole)
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
@@ -313,6 +314,7 @@ class Recordings:
                     buffers[fixed] = Buffers(tensors, fixed, recording.play(values, tensors))
                 captures[stable.name] = Capture(recording, values, tensors, fixed, buffers[fixed], self._by)
                 self.captured += 1
+                self._drop_parts(computation)
             except Exception as error:
                 computation.captures = None
                 _LOG.info("%s is launched kernel by kernel, more slowly: %s", _names(computation), error)
@@ -343,13 +345,25 @@ class Recordings:
                 return computation, values
             key = key, other  # a batch of the same sizes, from which values of other sizes are derived
 
-    def _record(self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any) -> Any:
+    def _drop_parts(self, whole: _Computation) -> None:
+        """Drop the captures of what a new capture contains, which would take memory for nothing."""
+        inside = whole.recording.parts if whole.recording is not None else ()
+        for computation in self._computations.values():
+            if computation.recording in inside and computation.captures:
+                computation.captures.clear()
+                computation.buffers.clear()
+
+    def _record(
+        self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any, whole: bool
+    ) -> Any:
         # a tensor that occurs twice may be two different tensors in the next call
         arguments = [operand.detach() if isinstance(operand, Tensor) else operand for operand in operands]
         tape = Tape(roots, [operand for operand in arguments if isinstance(operand, Tensor)])
-        with tape:
+        with tape, ValueReads(tape) if whole else nullcontext():
             result = function(*arguments)
-        computation.recording = tape.recording(computation.form.flat(result))
+        computation.recording = recording = tape.recording(computation.form.flat(result))
+        if whole and recording is not None and recording.changes_inputs:
+            tape.flaw = Unrecordable("it writes into values of the round before", expected=True)
         if tape.flaw is None:
             self.recorded += 1
         else:
@@ -375,6 +389,7 @@ def traced(
     operands: Sequence[object],
     lasting: StableOperands | None = None,
     forms: tuple[Any, ...] | None = None,
+    whole: bool = False,
 ) -> Any:
     """`function(*operands)`, recorded once that pays and played from then on.
 
@@ -385,12 +400,14 @@ def traced(
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
     lasting:  the operands that do not change; their name identifies a capture (`Capture`).
     forms:    `form_of` each operand, if that is known.
+    whole:    whether it is made of recorded computations, such as a round: then it is recorded at once, and only if
+        Python reads no value in it and it changes none of its operands.
     """
     recordings = _ACTIVE.get()
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return function(*operands)
     key = identity, names, tuple(map(sizes, roots)), forms or tuple(map(form_of, operands))
-    return recordings.run(function, identity, key, roots, operands, lasting)
+    return recordings.run(function, identity, key, roots, operands, lasting, whole)
 
 
 def form_of(operand: object) -> Any:

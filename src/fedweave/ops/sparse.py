@@ -269,7 +269,6 @@ class Batch(Protocol):
     @property
     def batch_size(self) -> int:
         """Number of clients."""
-        ...
 
 
 class Operation(torch.autograd.Function):
@@ -285,7 +284,15 @@ class Operation(torch.autograd.Function):
         @classmethod
         def apply(cls, *operands: object) -> Tensor:
             """The result of the operation on these operands."""
-            ...
+
+
+class Constant(Operation):
+    """An operation whose results have no gradient."""
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor | tuple[Tensor, ...]) -> None:
+        """Mark all results."""
+        ctx.mark_non_differentiable(*(output if isinstance(output, tuple) else (output,)))
 
 
 def over_clients(clients: int, dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
@@ -307,14 +314,10 @@ def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     without a gradient. It is one computation for all clients of a batch, and one call in a recording."""
     whole = kernel(function)
 
-    class Together(Operation):
+    class Together(Constant):
         @staticmethod
         def forward(*tensors: Tensor) -> Tensor:
             return whole(*tensors)
-
-        @staticmethod
-        def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
-            ctx.mark_non_differentiable(output)
 
         @staticmethod
         def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:

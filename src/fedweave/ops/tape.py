@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -206,7 +207,7 @@ class Recording:
     """A computation that can be played on other roots and tensors of the same sizes.
 
     replay: (*roots, *values derived from them, *tensors) -> results. bytes: its memory. changes_inputs: whether it
-    writes into its input tensors. pure: whether equal inputs give equal results.
+    writes into its input tensors. pure: whether equal inputs give equal results. parts: recordings that it plays.
     """
 
     def __init__(
@@ -216,7 +217,9 @@ class Recording:
         bytes: int,
         changes_inputs: bool,
         pure: bool,
+        parts: "frozenset[Recording]" = frozenset(),
     ) -> None:
+        self.parts = parts
         self._replay, self._derivations, self.bytes = replay, derivations, bytes
         self.changes_inputs, self.pure = changes_inputs, pure
 
@@ -263,11 +266,12 @@ def compiled(
     arguments = [*roots, *(number for derivation in derivations for number in derivation.gives), *inputs]
     exec("\n".join(_source(needed, arguments, results)), named)
     held = sum(value.nbytes for value in named.values() if isinstance(value, Tensor))
-    held += sum(value.bytes for value in named.values() if isinstance(value, Recording))
+    inside = frozenset(value for value in named.values() if isinstance(value, Recording))
+    held += sum(part.bytes for part in inside)
     outside = {places[number].memory for number in inputs}
     changes = any(places[number].memory in outside for call in needed for number in call.writes)
     pure = all(call.pure for call in needed)
-    return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure)
+    return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure, inside)
 
 
 def sizes(value: object) -> Any:
@@ -376,6 +380,15 @@ class Unrecordable(Exception):
     def __init__(self, reason: str, expected: bool = False) -> None:
         super().__init__(reason)
         self.expected = expected
+
+
+_CONSTANTS: Any = WeakTensorKeyDictionary()
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """Mark a tensor that is cached and that nothing writes into, so that recordings may hold it; returns it."""
+    _CONSTANTS[tensor] = True
+    return tensor
 
 
 class Tape(TorchDispatchMode):
@@ -518,11 +531,35 @@ class Tape(TorchDispatchMode):
         return self._tensors if isinstance(value, Tensor) else self._objects
 
     def _number(self, value: object) -> int:
+        if isinstance(value, Tensor) and value in _CONSTANTS and not self._knows(value):
+            self._add(self._name(value), set(), set(), value)
         if not self._knows(value):
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
         number: int = self._numbers(value)[value]
         return number
+
+
+_READS = {
+    *("tolist", "numpy", "item", "data_ptr", "__array__", "__bool__", "__float__", "__int__", "__index__"),
+    *("__complex__", "__contains__"),
+}
+
+
+class ValueReads(TorchFunctionMode):
+    """Notes a flaw where Python reads a tensor's values while `tape` runs, for instance to decide what comes next.
+    Kernels inside of which Python reads values, and values derived once, do not count."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        name = getattr(function, "__name__", "")
+        if name in _READS and running() is self._tape and self._tape.flaw is None:
+            self._tape.flaw = Unrecordable(f"Python reads values of tensors ({name})", expected=True)
+        return function(*args, **(kwargs or {}))
 
 
 def _place(value: object) -> MemoryPlace:

@@ -58,10 +58,13 @@ NOTHING = Printed()
 class PaperCell:
     """One number of a table.
 
-    row, column: the paper's headings. split: "local" or "global" test, "" where neither applies. document: the
-    experiment without its seed; `rounds` and the name of its data are set. quantity: the number read from its runs.
-    baseline: another experiment to compare with; its run has the same seed. seeds: the number of runs; 0 takes the
-    table's.
+    row, column: the paper's headings.
+    split:    "local" or "global" test, "" where neither applies.
+    document: the experiment without its seed; `rounds` and the name of its data are set.
+    quantity: the number read from its runs.
+    paper:    the number that the paper prints.
+    baseline: another experiment to compare with; its run has the same seed.
+    seeds:    the number of runs; 0 takes the table's.
     """
 
     row: str
@@ -78,10 +81,14 @@ class PaperCell:
 class PaperTable:
     """A table or figure of a paper.
 
-    title: its caption. cells: in reading order (smaller datasets first). seeds: the number of seeds for a cell. notes:
-    what its reader must know. quick: how many times fewer rounds a quick look has. over: the drawing of curves over the
-    "round", or over a number in the columns' names (`table.draw_curves`). against: the rows that the others are
-    compared with (`session.differences`). plane: two columns that are drawn against each other (`table.draw_planes`).
+    title:   its caption.
+    cells:   in reading order (smaller datasets first).
+    seeds:   the number of seeds for a cell.
+    notes:   what its reader must know.
+    quick:   how many times fewer rounds a quick look has.
+    over:    the drawing of curves over the "round", or over a number in the columns' names (`table.draw_curves`).
+    against: the rows that the others are compared with (`session.differences`).
+    plane:   two columns that are drawn against each other (`table.draw_planes`).
     stacked: whether rows are drawn as bars of their columns' shares (`table.draw_stacks`).
     """
 
@@ -161,10 +168,12 @@ class Setting:
 class Protocol:
     """A bundle of settings.
 
-    settings: by name, in the order of application. every: a further change of every cell, such as how often it is
-    evaluated. worth: the cells for which `one_off` measures each setting. beside: further cells of `one_off`, which get
-    no row without a single setting. seeds: the number of seeds of `one_off`. notes: what the reader of its tables must
-    know.
+    settings: by name, in the order of application.
+    every:    a further change of every cell, such as how often it is evaluated.
+    worth:    the cells for which `one_off` measures each setting.
+    beside:   further cells of `one_off`, which get no row without a single setting.
+    seeds:    the number of seeds of `one_off`.
+    notes:    what the reader of its tables must know.
     """
 
     settings: Mapping[str, Setting]
@@ -176,12 +185,13 @@ class Protocol:
 
     def cell(self, cell: PaperCell, without: str = "") -> PaperCell:
         """The cell and its baseline, with all settings on except `without`."""
-        result = self._document(cell, without)
+        result = self._with_settings(cell, without)
         if cell.baseline is None:
             return result
-        return replace(result, baseline=self._document(replace(cell, document=cell.baseline), without).document)
+        baseline = self._with_settings(replace(cell, document=cell.baseline), without)
+        return replace(result, baseline=baseline.document)
 
-    def _document(self, cell: PaperCell, without: str) -> PaperCell:
+    def _with_settings(self, cell: PaperCell, without: str) -> PaperCell:
         for name, setting in self.settings.items():
             cell = setting.off(cell) if name == without else setting.on(cell)
         return self.every(cell)
@@ -195,14 +205,15 @@ class Protocol:
 
         A setting that does not concern a cell has no row for it.
         """
-        cells = [replace(self.cell(it), row=_row_name(it, ALL)) for it in (*self.worth, *self.beside)]
+        both = (*self.worth, *self.beside)
+        cells = [replace(self.cell(cell), row=_row_name(cell, ALL)) for cell in both]
         for name in self.settings:
-            for it in self.worth:
-                variant = self.cell(it, without=name)
-                if variant != self.cell(it):
-                    cells.append(replace(variant, row=_row_name(it, f"without: {name}"), paper=NOTHING))
-        cells += [replace(it, row=_row_name(it, CLEAN), paper=NOTHING) for it in (*self.worth, *self.beside)]
-        against = tuple(dict.fromkeys(_row_name(it, ALL) for it in self.worth))
+            for cell in self.worth:
+                variant = self.cell(cell, without=name)
+                if variant != self.cell(cell):
+                    cells.append(replace(variant, row=_row_name(cell, f"without: {name}"), paper=NOTHING))
+        cells += [replace(cell, row=_row_name(cell, CLEAN), paper=NOTHING) for cell in both]
+        against = tuple(dict.fromkeys(_row_name(cell, ALL) for cell in self.worth))
         return PaperTable("What each setting is worth", tuple(cells), self.seeds, self.notes, against=against)
 
 

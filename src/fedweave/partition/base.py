@@ -42,17 +42,14 @@ class Cut(Protocol):
     @property
     def parts(self) -> Sequence[Any]:
         """A `base.Part` for each client."""
-        ...
 
     @property
     def test(self) -> np.ndarray | None:
         """Examples of the global test set."""
-        ...
 
     @property
     def pairs(self) -> Mapping[str, np.ndarray]:
         """Facts about every two clients."""
-        ...
 
 
 def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
@@ -377,7 +374,6 @@ class Partitioner(Protocol):
 
     def cut(self, data: Dataset, seed: int) -> Partition:
         """The partition of a dataset."""
-        ...
 
 
 @runtime_checkable
@@ -394,7 +390,6 @@ class TakesSplit(Protocol):
     @property
     def use_dataset_split(self) -> bool:
         """Whether it does."""
-        ...
 
 
 def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:

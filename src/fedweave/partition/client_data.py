@@ -174,7 +174,6 @@ class Precompute(Protocol):
         Raises:
             ConfigError, DataError: the data does not allow it.
         """
-        ...
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """The result of a client that has only its own `data`, whose split is in `public`; it may store files in
@@ -183,11 +182,9 @@ class Precompute(Protocol):
         Raises:
             ConfigError, DataError: the data does not allow it, or it needs other clients.
         """
-        ...
 
     def tables(self, results: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """{file: a table for readers} of the clients' results, by their ids."""
-        ...
 
 
 def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partition) -> list[Precomputed]:

@@ -47,30 +47,31 @@ class Forget(Settings):
             ConfigError: there is no such client or example, nothing would be left of a client, or the partition is
                 vertical.
         """
-        names = client_ids(len(partition.parts), partition.names)
+        names, evaluation = client_ids(len(partition.parts), partition.names), partition.evaluation_part
         self._check(data, partition, names)
-        gone = np.zeros(data.examples, bool)
+        gone = np.zeros(data.examples, bool)  # the examples of `ids`
         gone[places(data, self.ids)] = True
         stays = [at for at, name in enumerate(names) if name not in self.clients]
         staying = [partition.parts[at] for at in stays]
         leaving = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
-        others = [
-            *staying,
-            *partition.held.values(),
-            *([] if partition.evaluation_part is None else [partition.evaluation_part]),
-        ]
+        # 1. What leaves the data: the examples of `ids`, and what no other part than a leaving client's holds.
+        others = [*staying, *partition.held.values(), *([] if evaluation is None else [evaluation])]
         test = np.zeros(0, np.int64) if partition.test is None else partition.test
-        examples = gone | _only(data.examples, [part.examples for part in leaving], [p.examples for p in others], test)
-        nodes = _only(data.nodes, [part.nodes for part in leaving], [p.nodes for p in others], data.nodes_of(test))
+        held = [part.examples for part in leaving], [part.examples for part in others]
+        lost_examples = gone | _only(data.examples, *held, test)
+        held = [part.nodes for part in leaving], [part.nodes for part in others]
+        lost_nodes = _only(data.nodes, *held, data.nodes_of(test))
         if data.example != "edge":
-            nodes |= gone if data.graph_of is None else gone[data.graph_of]
+            lost_nodes |= gone if data.graph_of is None else gone[data.graph_of]
+        # 2. The parts that stay, without the examples of `ids`.
         parts = tuple(_without(data, part, gone) for part in staying)
         if empty := [names[at] for at, part in zip(stays, parts, strict=True) if not len(part.examples)]:
             raise ConfigError(
                 f"forget.ids: nothing is left of {empty[0]}. Forget the client itself: forget.clients.",
                 code="forget.empty",
             )
-        rest = _data_without(data, nodes, examples)
+        # 3. The data and the partition of the rest.
+        rest = _data_without(data, lost_nodes, lost_examples)
         pairs = {name: matrix[np.ix_(stays, stays)] for name, matrix in partition.pairs.items()}
         if self.ids and pairs.keys() == {*OVERLAPS}:
             pairs = dict(zip(OVERLAPS, overlaps(rest, [part.nodes for part in parts]), strict=True))
@@ -79,13 +80,11 @@ class Forget(Settings):
             parts=parts,
             names=tuple(names[at] for at in stays),
             test=None if partition.test is None else test[~gone[test]],
-            evaluation_part=None
-            if partition.evaluation_part is None
-            else _without(data, partition.evaluation_part, gone),
+            evaluation_part=None if evaluation is None else _without(data, evaluation, gone),
             held={role: _without(data, part, gone) for role, part in partition.held.items()},
             pairs=pairs,
         )
-        return Remaining(rest, again, ~nodes, ~examples)
+        return Remaining(rest, again, ~lost_nodes, ~lost_examples)
 
     def _check(self, data: Dataset, partition: Partition, names: Sequence[str]) -> None:
         if any(part.columns is not None for part in partition.parts):
@@ -157,25 +156,24 @@ def _without(data: Dataset, part: Part, gone: np.ndarray) -> Part:
     return replace(part, nodes=rows, masks=masks, edges=edges)
 
 
-def _data_without(data: Dataset, lost: np.ndarray, out: np.ndarray) -> Dataset:
-    """The data with zeros at lost nodes bool [n], which have no edges, and without labels at examples bool [e] that
-    are out."""
+def _data_without(data: Dataset, nodes: np.ndarray, examples: np.ndarray) -> Dataset:
+    """The data with zeros and no edges at lost nodes bool [n], and without labels at lost examples bool [e]."""
     if isinstance(data.x, sp.csr_matrix):
-        x = sp.csr_matrix(sp.diags((~lost).astype(np.float32), dtype=np.float32) @ data.x)
+        x = sp.csr_matrix(sp.diags((~nodes).astype(np.float32), dtype=np.float32) @ data.x)
         x.eliminate_zeros()
     else:
-        x = np.where(lost[:, None], np.float32(0), data.x)
-    inside, edge_attrs, outside = ~lost[data.edges].any(0), data.edge_attrs, data.outside
+        x = np.where(nodes[:, None], np.float32(0), data.x)
+    inside, edge_attrs, outside = ~nodes[data.edges].any(0), data.edge_attrs, data.outside
     if edge_attrs is not None and data.example != "edge":
-        edge_attrs = edge_attrs.taken(~lost[edge_attrs.ends].any(0))
+        edge_attrs = edge_attrs.taken(~nodes[edge_attrs.ends].any(0))
     if outside is not None:
         near = np.minimum(*outside.edge_attrs.ends)  # the end that the data has
-        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~lost[near]))
+        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~nodes[near]))
     return replace(
         data,
         x=x,
-        y=np.where(out if data.y.ndim == 1 else out[:, None], unlabeled_like(data.y), data.y),
-        sensitive=None if data.sensitive is None else np.where(out, -1, data.sensitive),
+        y=np.where(examples if data.y.ndim == 1 else examples[:, None], unlabeled_like(data.y), data.y),
+        sensitive=None if data.sensitive is None else np.where(examples, -1, data.sensitive),
         edges=data.edges[:, inside],
         edge_labels=None if data.edge_labels is None else data.edge_labels[inside],
         edge_attrs=edge_attrs,

@@ -20,7 +20,7 @@ from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.plugins import models_told
 from fedweave.experiment.requirements import untested
-from fedweave.experiment.runs.checkpoint import Ready
+from fedweave.experiment.runs.saving import Ready
 from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import unused
 from fedweave.partition.base import client_ids, mean_cells, statistics, target_cells, totals

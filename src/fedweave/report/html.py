@@ -65,7 +65,8 @@ def render(
             [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, all_gains, shown)
         )
         body = _body(groups, embeddings)
-        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": body, "contents": _contents(body)}
+        contents = re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)  # (name, heading) of each section
+        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": body, "contents": contents}
         return rendered("report.html", **head)
     placed = ranks(section)
     parts = [_part(one, f"part{at}-", embeddings) for at, one in enumerate(section)]
@@ -75,11 +76,6 @@ def render(
         | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()}
         | {"contents": [("ranks", "Over all conditions"), *((f"{one['at']}condition", one["title"]) for one in parts)]},
     )
-
-
-def _contents(body: str) -> list[tuple[str, str]]:
-    """(name, heading) of the sections of a body."""
-    return re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)
 
 
 def _part(one: Condition, at: str, embeddings: str) -> Record:

@@ -329,8 +329,8 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if not clauses:
         return {}
     return {
-        "features": f"{'; '.join(clauses)}. These know no graph. Try another model (sage, gine), scale features "
-        "(data.normalize), or train longer."
+        "features": f"{'; '.join(clauses)}. These know no graph. Try another model (`fedweave list models`), scale "
+        "features (data.normalize), or train longer."
     }
 
 

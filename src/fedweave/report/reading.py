@@ -49,7 +49,6 @@ from fedweave.metrics.selection import RAREST, RMSE, VERDICT, selection_metric_o
 T = TypeVar("T")
 
 BY_FEATURES = ("vertical", "parties")  # partitions in which parties hold different features of the same nodes
-_SUMMARY_KEYS = ("algorithm", "dataset", "clients")  # what a page shows of every run
 
 
 @dataclass(frozen=True)

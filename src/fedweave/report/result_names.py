@@ -53,6 +53,7 @@ def _result(
     shown: bool = True,
     whole: bool = False,
 ) -> Metric:
+    """A number that selects no round. shown: whether reports show the note. whole: whether it counts something."""
     return Metric(title, (), better, note, judges=False, shown=shown, whole=whole)
 
 

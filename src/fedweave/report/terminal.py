@@ -51,7 +51,8 @@ from fedweave.report.notes import (
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-    from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
+    from fedweave.experiment.runs.checkpoint import Checkpoint
+    from fedweave.experiment.runs.saving import Ready
     from fedweave.report.cells import ResultTable as Cells
 
 # Where the output is not a terminal:

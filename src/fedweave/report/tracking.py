@@ -18,8 +18,9 @@ from typing import Protocol
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, flat
-from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.run import RunObserver
+from fedweave.experiment.runs.saving import Ready
 from fedweave.privacy.accountant import bounds
 
 EVENTS, MLFLOW_RUN, WANDB_RUN = "tensorboard", "mlflow.json", "wandb.json"  # in a run's directory
@@ -30,11 +31,9 @@ class Tracker(Protocol):
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
         """Store the numbers of a round, by name."""
-        ...
 
     def close(self, finished: bool) -> None:
         """Close it when training is over; finished: whether the last round was reached."""
-        ...
 
 
 class Tracked:

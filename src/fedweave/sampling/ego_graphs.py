@@ -20,6 +20,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
     Batch,
+    Constant,
     Context,
     Dims,
     Operands,
@@ -161,20 +162,12 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return distinct, place
 
 
-class _Compact(Operation):
+class _Compact(Constant):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
         distinct, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
         return distinct.contiguous(), rank.gather(1, nodes) - 1
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Context, *grads: object) -> tuple[None, None]:
-        return None, None
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[tuple[Tensor, ...], tuple[int, int]]:

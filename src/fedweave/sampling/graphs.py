@@ -22,7 +22,7 @@ from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.attention import Lists, sum_rows
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, counted, over_clients, picked
+from fedweave.ops.sparse import Batch, Constant, Dims, counted, over_clients, picked
 
 
 @dataclass(frozen=True)
@@ -190,20 +190,12 @@ class _BatchProduct:
         return self.times(dense)
 
 
-class _Layout(Operation):
+class _Layout(Constant):
     """The layout of mini-batches, and the batching rule that pads P clients' layouts to the same size."""
 
     @staticmethod
     def forward(laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(out[0] for out in laid_out(*(tensor[None] for tensor in tensors)))
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
-        return (None,) * 7
 
     @staticmethod
     def vmap(

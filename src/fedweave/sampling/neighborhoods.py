@@ -30,10 +30,8 @@ from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
     Batch,
-    Context,
+    Constant,
     Dims,
-    Operands,
-    Operation,
     counted,
     gather_rows,
     over_clients,
@@ -189,20 +187,12 @@ class Bipartite:
         return result
 
 
-class _Grow(Operation):
+class _Grow(Constant):
     """`grow` on tensors, and the batching rule that makes P clients' lists one computation."""
 
     @staticmethod
     def forward(grown: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(out[0] for out in grown([tensor[None] for tensor in tensors]))
-
-    @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
-        return (None,) * 7
 
     @staticmethod
     def vmap(

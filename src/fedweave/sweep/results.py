@@ -94,6 +94,7 @@ def latex(choices: Sequence[Chosen]) -> str:
     lines = [
         r"\begin{table}",
         rf"  \caption{{{escaped(caption(choices, what))}{bold}}}",
+        r"  \label{tab:sweep}",
         rf"  \begin{{tabular}}{{l{'r' * len(cells)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
@@ -155,14 +156,9 @@ def by_condition(choices: Sequence[Chosen]) -> list[Record]:
 
 def _column(choices: Sequence[Chosen | None]) -> list[str]:
     cells = [Cell("--") if one is None else Cell(_percent(one)) for one in choices]
-    return [
-        rf"\textbf{{{cell.text}}}" if cell.best else cell.text
-        for cell in marked(cells, [{} if one is None else one.by_seed() for one in choices], _metric_of(choices))
-    ]
-
-
-def _metric_of(choices: Sequence[Chosen | None]) -> str:
-    return next((one.metric for one in choices if one is not None), PLAIN)
+    metric = next((one.metric for one in choices if one is not None), PLAIN)
+    compared = marked(cells, [{} if one is None else one.by_seed() for one in choices], metric)
+    return [rf"\textbf{{{cell.text}}}" if cell.best else cell.text for cell in compared]
 
 
 def _percent(one: Chosen) -> str:
@@ -505,6 +501,7 @@ def _with_caption(chart: Chart) -> str:
         r"  \centering",
         rf"  \includegraphics{{{chart.name}.pdf}}",
         rf"  \caption{{{escaped(chart.caption + note)}}}",
+        rf"  \label{{fig:{chart.name}}}",
         r"\end{figure}",
     ]
     return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
 from fedweave.algorithms.parts.packing import Quantize, TopK
 from fedweave.algorithms.parts.part import (
     Context,
+    LocalSteps,
     Needs,
     OptimizerName,
     OptimizerState,
@@ -58,6 +59,7 @@ __all__ = [
     "Krum",
     "LinkPrediction",
     "LocalEpochs",
+    "LocalSteps",
     "Median",
     "MemberNoise",
     "MixedStart",

@@ -385,6 +385,15 @@ class Composition(dict[str, Part]):
             for key, values in measured.items()
         }
 
+    def warnings(self, memory: Tree) -> list[str]:
+        """The parts' warnings after a round; waits for the device once."""
+        parts = {name: part for name, part in self.items() if isinstance(part, Warns)}
+        flags = {
+            sentence: applies for name, part in parts.items() for sentence, applies in part.warns(memory[name]).items()
+        }
+        applied = torch.stack([*flags.values()]).tolist() if flags else ()
+        return [sentence for sentence, applies in zip(flags, applied, strict=True) if applies]
+
     def counts(self, memory: Tree) -> dict[str, float]:
         """{name: number for all clients together} from the parts' measures."""
         items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
@@ -404,8 +413,8 @@ class Composition(dict[str, Part]):
     @property
     def judging(self) -> list[str]:
         """The parts that must send their `download` before clients evaluate or use models: the parts that decide which
-        model a client uses, or all parts if clients train it for use (`Needs.tunes`). Downloads for training are not
-        sent again."""
+        model a client uses, or all parts if clients train it for use (`Needs.personalizes`). Downloads for training are
+        not sent again."""
         if self.tunes:
             return list(self)
         return [
@@ -416,7 +425,7 @@ class Composition(dict[str, Part]):
     def tunes(self) -> bool:
         """Whether clients train the received weights for use."""
         judge = self.owner("personalize")
-        return bool(judge) and self[judge].needs.tunes
+        return bool(judge) and self[judge].needs.personalizes == "tuned"
 
     @property
     def evaluates_received(self) -> bool:
@@ -428,7 +437,9 @@ class Composition(dict[str, Part]):
     def uses_received(self) -> bool:
         """Whether clients use the received weights as they are, as far as the parts decide."""
         judge = self.owner("personalize")
-        return self[judge].needs.uses_global_model if judge else not (self.owner("receive") or self.owner("start"))
+        if judge:
+            return self[judge].needs.personalizes == "received"
+        return not (self.owner("receive") or self.owner("start"))
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -463,7 +474,7 @@ class Composition(dict[str, Part]):
     @cached_property
     def personal(self) -> bool:
         """Whether every client gets different weights, so that there is no global model."""
-        return any(part.needs.personal for part in self.values())
+        return any("personal" in part.needs.models for part in self.values())
 
     def _note_large(self, owner: str, total: float) -> None:
         if owner not in self._noted:
@@ -565,7 +576,6 @@ class ServerHooks:
                 after = compute_on_server(self._recorded, {"state": state, "replies": here, "at": at})
             if (weights := after.pop("weights", None)) is not None:
                 self.composed.check_finite(weights, replies)
-        self._warn(after["parts"])
         return after
 
     def _recorded(self, inputs: Tree) -> Tree:
@@ -619,16 +629,6 @@ class ServerHooks:
         mean = dict(leaves(add(round.w, round.delta)))  # also with a server optimizer, statistics follow the mean
         w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
         return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
-
-    def _warn(self, memory: Tree) -> None:
-        """Log the parts' warnings after a round; waits for the device once."""
-        parts = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
-        flags = {
-            sentence: there for name, part in parts.items() for sentence, there in part.warns(memory[name]).items()
-        }
-        for sentence, there in zip(flags, torch.stack([*flags.values()]).tolist() if flags else (), strict=True):
-            if there:
-                _log.warning(sentence)
 
 
 def memory_of(parts: Composition, state: Tree) -> Tree:

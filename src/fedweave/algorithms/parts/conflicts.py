@@ -132,7 +132,7 @@ class Combination:
                    "" if none.
     participation: the share of the clients that a round calls. optimizer, lr: settings of the local training. one_step:
                    whether it is one step from the received weights. pace: {setting: value} of the settings that change
-                   the number of steps or the learning rate (`part.Needs.excludes`).
+                   the number of steps or the learning rate (`part.LocalSteps.excludes`).
     statistics:    place of running statistics of batch norm, as in `part.Needs.statistics`: "home", "any" if clients
                    share them, or "none" if there are none.
     """
@@ -149,7 +149,7 @@ class Combination:
 
     def excluded(self, part: Part) -> str:
         """The setting that a part does not support, and its value; "" if there is none."""
-        return next((f"{name} = {self.pace[name]!r}" for name in part.needs.excludes if name in self.pace), "")
+        return next((f"{name} = {self.pace[name]!r}" for name in part.needs.steps.excludes if name in self.pace), "")
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
@@ -282,8 +282,8 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
         "{one} and {other} both replace the update; keep one of them",
     ),
     (
-        lambda part: part.needs.personal,
-        lambda part: part.needs.one_model or _has("step", "aggregate")(part),
+        lambda part: "personal" in part.needs.models,
+        lambda part: "global" in part.needs.models or _has("step", "aggregate")(part),
         "any",
         "{other} makes one global step, but every client has weights of its own",
     ),
@@ -412,7 +412,7 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
 # A part, settings, and why they cannot be combined.
 WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
-        lambda part: part.needs.whole_models,
+        lambda part: "whole" in part.needs.models,
         lambda part, settings: settings.share,
         "{one} lets the server evaluate whole models, but clients send only a share of the weights",
     ),
@@ -440,18 +440,18 @@ WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ..
         "from all examples (set share = ['*'], and no reward)",
     ),
     (
-        lambda part: part.needs.optimizer is not None,
-        lambda part, settings: settings.optimizer != part.needs.optimizer,
+        lambda part: part.needs.steps.optimizer is not None,
+        lambda part, settings: settings.optimizer != part.needs.steps.optimizer,
         "{one} treats updates as sums of gradients, and updates by {settings.optimizer} are no such sums; set "
-        "optimizer = '{part.needs.optimizer}'",
+        "optimizer = '{part.needs.steps.optimizer}'",
     ),
     (
-        lambda part: part.needs.optimizer == "sgd",
+        lambda part: part.needs.steps.optimizer == "sgd",
         lambda part, settings: "local_momentum" in settings.pace,
         "{one} treats updates as sums of gradients, and updates with momentum are no such sums; set local_momentum = 0",
     ),
     (
-        lambda part: bool(part.needs.excludes),
+        lambda part: bool(part.needs.steps.excludes),
         lambda part, settings: settings.excluded(part),
         "{one} needs local_steps steps at the rate lr in every round; leave out {excluded}",
     ),
@@ -505,7 +505,8 @@ def check_links(parts: Parts, model: Model) -> None:
         return
     for name, part in parts.items():
         needs = part.needs
-        if needs.nodes or needs.sensitive or part.protection.plain_loss or (has(part, "objective") and not needs.links):
+        of_nodes = "nodes" in needs.data or "sensitive" in needs.data
+        if of_nodes or part.protection.plain_loss or (has(part, "objective") and not needs.links):
             preset = _maker(part)
             remedy = "Leave it out of algorithm.parts." if not preset else 'Set algorithm.name = "fedavg" or "fedprox".'
             of = f' of algorithm.name = "{preset}"' if preset else ""
@@ -612,21 +613,21 @@ def _incomplete(parts: Parts) -> Iterator[str]:
 # A part, settings, and a note for both together: the combination runs, but has no effect or a bad one.
 NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
-        lambda part: bool(part.needs.several_steps),
+        lambda part: bool(part.needs.steps.several),
         lambda part, settings: settings.one_step,
-        "{one}: with local_steps = 1 training ends before {part.needs.several_steps}",
+        "{one}: with local_steps = 1 training ends before {part.needs.steps.several}",
     ),
     (
-        lambda part: part.needs.suits is not None,
-        lambda part, settings: settings.optimizer != part.needs.suits,
-        "{one} is made for steps of {part.needs.suits}; steps of {settings.optimizer} do not get shorter on a flat "
-        "objective. Set optimizer = '{part.needs.suits}'",
+        lambda part: part.needs.steps.suits is not None,
+        lambda part, settings: settings.optimizer != part.needs.steps.suits,
+        "{one} is made for steps of {part.needs.steps.suits}; steps of {settings.optimizer} do not get shorter on a "
+        "flat objective. Set optimizer = '{part.needs.steps.suits}'",
     ),
     (
-        lambda part: part.needs.pull > 0,
-        lambda part, settings: settings.optimizer == "sgd" and settings.lr * part.needs.pull > 2,
-        "{one}: steps of lr = {settings.lr:g} along a pull of strength {part.needs.pull:g} overshoot and diverge. "
-        "Set lr · strength below 2",
+        lambda part: part.needs.steps.pull > 0,
+        lambda part, settings: settings.optimizer == "sgd" and settings.lr * part.needs.steps.pull > 2,
+        "{one}: steps of lr = {settings.lr:g} along a pull of strength {part.needs.steps.pull:g} overshoot and "
+        "diverge. Set lr · strength below 2",
     ),
 )
 

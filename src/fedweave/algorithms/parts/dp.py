@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from operator import itemgetter
 from typing import Annotated
 
 import torch
@@ -131,11 +132,11 @@ class MemberNoise(Part):
 
         Training that diverges only with some data would reveal which data it was, so a diverged update counts as 0.
         """
-        wide = map_leaves(lambda leaf: materialize(leaf).double(), update)
-        length = norm(wide)
+        update = map_leaves(lambda leaf: materialize(leaf).double(), update)
+        length = norm(update)
         factor = (self.clip / length.clamp(min=1e-12)).clamp(max=1.0)
         return map_leaves(
-            lambda leaf: torch.where(length.isfinite(), leaf, torch.zeros_like(leaf)), scale(wide, factor)
+            lambda leaf: torch.where(length.isfinite(), leaf, torch.zeros_like(leaf)), scale(update, factor)
         )
 
 
@@ -198,14 +199,11 @@ class ExampleNoise(MemberNoise):
         loss, items = _examples(model, graph)
         gradient = vmap(lambda item: self.clipped(grad(loss)(w, item)))
         total = map_leaves(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64), w)
+        # In chunks: the gradients of all examples at once, each as large as the model, would not fit into memory.
         for start in range(0, len(items["weight"]), _AT_ONCE):
-            some = gradient(map_leaves(partial(_some, start), items))
-            total = add(total, map_leaves(lambda each: each.sum(0), some))
+            chunk = map_leaves(itemgetter(slice(start, start + _AT_ONCE)), items)
+            total = add(total, map_leaves(lambda gradients: gradients.sum(0), gradient(chunk)))
         return total
-
-
-def _some(start: int, leaf: Tensor) -> Tensor:
-    return leaf[start : start + _AT_ONCE]
 
 
 def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
@@ -215,8 +213,9 @@ def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
         each = GraphBatches(1)
         count = len(graph.y)
         drawn = each.batches(graph, random.key(0, graph.device), count)
-        again = torch.arange(count, device=graph.device) >= graph.masks[TRAIN].sum()  # all have been drawn
-        drawn["weight"] = drawn["weight"].masked_fill(again[:, None], 0.0)
+        # A pass over the training examples ends after their number; later draws repeat them and must not count.
+        repeats = torch.arange(count, device=graph.device) >= graph.masks[TRAIN].sum()
+        drawn["weight"] = drawn["weight"].masked_fill(repeats[:, None], 0.0)
         return lambda w, item: each.loss(w, model, graph, None, item), drawn
 
     def loss(w: Tree, item: Tree) -> Tensor:

@@ -83,7 +83,7 @@ class ForeignEnds(LinkPrediction):
     epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
     target_rounds: Annotated[Count | None, Beside("epsilon")] = None
-    needs = Needs(links=True, ids=True, one_model=True, sends_to_peers=True, finder=CrossingLinks())
+    needs = Needs(data=("ids",), models=("global",), links=True, finder=CrossingLinks())
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.sigma:
@@ -193,7 +193,6 @@ class ForeignEnds(LinkPrediction):
 
     @property
     def sends_to_peers(self) -> Declaration:
-        """See `SendsToPeers`."""
         what = "the embeddings by the holder's model of the nodes that the peer asked for, from features and neighbors"
         return {
             "h": Sends(what, self.mechanisms),
@@ -326,7 +325,6 @@ class ForeignEnds(LinkPrediction):
 
     @property
     def score_sends(self) -> Declaration:
-        """See `ScoresMore`."""
         what = "the model's loss and hits on pairs of its nodes with other members', and how well it orders them"
         return {CROSSING: Sends(what, within=Pairs()), f"{CROSSING}/classes": Sends(what, within=Whole())}
 

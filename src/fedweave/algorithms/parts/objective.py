@@ -31,6 +31,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
+from fedweave.ops.tape import running
 from fedweave.ops.touched import Sparsified, TouchedRows
 from fedweave.sampling.graphs import GraphBatches
 
@@ -170,8 +171,9 @@ def _named(dtype: object) -> str:
 
 def odd(value: object, waiting: bool) -> bool:
     """Whether numbers are not finite. On a device other than the CPU the check is skipped unless `waiting`, so that a
-    round does not wait for it; the end of the round then shows the fault."""
-    if not isinstance(value, Tensor) or not (waiting or value.device.type == "cpu"):
+    round does not wait for it; the end of the round then shows the fault. So does a round that is recorded as a whole:
+    its engine runs it again as written where its results are not finite."""
+    if not isinstance(value, Tensor) or not (waiting or (value.device.type == "cpu" and running() is None)):
         return False
     return not bool(value.isfinite().all())
 
@@ -227,7 +229,7 @@ class Objective:
         if not self._terms:
             raise ValueError("parts: no part has a term of the objective that depends on data; add cross_entropy")
         for name, part in self.parts.items():
-            if part.needs.nodes and models.example(self.training.model) == "edge":
+            if "nodes" in part.needs.data and models.example(self.training.model) == "edge":
                 raise ValueError(f"{name} is about nodes and their neighbors, but the examples are edges; take another")
             part.check(self.training)
             if part.protection.plain_loss and not self.training.loss.plain:
@@ -246,16 +248,16 @@ class Objective:
 
     @cached_property
     def _feature_rows(self) -> frozenset[str]:
-        whole = any(part.needs.whole_features for part in self.parts.values())
+        whole = any("features" in part.needs.reads for part in self.parts.values())
         return frozenset() if whole else models.feature_rows(self.training.model)
 
     def least_examples(self, graph: Graph) -> dict[str, int]:
         """{part, with the settings that bound it: the fewest training examples of a step at a client}. Steps without
-        examples do not count. The number is the smallest setting in `needs.bounds`, all examples without one, or the
-        part's `least_examples`."""
+        examples do not count. The number is the smallest setting in `needs.steps.bounds`, all examples without one, or
+        the part's `least_examples`."""
         result = dict[str, int]()
         for name, part in self.parts.items():
-            bounds = {setting: getattr(part, setting) for setting in part.needs.bounds if hasattr(part, setting)}
+            bounds = {setting: getattr(part, setting) for setting in part.needs.steps.bounds if hasattr(part, setting)}
             if isinstance(part, BoundsExamples):
                 training, count = self.training, int(graph.masks[TRAIN].sum())
                 least = part.least_examples(graph, training.local_epochs * count or training.local_steps)
@@ -368,7 +370,7 @@ class Objective:
             raise StepFailed(
                 f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it got only a part of the weights, "
                 f"{listed(paths)}, because weights of features that no node of a client has are trained once for all. "
-                "Count leaves that are not in w as 0, or set needs = Needs(whole_features=True) in the part.",
+                'Count leaves that are not in w as 0, or set needs = Needs(reads=("features",)) in the part.',
                 code="step-failed.part-of-weights",
             ) from error
 

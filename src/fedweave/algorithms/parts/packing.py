@@ -5,7 +5,6 @@ packed update; the server unpacks it before any other step.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -140,10 +139,6 @@ class TopK(Packs):
 
     keep: Share = 0.1
 
-    @cached_property
-    def _packing(self) -> Packing:
-        return Packing(self.keep)
-
     def into(self, packing: Packing) -> Packing:
         """The packing with this share."""
         return replace(packing, share=self.keep)
@@ -157,7 +152,7 @@ class TopK(Packs):
 
     def _largest(self, leaf: Tensor) -> Tensor:
         flat = leaf.flatten()
-        at = flat.abs().topk(self._packing.most(flat.numel()), sorted=False).indices
+        at = flat.abs().topk(Packing(self.keep).most(flat.numel()), sorted=False).indices
         return torch.zeros_like(flat).scatter(0, at, flat.gather(0, at)).view(leaf.shape)
 
 

@@ -17,6 +17,7 @@ from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
 from fedweave.core.model import Hidden, Model
+from fedweave.core.renamed import renamed
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
@@ -141,7 +142,6 @@ class Trainable(Protocol):
     @property
     def training(self) -> Training:
         """The model and how it is trained."""
-        ...
 
     def fit(
         self,
@@ -159,17 +159,15 @@ class Trainable(Protocol):
         share: Tensor | float | None = None,
     ) -> Fit:
         """Train `w` (`Objective.fit`)."""
-        ...
 
     def gradient(self, w: Tree, client: Client, key: Tensor, inputs: Tree | None = None) -> Tree:
         """The gradient at `w`."""
-        ...
 
     def recalled(self, ctx: "Context") -> Tree:
         """{part: what it recalls at the client}."""
-        ...
 
 
+@renamed({"given": "downloaded", "own": "local_weights", "said": "notes"})
 @dataclass(frozen=True)
 class Context:
     """What a part's hooks see at a client.
@@ -321,6 +319,7 @@ class Forward:
         return models.apply(self.model[-1:], self.w, graph, self.key, inner, first=len(self.model) - 1)
 
 
+@renamed({"given": "inputs"})
 @dataclass(frozen=True)
 class Outputs:
     """What a part's `objective` sees of one training step.
@@ -404,91 +403,104 @@ class Outputs:
 # What a part needs of the data, the training and the other parts, and how it protects what leaves a client.
 
 
-# The code and the reason of an error if clients' models have different widths, see `Needs.any_models`.
+# The code and the reason of an error if clients' models have different widths, see `Needs.models`.
 WIDTHS = "model.width"
 ONE_WIDTH = "the exchanged values are compared, so the input of the last layer must have one width for all clients"
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a part needs of data, training and other parts.
+class LocalSteps(Settings):
+    """What a part needs of the steps of local training.
 
-    sensitive:      clients have a sensitive attribute.
-    ids:            clients have their nodes' places in the undivided graph.
-    finder:         precomputes client features before any step runs (`core.operators.Precomputed`); None if nothing.
-    all_clients:    every client takes part in each round.
-    optimizer:      the only local optimizer with which an update is a sum of gradients; None if any.
-    excludes:       settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not
-                    support.
-    suits:          the local optimizer of its paper; others give a note; None if any.
-    pull:           strength s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
-    several_steps:  what happens only from the second local step on, for a note if training is one step from the
-                    received weights ("training ends before …"); "" if nothing.
-    sends_gradients:
-                    `report` sends gradients, which reveal what the protection of an update hides.
-    received:       `objective` or `penalty` compares with weights that the server sends.
-    whole_features: `objective` reads all columns of the features, even columns that are 0 at a client, or `penalty` is
-                    no sum over the elements of the weights.
-    decided:        hooks that another part must define.
-    supervised:     its objective is the loss on the examples' classes; only one part may have such an objective.
-    links:          its objective supports links as examples; other objectives need classes.
-    items:          links lead from users to items.
-    whole_models:   the server evaluates clients' models, so it needs all their weights.
-    one_model:      the joint update moves one global model.
-    personal:       every client gets different weights, so that there is no global model.
-    private:        patterns of weights that never leave their client, such as "*_mask".
-    alike:          all clients count equally, also if they report sizes, unless another part weights updates.
-    any_models:     the exchanged values do not have the weights' shapes, so clients' models may differ if their
-                    embeddings have one width.
-    tests_client_models:
-                    the global test evaluates the clients' models (`personalize`), not the global one.
-    uses_global_model:
-                    `personalize` gives the received weights, so that clients use the global model.
-    tunes:          `personalize` trains the received weights, so that clients are sent what all parts' terms of the
-                    objective need.
-    nodes:          it is about nodes and their neighbors, so that edges are no examples for it, and messages cannot
-                    depend on time.
-    classes:        it needs one class per example; numbers and several labels are not supported.
-    whole_graphs:   it reads a model's outputs for a client's whole graph; a model that marks the seeds of sampled
-                    neighborhoods has none.
-    sends_to_peers: clients send each other values computed with each global model (`SendsToPeers`).
-    statistics:     supported running statistics of batch norm: "any"; "home", only statistics that stay at their
-                    client, because the part does not average updates; or "none", because the part computes with weights
-                    at clients.
-    bounds:         settings that bound the number of examples in a training step; sites may require a minimum.
+    optimizer: the only local optimizer with which an update is a sum of gradients; None if any.
+    excludes:  settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not support.
+    suits:     the local optimizer of its paper; others give a note; None if any.
+    pull:      strength s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
+    several:   what happens only from the second local step on, for a note if training is one step from the received
+               weights ("training ends before …"); "" if nothing.
+    bounds:    settings that bound the number of examples in a training step; sites may require a minimum.
     """
 
-    sensitive: bool = False
-    ids: bool = False
-    finder: Precompute | None = None
-    all_clients: bool = False
     optimizer: OptimizerName | None = None
     excludes: tuple[str, ...] = ()
     suits: OptimizerName | None = None
     pull: float = 0.0
-    several_steps: str = ""
-    sends_gradients: bool = False
-    received: bool = False
-    whole_features: bool = False
-    decided: tuple[str, ...] = ()
+    several: str = ""
+    bounds: tuple[str, ...] = ("batch",)
+
+
+# {name of a field of `Needs` before version 0.11: what it is now}
+_NEEDS_BEFORE = {
+    **{name: f'data=("{name}",)' for name in ("sensitive", "ids", "items", "classes", "nodes")},
+    "sens": 'data=("sensitive",)',
+    "received": 'reads=("received",)',
+    "whole_features": 'reads=("features",)',
+    "whole_graphs": 'reads=("graph",)',
+    **{name: f"steps=LocalSteps({name}=…)" for name in ("optimizer", "excludes", "suits", "pull", "bounds")},
+    "several_steps": "steps=LocalSteps(several=…)",
+    "one_model": 'models=("global",)',
+    "personal": 'models=("personal",)',
+    "whole_models": 'models=("whole",)',
+    "any_models": 'models=("any",)',
+    **dict.fromkeys(("tests_client_models", "judged_apart"), 'personalizes="trained"'),
+    **dict.fromkeys(("uses_global_model", "judged_global"), 'personalizes="received"'),
+    "tunes": 'personalizes="tuned"',
+    "everyone": "all_clients",
+    "tells_gradients": "sends_gradients",
+    **dict.fromkeys(("sends_to_peers", "tells"), ""),  # a part with `hear` gets values from peers
+}
+
+
+@renamed(_NEEDS_BEFORE)
+@dataclass(frozen=True)
+class Needs(Settings):
+    """What a part needs of data, training and other parts. Most parts set one or two of these.
+
+    data:           the data of clients has "sensitive", a sensitive attribute; "ids", their nodes' places in the
+                    undivided graph; "items", links that lead from users to items; "classes", one class per example, and
+                    no numbers or several labels; "nodes", nodes with neighbors: the part is about them, so that edges
+                    are no examples for it, and messages cannot depend on time.
+    finder:         precomputes client features before any step runs (`core.operators.Precomputed`); None if nothing.
+    reads:          "features": `objective` reads all columns of the features, even columns that are 0 at a client, or
+                    `penalty` is no sum over the elements of the weights. "graph": a model's outputs for a client's
+                    whole graph; a model that marks the seeds of sampled neighborhoods has none. "received":
+                    `objective` or `penalty` compares with weights that the server sends.
+    supervised:     its objective is the loss on the examples' classes; only one part may have such an objective.
+    links:          its objective supports links as examples; other objectives need classes.
+    steps:          what it needs of the steps of local training.
+    models:         "global": the joint update moves one global model. "personal": every client gets different weights,
+                    so that there is no global model. "whole": the server evaluates clients' models, so it needs all
+                    their weights. "any": the exchanged values do not have the weights' shapes, so clients' models may
+                    differ if their embeddings have one width.
+    personalizes:   what `personalize` gives: "received", the received weights; "tuned", the received weights after
+                    further training, for which clients are sent what all parts' terms of the objective need;
+                    "trained", the client's model; or "personal", a model beside the global one. The global test
+                    evaluates the models of clients if they are "tuned" or "trained", and otherwise the global model.
+    private:        patterns of weights that never leave their client, such as "*_mask".
+    statistics:     supported running statistics of batch norm: "any"; "home", only statistics that stay at their
+                    client, because the part does not average updates; or "none", because the part computes with weights
+                    at clients.
+    alike:          all clients count equally, also if they report sizes, unless another part weights updates.
+    all_clients:    every client takes part in each round.
+    decided:        hooks that another part must define.
+    sends_gradients:
+                    `report` sends gradients, which reveal what the protection of an update hides.
+    """
+
+    data: tuple[Literal["sensitive", "ids", "items", "classes", "nodes"], ...] = ()
+    finder: Precompute | None = None
+    reads: tuple[Literal["features", "graph", "received"], ...] = ()
     supervised: bool = False
     links: bool = False
-    items: bool = False
-    whole_models: bool = False
-    one_model: bool = False
-    personal: bool = False
+    steps: LocalSteps = LocalSteps()
+    models: tuple[Literal["global", "personal", "whole", "any"], ...] = ()
+    personalizes: Literal["received", "tuned", "trained", "personal"] = "personal"
     private: tuple[str, ...] = ()
-    alike: bool = False
-    any_models: bool = False
-    tests_client_models: bool = False
-    uses_global_model: bool = False
-    tunes: bool = False
-    nodes: bool = False
-    classes: bool = False
-    whole_graphs: bool = False
-    sends_to_peers: bool = False
     statistics: Literal["any", "home", "none"] = "any"
-    bounds: tuple[str, ...] = ("batch",)
+    alike: bool = False
+    all_clients: bool = False
+    decided: tuple[str, ...] = ()
+    sends_gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -594,7 +606,7 @@ class Part(Settings):
 
     def weigh(self, state: Tree, round: Round) -> Tensor | None:
         """The updates' weights: float64 [P], or [P, P], in which row i mixes all clients' weights for client i (then
-        the part needs `personal` weights). They need not sum to 1. Only one part may decide this."""
+        the part has "personal" models). They need not sum to 1. Only one part may decide this."""
         raise NotImplementedError
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
@@ -646,7 +658,7 @@ class Part(Settings):
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
         """A term of the local objective that depends only on the weights: a scalar that is a sum over the elements of
-        the leaves in `w`. `w` may hold few leaves; an absent leaf counts 0 (otherwise the part needs `whole_features`).
+        the leaves in `w`. `w` may hold few leaves; an absent leaf counts 0 (otherwise the part reads all "features").
         received: the weights that the server sent. It and trees in `inputs` in the form of the weights hold the same
         leaves as `w`. Terms add up."""
         raise NotImplementedError
@@ -694,7 +706,6 @@ class JoinsSum(Protocol):
     def joined(self, within: SecureSum) -> Part:
         """The part for a run with secure aggregation in the form `within`: its steps send masked values, and the server
         sends all clients the same message."""
-        ...
 
 
 @runtime_checkable
@@ -705,7 +716,6 @@ class ChangesData(Protocol):
         """The client's data from this round on, with the same number of nodes, and bool [n], the nodes whose data
         changed. Each part changes the data of the part before it, at all clients, before the server calls any client
         for a round."""
-        ...
 
 
 @runtime_checkable
@@ -714,7 +724,6 @@ class FollowsData(Protocol):
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Update the part's memory at a client after the data of `nodes`, bool [n] with padding, changed."""
-        ...
 
 
 # An attack, what the server receives, and the shares it gets right without and with the defense.
@@ -728,7 +737,6 @@ class Attackable(Protocol):
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
         """A row for each attack: the shares that the server gets right without the part's defense and with it; [] if
         clients send nothing to attack."""
-        ...
 
 
 @runtime_checkable
@@ -737,17 +745,14 @@ class TriesModels(Protocol):
 
     def due(self, round: int) -> bool:
         """Whether clients try models in a round, counted from 1."""
-        ...
 
     def queries(self, clients: int) -> int:
         """The largest number of models in such a round."""
-        ...
 
     def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
         """The part's state after clients tried models. `try_out` takes models, leaves [c, …]. It returns for each the
         number of all clients' test examples that it gets right, int64 [c], and the number of these examples, int64 [m],
         once per message."""
-        ...
 
 
 @runtime_checkable
@@ -758,15 +763,12 @@ class SendsToPeers(Protocol):
     @property
     def sends_to_peers(self) -> Mapping[str, Sends | str]:
         """{key of the message to a peer: what the peer learns from it}."""
-        ...
 
     def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """The client's messages to its peers, {"0": tree, "1": …} in client order; w: the global weights."""
-        ...
 
     def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Keep the messages of the client's peers, in client order; present: bool [peers], which peers sent one."""
-        ...
 
 
 @runtime_checkable
@@ -776,11 +778,9 @@ class ScoresMore(Protocol):
     @property
     def score_sends(self) -> Mapping[str, Sends | str]:
         """{key of the reply: what it reveals}."""
-        ...
 
     def more_scores(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """The additional measurements of the weights that the client uses, under the keys of `score_sends`."""
-        ...
 
 
 @runtime_checkable
@@ -789,7 +789,6 @@ class Warns(Protocol):
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
         """{warning: whether it applies after the round, bool scalar}."""
-        ...
 
 
 @runtime_checkable
@@ -799,7 +798,6 @@ class Trains(Protocol):
     def train(self, ctx: Context) -> Fit:
         """Local training from `ctx.start`, by `ctx.objective.fit`, instead of `local_steps` steps of the objective;
         `ctx.optimizer_state` is the optimizer's state. Only one part may decide this."""
-        ...
 
 
 @runtime_checkable
@@ -808,7 +806,6 @@ class BoundsExamples(Protocol):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The fewest training examples in any of `steps` steps at a client; steps without examples do not count."""
-        ...
 
 
 def has(part: Part | type[Part], hook: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
+from fedweave.algorithms.parts.part import LocalSteps, Needs, Outputs, Part, Training
 from fedweave.core.bounds import Count, CountOrNone, Share
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
@@ -35,7 +35,7 @@ class EgoCrossEntropy(Part):
     fan_out: Count = 6
     epochs: CountOrNone = 0
     share: Share = 1.0
-    needs = Needs(supervised=True, nodes=True, bounds=("batch", "epochs", "share"))
+    needs = Needs(data=("nodes",), steps=LocalSteps(bounds=("batch", "epochs", "share")), supervised=True)
 
     @property
     def egos(self) -> Egos:

@@ -25,7 +25,7 @@ class TrainedModel(Part):
     released code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx so. Before its first round a client uses
     the received model."""
 
-    needs = Needs(tests_client_models=True)
+    needs = Needs(personalizes="trained")
 
     def personalize(self, ctx: Context) -> Tree:
         """w_i."""
@@ -76,7 +76,7 @@ class ClassCounts(Part):
     require_all: bool = True
     minimum: Annotated[int, Field(ge=2)] = 2
     accomplices: CountOrNone = 1
-    needs = Needs(classes=True)
+    needs = Needs(data=("classes",))
 
     client_learns: ClassVar[Mapping[str, str]] = {"classes": _REVEALS}
 

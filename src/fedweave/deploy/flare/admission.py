@@ -6,6 +6,7 @@ it holds from the next job on.
 
 import ast
 import inspect
+import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -625,10 +626,6 @@ def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bou
     return combine
 
 
-def _all(before: bool, now: bool) -> bool:
-    return before and now
-
-
 def _fewest(before: bool | int, now: bool | int) -> bool | int:
     """The stricter `exchange`: False, or the larger minimum number of nodes in a sum."""
     return max(before, now) if before and now else False
@@ -638,7 +635,7 @@ _STRICTER: dict[str, Callable[..., Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
     | dict.fromkeys(("mixup", "noise"), _of_each(max))
-    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), _all)
+    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), operator.and_)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _least)
     | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
     | {"calls": _of_each(min), "exchange": _fewest}

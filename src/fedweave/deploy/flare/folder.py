@@ -35,6 +35,10 @@ Port = Annotated[int, Field(ge=0, lt=65536)]
 _Word = Annotated[str, Field(max_length=500)]
 
 
+# ----------------------------------------------------------------------------------------------------
+# The settings of the machine.
+
+
 @dataclass(frozen=True)
 class About:
     """The table [site]: the machine that runs the site's steps, and the site's owner.
@@ -106,7 +110,11 @@ def table(document: Record, name: str, kind: type[T]) -> T:
     return kind(**checked_values(f"{name}.", values, parameters))
 
 
-MOST, OLD = 5_000_000, 5  # bytes of a log, and the number of older logs that are kept
+# ----------------------------------------------------------------------------------------------------
+# Private files and folders, and the log.
+
+
+LOG_BYTES, OLD_LOGS = 5_000_000, 5  # bytes of a log, and the number of older logs that are kept
 
 
 def private_folder(path: Path) -> Path:
@@ -206,12 +214,12 @@ class _Rotating(RotatingFileHandler):
 
 def log_to(path: Path) -> None:
     """Write fedweave's messages to `path`, times in UTC, and keep them out of NVFlare's logs, which others may request.
-    A full file becomes the first of the old files. `OLD` old files are kept. The variable `LOG_FORMAT` of the
+    A full file becomes the first of the old files. `OLD_LOGS` old files are kept. The variable `LOG_FORMAT` of the
     environment, which jobs inherit, says in which form."""
     logger = logging.getLogger("fedweave")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = _Rotating(path, maxBytes=MOST, backupCount=OLD, encoding="utf-8")
+    handler = _Rotating(path, maxBytes=LOG_BYTES, backupCount=OLD_LOGS, encoding="utf-8")
     text = _Printable("%(asctime)s UTC %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(_Json() if os.environ.get(LOG_FORMAT) == "json" else text)
     logger.handlers = [handler]

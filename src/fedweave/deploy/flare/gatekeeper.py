@@ -29,8 +29,13 @@ from fedweave.deploy.flare.folder import LOG, fields, log_to, metrics_port
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, read_root
 
-_CONTEXT, _CHAIN, _NAME = net_utils.get_ssl_context, cell_cipher.verify_cert_chain, IdentityVerifier.verify_common_name
-_RUN = JobRunner.run
+# NVFlare's own functions, which those that replace them call.
+_SSL_CONTEXT, _VERIFY_CHAIN, _VERIFY_NAME, _RUN = (
+    net_utils.get_ssl_context,
+    cell_cipher.verify_cert_chain,
+    IdentityVerifier.verify_common_name,
+    JobRunner.run,
+)
 
 
 def load_revoked(context: ssl.SSLContext, kit: Path) -> ssl.SSLContext:
@@ -45,23 +50,23 @@ def obey(kit: Path) -> None:
     """Make this process use the revocation list in a kit's folder. Connections use the list that is there when the
     process begins to accept them; all other checks use the present list."""
 
-    def context(params: Record, ssl_server: bool) -> ssl.SSLContext | None:
-        tls = _CONTEXT(params, ssl_server)
-        return None if tls is None else load_revoked(tls, Path(params[DriverParams.CA_CERT.value]).parent)
+    def ssl_context(params: Record, ssl_server: bool) -> ssl.SSLContext | None:
+        context = _SSL_CONTEXT(params, ssl_server)
+        return None if context is None else load_revoked(context, Path(params[DriverParams.CA_CERT.value]).parent)
 
-    def chain(leaf_cert: Any, *more: object, **named: object) -> object:
-        _check(leaf_cert, kit)
-        return _CHAIN(leaf_cert, *more, **named)
+    def verify_chain(leaf_cert: Any, *more: object, **named: object) -> object:
+        _refuse_revoked(leaf_cert, kit)
+        return _VERIFY_CHAIN(leaf_cert, *more, **named)
 
-    def name(self: IdentityVerifier, *more: object, asserter_cert: Any, **named: object) -> object:
-        _check(asserter_cert, kit)
-        return _NAME(self, *more, asserter_cert=asserter_cert, **named)
+    def verify_name(self: IdentityVerifier, *more: object, asserter_cert: Any, **named: object) -> object:
+        _refuse_revoked(asserter_cert, kit)
+        return _VERIFY_NAME(self, *more, asserter_cert=asserter_cert, **named)
 
-    net_utils.get_ssl_context, cell_cipher.verify_cert_chain = context, chain
-    IdentityVerifier.verify_common_name = name
+    net_utils.get_ssl_context, cell_cipher.verify_cert_chain = ssl_context, verify_chain
+    IdentityVerifier.verify_common_name = verify_name
 
 
-def _check(certificate: Any, kit: Path) -> None:
+def _refuse_revoked(certificate: Any, kit: Path) -> None:
     if certificate.serial_number in read_root(kit).revoked:
         raise CallRefused(f"the certificate of {certificate.subject.rfc4514_string()} was revoked", code=REFUSED)
 
@@ -96,33 +101,33 @@ def begin_again(manager: Any, fl_ctx: Any, folder: Path) -> None:
     copied = {job.meta.get(JobMetaKey.CLONED_FROM.value) for job in manager.get_all_jobs(fl_ctx)}
     for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
         run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
-        if why := over(folder, run):
+        if why := why_over(folder, run):
             more = fields("job-interrupted", run=run, reason=why)
             log.info("run %s: its job is over, because the server was stopped; %s", run, why, extra=more)
         elif job.job_id not in copied:
             meta = {key: job.meta[key] for key in _COPIED if key in job.meta}
-            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: deployed(job), JobMetaKey.CLONED_FROM.value: job.job_id}
+            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: deployed_sites(job), JobMetaKey.CLONED_FROM.value: job.job_id}
             manager.clone(job.job_id, meta, fl_ctx)
             log.info("run %s: goes on after the server was stopped", run, extra=fields("job-taken-up", run=run))
         manager.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
 
 
-def deployed(job: Job) -> list[str]:
+def deployed_sites(job: Job) -> list[str]:
     """The sites to which a job was deployed."""
     details = [str(line).rpartition(": ") for line in job.meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value) or ()]
     return [name for name, _, what in details if what == "OK" and name != "server"]
 
 
-def over(folder: Path, run: str) -> str:
+def why_over(folder: Path, run: str) -> str:
     """Why a run of the server in `folder` does not go on by itself; "" if it does. It goes on within `engine.wait` of
     its last message."""
-    about, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
+    config, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
     try:
-        wait = float(tomllib.loads(about.read_text())["engine"].get("wait", 0.0))
+        wait = float(tomllib.loads(config.read_text())["engine"].get("wait", 0.0))
         away = time.time() - journal.stat().st_mtime
     except (OSError, ValueError, KeyError):
         return "it had not begun"
-    if (about.parent / "summary.json").exists():
+    if (config.parent / "summary.json").exists():
         return "its training is done"
     return "" if away <= wait else f"the server was away for {away:.0f} s, and engine.wait is {wait:g}"
 

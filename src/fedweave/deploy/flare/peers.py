@@ -219,7 +219,6 @@ class Post(Protocol):
 
     def __call__(self, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
         """Deliver a blob with its label within `seconds`; returns {peer: why} for the peers that did not accept it."""
-        ...
 
 
 @dataclass(frozen=True)

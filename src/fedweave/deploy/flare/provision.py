@@ -328,7 +328,8 @@ def _restrict(folder: Path) -> None:
         for component in resources["components"]:
             if component["id"] == "process_launcher":
                 component["path"] = _LAUNCHER
-    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *_component_paths(resources["components"])]
+    paths = [component["path"] for component in resources["components"]]
+    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *paths]
     _write(folder / "local/resources.json", resources)
     close_inside(folder)
     (folder / "startup").chmod(0o700)
@@ -385,10 +386,6 @@ def _allow_storage(server: Path) -> None:
     resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
     resources["servers"][0]["heart_beat_timeout"] = 30
     _write(path, resources)
-
-
-def _component_paths(components: Sequence[Record]) -> list[str]:
-    return [component["path"] for component in components]
 
 
 def _write(path: Path, content: object) -> None:

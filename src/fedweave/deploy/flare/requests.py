@@ -51,11 +51,9 @@ class Link(Protocol):
 
     def unreachable(self) -> dict[str, str]:
         """{site: why} for the sites that no call can reach now."""
-        ...
 
     def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
         """Send `request` and a blob to each site; returns the answers in time, and {site: why} for all other sites."""
-        ...
 
 
 def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:

@@ -61,10 +61,11 @@ from fedweave.deploy.flare.states import State, StateFile
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
 from fedweave.experiment.config import Config, Document, dumps, resolve
 from fedweave.experiment.requirements import ExperimentFacts
-from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, When
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
+from fedweave.experiment.runs.saving import Ready
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
 from fedweave.models.blocks import has_ports

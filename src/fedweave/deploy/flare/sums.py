@@ -197,11 +197,8 @@ def read_advert(tree: Tree) -> Advert:
 def read_answers(site: str, tree: Tree, peers: Sequence[str]) -> Answers:
     """A site's revealed mask and shares; a share that is all zeros is absent."""
     shares = {peer: data(row) for peer, row in zip(peers, tree["shares"], strict=True)}
-    return Answers({site: data(tree["mask"])}, _held(shares, site))
-
-
-def _held(shares: Mapping[str, bytes], holder: str) -> dict[str, dict[str, bytes]]:
-    return {peer: {holder: share} for peer, share in shares.items() if any(share)}
+    held = {peer: {site: share} for peer, share in shares.items() if any(share)}
+    return Answers({site: data(tree["mask"])}, held)
 
 
 Ask: TypeAlias = Callable[[str, StepInfo, Record, Mapping[str, Tree]], Replies]

@@ -132,14 +132,15 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
 
 
 def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    """The sentences on `policy.calls`: the round in which the run would need more replies of a step than are left."""
     for name, most in rules.calls.items():
-        begin, each, per_eval = (
+        in_setup, per_round, per_evaluation = (
             sum(is_of(step_name(step), name) for step in steps)
             for steps in (calls.setup, calls.round, calls.evaluation)
         )
-        done, wanted = replies_of(spent, name), begin
+        done, wanted = replies_of(spent, name), in_setup
         for round in range(1, general.rounds + 1):
-            wanted += each + per_eval * evaluated(round, general.rounds, general.eval_every)
+            wanted += per_round + per_evaluation * evaluated(round, general.rounds, general.eval_every)
             if done + wanted > most:
                 yield (
                     f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
@@ -158,14 +159,14 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], findin
         note = f"policy.min_sites = {rules.min_sites}: the project has {len(sites)} sites, and a run may leave some out"
         findings.notes.append((folder.name, f"{folder / SITE_FILE}: {note}. Raise it to {len(sites)}"))
     if config is not None:
-        _allowed(folder, data, rules, config, sites, findings)
+        _check_policy(folder, data, rules, config, sites, findings)
     if config is not None and capabilities(config.algorithm.kind).vertical:
-        _party(folder, data, rules, config, sites, findings)
+        _check_party(folder, data, rules, config, sites, findings)
     else:
-        _holder(folder, data, rules, config, sites, findings)
+        _check_site_data(folder, data, rules, config, sites, findings)
 
 
-def _party(
+def _check_party(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check a party's data for a vertical run, and whether the algorithm fits it."""
@@ -182,7 +183,7 @@ def _party(
     if dataset.nodes < rules.min_nodes:
         why = f"{counted(dataset.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         findings.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
-    _crowds(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, findings)
     findings.notes.extend((name, note) for note in (*dataset.notes, *odd_features(dataset), *odd_data(dataset)))
     if odd := not_composed(dataset.ids):
         note = f"the id {odd!r} is not in Unicode's form NFC, and does not match another party's that looks the same"
@@ -190,7 +191,7 @@ def _party(
     _check_algorithm_fits(folder, dataset, "none", rules, config, sites, findings)
 
 
-def _holder(
+def _check_site_data(
     folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check a site's data for a horizontal run, and whether the algorithm fits it, if there is a configuration."""
@@ -199,7 +200,7 @@ def _holder(
     if config is not None:
         _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
-    _crowds(folder, dataset, rules, findings)
+    _check_split_sizes(folder, dataset, rules, findings)
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
@@ -228,7 +229,7 @@ def _scales(dataset: Dataset) -> np.ndarray:
     return np.sqrt(total / np.maximum(count, 1))
 
 
-def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
+def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
     """Check that each split has enough examples."""
     name = folder.name
     seen = dataset.labeled  # a split by a hash contains nodes without a label
@@ -264,7 +265,7 @@ def _check_algorithm_fits(
         findings.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
-def _allowed(
+def _check_policy(
     folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
     """Check whether a site's policy allows a configuration, and note an experiment's scaling that the site ignores."""
@@ -318,7 +319,7 @@ def _rehearse(
     findings.notes.extend((name, note) for note in _unprotected(calls))
     findings.notes.extend((name, note) for note in algorithm.notes)
     accounts = Accounts(folder, rules.lost)
-    findings.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
+    findings.attempt(name, partial(_check_accounts, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
         findings.noted(name, condition, "a run that begins now would be refused: ")
@@ -367,7 +368,7 @@ def _unprotected(calls: Calls) -> Iterator[str]:
         )
 
 
-def _whole(accounts: Accounts) -> None:
+def _check_accounts(accounts: Accounts) -> None:
     """Read the accounts, and raise an error if an entry is missing."""
     accounts.catch_up()
     accounts.chain.check()
@@ -452,6 +453,10 @@ SHOWN = 5  # number of columns in notes
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
+# ----------------------------------------------------------------------------------------------------
+# The whole check: each member on this machine, then the experiment at the server, then values that sites must share.
+
+
 def examine(directory: Path, project: Project, config: Config | None = None) -> Findings:
     """Check everything on this machine, without starting or writing anything. config: the experiment to run, if any."""
     findings, here = Findings(), local_processes(directory)
@@ -460,7 +465,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     if absent := [name for name in ("server", *project.sites) if name not in names]:
         findings.notes.append((", ".join(absent), "not on this machine, so not checked"))
     for member in here:
-        findings.attempt(member.folder.name, partial(_member, member, project, config, findings))
+        findings.attempt(member.folder.name, partial(_check_member, member, project, config, findings))
     if (directory / AUTHORITY).is_dir():
         findings.attempt(AUTHORITY, partial(check_private, directory / AUTHORITY / STATE))
     if (directory / ADMIN / "startup").is_dir():
@@ -474,7 +479,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         findings.faults = [one for one in findings.faults if one[0] == "experiment" or one[1] not in of_all]
         config = findings.attempt("experiment", partial(positive_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
-            findings.attempt("server", partial(_begin, directory / "server", project, config, findings))
+            findings.attempt("server", partial(_start_algorithm, directory / "server", project, config, findings))
     named = {name: form["columns"] for name, form in findings.forms.items() if "columns" in form}
     if note := uncompared(named):
         findings.notes.append((", ".join(name for name, has in named.items() if not has), note))
@@ -491,7 +496,7 @@ def versions() -> str:
     return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
-def _member(member: SiteProcess, project: Project, config: Config | None, findings: Findings) -> None:
+def _check_member(member: SiteProcess, project: Project, config: Config | None, findings: Findings) -> None:
     name, folder = member.folder.name, member.folder
     findings.attempt(name, partial(_certificate, folder, findings))
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -510,7 +515,7 @@ def _member(member: SiteProcess, project: Project, config: Config | None, findin
     findings.attempt(name, partial(check_site, folder, config, project.sites, findings))
 
 
-def _begin(folder: Path, project: Project, config: Config, findings: Findings) -> None:
+def _start_algorithm(folder: Path, project: Project, config: Config, findings: Findings) -> None:
     """Start the algorithm as the server does, with the graphs in the server's `folder`, unless its start calls sites.
     If no site is on this machine, the model has an arbitrary width.
 
@@ -591,23 +596,26 @@ def _reach(project: Project, findings: Findings) -> bool:
     return True
 
 
+# ----------------------------------------------------------------------------------------------------
+# Values that must be the same, or alike, at all sites.
+
+
 def compare(findings: Findings, vertical: bool) -> None:
     """Add a fault for each value that must be the same at all sites and is not. The reference is the most frequent
     value, or the first of equally frequent ones."""
-    keys = {
+    remedies = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
         "edges carry": "Write the same settings of edges into every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
         "target": "Give the same [data] target",
-    }
-    keys |= {
         "class names": "Write the same labels = […] into every site.toml",
         "group names": "Write the same groups = […], in the same order, into every site.toml; an .npz has group_names",
         "authority": "Take startup of one project",
     }
-    keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
-    for key, remedy in keys.items():
+    if vertical:
+        remedies["key of ids"] = "Copy one ids.key to all sites"
+    for key, remedy in remedies.items():
         values = {name: str(form[key]) for name, form in findings.forms.items() if form.get(key) is not None}
         most = max(values.values(), key=list(values.values()).count, default="")
         same = next((name for name, value in values.items() if value == most), "")

@@ -27,9 +27,10 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
 from fedweave.experiment.requirements import ExperimentFacts
-from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
+from fedweave.experiment.runs.saving import Ready
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import global_test_part, shares
 from fedweave.partition.external import named, outsides

@@ -44,7 +44,6 @@ class Gauges(Collector):
         self._bytes, self._last = Counter[tuple[str, str]](), dict[str, float]()
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client`."""
         damaged = self._damaged + sum(map(self._unreadable, journals(self._folder)))
         calls = CounterMetricFamily("fedweave_calls", "Replies of steps and of jobs' other calls.", labels=["step"])
         sent = CounterMetricFamily("fedweave_bytes", "Bytes of messages by key and way.", labels=["key", "direction"])

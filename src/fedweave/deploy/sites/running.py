@@ -387,10 +387,7 @@ def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
 def bring(results: Path, directory: Path) -> None:
     """Copy a run's files from a job's `results`. Each file is replaced atomically; equal files keep their times."""
     for name in FILES:
-        if (results / name).exists() and not _same(results / name, directory / name):
-            with open(results / name, "rb") as source:
-                write(directory / name, partial(shutil.copyfileobj, source))
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and filecmp.cmp(one, other, shallow=False)
+        new, here = results / name, directory / name
+        if new.exists() and not (here.exists() and filecmp.cmp(new, here, shallow=False)):
+            with open(new, "rb") as source:
+                write(here, partial(shutil.copyfileobj, source))

@@ -490,7 +490,6 @@ class ChoosesParts(Protocol):
     @staticmethod
     def takes_part(kind: type) -> bool:
         """Whether it takes parts of that class."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -91,17 +91,14 @@ class HasFields(Protocol):
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
         """Its settings."""
-        ...
 
     @property
     def hints(self) -> Values:
         """Their types."""
-        ...
 
     @property
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings explain the settings, the most particular first."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,6 @@ _NUMBERS = ColumnKind("numbers", lambda kind: _is_number(kind) or types.is_null(
 _WORDS = ColumnKind("text", lambda kind: _is_words(kind) or types.is_null(kind))
 _COUNTS = ColumnKind("lists of whole numbers", _is_counts)
 _TIMES = ColumnKind("times", lambda kind: types.is_timestamp(kind) or types.is_null(kind))
-_ANY = ColumnKind("classes", lambda kind: _is_words(kind) or types.is_integer(kind) or types.is_null(kind))
 
 METRICS_COLUMNS = {
     "round": TableColumn(_WHOLE),

@@ -239,7 +239,6 @@ def _folder(directory: Path, out: Path | None) -> Path:
         below = directory / FORGOTTEN
         numbers = [int(one.name) for one in below.glob("*") if one.name.isdecimal()]
         out = below / str(max(numbers, default=0) + 1)
-    out.mkdir(parents=True, exist_ok=True)
     return out
 
 

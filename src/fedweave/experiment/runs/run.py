@@ -1,7 +1,7 @@
 """A run and its directory: written so that a run killed at any moment resumes to the same final numbers.
 
 Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow, while a run goes on also by files
-in separate files (`checkpoint.Growing`). They are written before the checkpoint, which notes how many of their rows
+in separate files (`saving.Growing`). They are written before the checkpoint, which notes how many of their rows
 belong to it; resuming cuts off the rest.
 """
 
@@ -29,7 +29,7 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.checkpoint import Checkpoint, Growing, Ready, RunFiles, Sites, lasting
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -60,6 +60,7 @@ from fedweave.experiment.runs.resuming import (
     recover,
     replacing,
 )
+from fedweave.experiment.runs.saving import Growing, Ready, RunFiles, Sites, lasting
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph

@@ -21,7 +21,7 @@ from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed
-from fedweave.experiment.runs.checkpoint import Checkpoint, Described
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import read_form
 from fedweave.experiment.runs.files import (
     EARLIER_LEDGER,
@@ -31,6 +31,7 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
+from fedweave.experiment.runs.saving import Described
 
 RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
 

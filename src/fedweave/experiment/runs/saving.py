@@ -1,0 +1,299 @@
+"""How a run is saved as it goes: its tables, which grow, and the checkpoint that counts their rows."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import Tensor
+
+from fedweave.core.algorithm import Algorithm, Engine
+from fedweave.core.ledger import SCHEMA
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import Kind
+from fedweave.experiment.rounds import RoundResult
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    LEDGER,
+    PAIRS,
+    chained,
+    damaged,
+    part_of,
+    plain_errors,
+    remove_parts,
+    row_groups,
+    write_arrays,
+    write_table,
+    write_tables,
+)
+from fedweave.metrics.intervals import INTERVALS
+from fedweave.metrics.ranking import POOLED
+from fedweave.metrics.selection import BEST, REFERENCE, WITHOUT_GRAPH
+
+Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`
+
+
+class Described(Protocol):
+    """The facts of a run's data that its summary has (see `datasets.base.Dataset`)."""
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a model for each example."""
+
+    @property
+    def edge_form(self) -> dict[str, int | bool]:
+        """The form of edge attributes that models are fitted to."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes; () where they are numbers."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups of people; () where they are numbers."""
+
+    @property
+    def target(self) -> Kind:
+        """What is predicted (`core.target`)."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of predicted numbers, or of the labels if an example may have several."""
+
+
+class Ready(Protocol):
+    """An algorithm on its federation, about to train: `experiment.build.Built`, or `deploy.flare`'s `Joined`."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm."""
+
+    @property
+    def fed(self) -> Engine:
+        """The federation."""
+
+    @property
+    def data(self) -> Described:
+        """The data."""
+
+    @property
+    def note(self) -> str:
+        """A note on data that could not be compared; "" for none."""
+
+
+_LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
+_HELD = 1 << 18  # rows in memory that are in no file yet
+# Metrics that only the last round has: a run that goes on measures them again.
+_OF_LAST = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
+
+
+class Growing:
+    """A table of a run's folder that grows. New rows of a large table go to separate files (`files.PARTS`), until these
+    files have the size of the table's own file; then all go into that file. So each row is written only a few times,
+    however often a run is saved, and only a few rows are in memory."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path, self._schema = path, schema
+        self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
+        self._old = 0  # number of files that another session left; see `resume`
+        self._keep: Callable[[pa.Table], pa.Table] = lambda table: table
+        self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
+        self._new: list[pa.Table] = []  # rows in no file yet
+        self._held = 0
+
+    @classmethod
+    def resume(cls, path: Path, schema: pa.Schema, least: int, keep: Callable[[pa.Table], pa.Table]) -> "Growing":
+        """The table that another session has left. Only the rows that `keep` returns count.
+
+        Raises:
+            FedweaveError: a file is damaged, or fewer than `least` rows are there.
+        """
+        table = cls(path, schema)
+        for part, rows in chained(path):
+            if part not in table._files:
+                table._files.append(part)
+            table._filed += len(rows)
+            table._gone += len(rows) - len(keep(rows))
+            table._in_table += len(rows) if part == path else 0
+        if table._filed < least:
+            raise damaged(path, f"it has {table._filed} rows, the checkpoint needs {least}")
+        if table._gone:
+            table._old, table._keep, table._in_table = len(table._files), keep, 0  # written whole by the next save
+        return table
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self._filed - self._gone + self._held
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, in tables that fit into memory."""
+        for at, file in enumerate(self._files):
+            for table in row_groups(file, self._path.name):
+                yield self._keep(table) if at < self._old else table
+        yield from self._new
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows; many of them go to a file at once. Only `save` makes them last."""
+        self._new.append(rows)
+        self._held += len(rows)
+        if self._held >= _HELD:
+            self._put()
+
+    def save(self, whole: bool, rows: pa.Table | None = None) -> None:
+        """Write all rows that are in no file, and further `rows`. whole: whether all go into the table's own file."""
+        if rows is not None:
+            self._new.append(rows)
+            self._held += len(rows)
+        if whole or self.rows <= _LARGE or not self._in_table <= self.rows < 2 * self._in_table:
+            self._join()
+        elif self._held:
+            self._put()
+
+    def _put(self) -> None:
+        part = part_of(self._path, self._filed)
+        with plain_errors(part):
+            part.parent.mkdir(parents=True, exist_ok=True)
+        write_table(part, _together(self._new))
+        self._files.append(part)
+        self._filed, self._held, self._new = self._filed + self._held, 0, []
+
+    def _join(self) -> None:
+        rows = self.rows
+        write_tables(self._path, self._schema, _grouped(self.tables()))
+        remove_parts(self._path)
+        self._files, self._old, self._gone = [pa.OSFile(str(self._path))], 0, 0  # also after another run replaced it
+        self._in_table = self._filed = rows
+        self._held, self._new = 0, []
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in larger tables."""
+    held, rows = list[pa.Table](), 0
+    for table in tables:
+        held.append(table)
+        rows += len(table)
+        if rows >= _HELD:
+            yield _together(held)
+            held, rows = [], 0
+    if rows:
+        yield _together(held)
+
+
+def lasting(table: pa.Table, round: int) -> pa.Table:
+    """The rows of metrics that a run which goes on after `round` keeps."""
+    table = table.filter(pc.less_equal(table["round"], round))
+    return table.filter(pc.invert(_of_last(table)))
+
+
+def _of_last(table: pa.Table) -> pa.ChunkedArray:
+    return pc.match_substring_regex(table["metric"], f"^({_OF_LAST})/")
+
+
+class RunFiles:
+    """Saves the state of a run.
+
+    reached: the state after the last whole round, saved or not, without the clients' part.
+    saved:   the round of the last checkpoint on disk.
+    best:    the models of the best round so far, as in `Checkpoint.best`; a checkpoint of that round leaves them out.
+    """
+
+    def __init__(
+        self, directory: Path, built: Ready, metrics: Growing, start: Checkpoint, source: dict[str, str]
+    ) -> None:
+        self.directory, self.built, self._metrics, self._source = directory, built, metrics, source
+        self._ledger = Growing(directory / LEDGER, SCHEMA)
+        self._of_last = 0  # rows of metrics.parquet that only the last round has
+        self.reached, self.saved = start, start.round
+        self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
+
+    def reach(self, reached: Checkpoint) -> None:
+        """Set `reached`, and keep the models of the round if no earlier one was better on validation."""
+        self.reached = reached
+        if reached.summary.get(f"{BEST}/round") == reached.round:
+            snapshot = {} if self._state_has_models() or self.built.fed.graphs is None else self.built.fed.snapshot()
+            copies = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
+            self.best = {"round": reached.round, "state": reached.state, "fed": copies}
+
+    def _state_has_models(self) -> bool:
+        """Whether the server's state determines the models of all clients."""
+        return self.built.algorithm.evaluated_model(self.reached.state) is not None
+
+    def add(self, metrics: pa.Table | None, last: bool = False) -> None:
+        """Add rows of metrics.parquet, which the next save makes last. last: whether they are of the last round."""
+        if metrics is not None:
+            self._metrics.add(metrics)
+            self._of_last += pc.sum(_of_last(metrics)).as_py() or 0 if last else 0
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """{client: number of rounds in which its reply was missing}, for clients where that is known."""
+        rounds: dict[str, set[int]] = {}
+        for table in self._metrics.tables():
+            rows = table.filter(pc.field("metric") == "missing")
+            for client, round in zip(rows["client"].to_pylist(), rows["round"].to_pylist(), strict=True):
+                rounds.setdefault(client, set()).add(round)
+        return {client: len(rounds[client]) for client in sorted(rounds)}
+
+    def save(self, clients: Sites | None = None, whole: bool = True) -> None:
+        """Write what was reached: the tables first, the checkpoint that counts their rows last.
+
+        clients: the clients' part of the checkpoint; by default as the federation is now. whole: see `Growing.save`;
+        False while the run goes on.
+        """
+        ledger = self.built.fed.ledger
+        self._metrics.save(whole)
+        self._ledger.save(whole, ledger.since(self._ledger.rows))
+        if ledger.rows > _LARGE:
+            ledger.file(self._ledger.tables)
+        if pairs := pairs_of(self.built, self.reached.state):
+            write_arrays(self.directory / PAIRS, pairs)
+        fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
+        best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
+        checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
+        rows = self._metrics.rows - self._of_last
+        replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)
+        self.saved = self.reached.round
+
+    def _keeps_best(self) -> bool:
+        """Whether `best` is the best round by the last summary, and has all models of it."""
+        is_best = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
+        return is_best and (bool(self.best["fed"]) or self._state_has_models())
+
+    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
+        """Yield the `rounds`. If one fails, save the last whole one before the error goes on, unless it is saved or the
+        clients cannot go back to it (`before`, see `run.RunBackend.before`)."""
+        try:
+            yield from rounds
+        except Exception:
+            clients = before(self.built.fed)
+            if clients is not None and self.reached.round > self.saved:
+                self.save(clients)
+            raise
+
+
+def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
+    """{name: float64 [N, N], in client order}: values for every two clients, of the partition, and of the algorithm
+    after the round of `state`."""
+    matrices = {**built.fed.pairs, **built.algorithm.pairs(state)}
+    return {name: matrix.cpu().numpy() for name, matrix in matrices.items()}
